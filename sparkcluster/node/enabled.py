@@ -30,7 +30,6 @@ from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START
 
 STARTS_FILE, GAVE_UP_FILE, WAITS_FILE, LEASES_FILE = "starts.json", "gave_up.json", "waits.json", "leases.json"
 JOURNAL_FILE, LOCK_FILE = "journal.jsonl", "guard.lock"
-JOURNAL_LINES = 1000
 START = {
     "number": int, "release": int, "epoch": int, "group": str, "head": bool, "address": str, "peers": {"*": str},
     "ranks": [str], "steps": [{"do": str}], "ask": ({"endpoint": str, "model": str, "counters": {"*": [str]}},),
@@ -122,15 +121,9 @@ def disable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
 
 
 def journal(directory: str, **entry: Any) -> None:
-    """Append an act of the guard; the oldest are dropped."""
-    path = os.path.join(directory, JOURNAL_FILE)
+    """Append an act of the guard."""
     document = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
-    line = json.dumps(document).encode() + b"\n"
-    with open(path, "a+b") as file:
-        file.seek(0)
-        lines = file.readlines()
-        file.write(line)
+    with open(os.path.join(directory, JOURNAL_FILE), "ab") as file:
+        file.write(json.dumps(document).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if len(lines) >= 2 * JOURNAL_LINES:
-        common.write_atomically(path, b"".join([*lines[-JOURNAL_LINES:], line]))

@@ -1,8 +1,4 @@
-"""Whether the engine of a running group is dead, as ``endpoint.dead`` defines it.
-
-A group that generates tokens for others is not asked. One that does not is sent a completion of one token every
-``probe_s``.
-"""
+"""Whether the engine of a running group is dead, as ``endpoint.dead`` defines it."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import ask
+from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import Movement, stall_limit_s
 
 COUNTERS_S = 2.0
@@ -44,22 +41,22 @@ def why_dead(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True)
 
     Given up once it is not ``wanted`` any more.
     """
-    generated = None
-    for attempt in range(2):
-        error = _stalled_or_failed(request, wanted)
-        if isinstance(error, str):
-            return error
-        if error is None or error.kind != "engine-dead" or not wanted():
-            return None
-        before, generated = generated, ask.read_counters(request).get("generated")
-        if attempt:
-            alive = before is not None and generated is not None and before != generated
-            return None if alive else str(error)
-        time.sleep(AGAIN_S)
-    return None
+    first = _stalled_or_failed(request, wanted)
+    if not isinstance(first, ask.Failed):
+        return first
+    if first.kind != "engine-dead":
+        return None
+    before = ask.read_counters(request).get("generated")
+    time.sleep(AGAIN_S)
+    second = _stalled_or_failed(request, wanted)
+    if not isinstance(second, ask.Failed):
+        return second
+    after = ask.read_counters(request).get("generated")
+    answers_others = before is not None and after is not None and before != after
+    return None if second.kind != "engine-dead" or answers_others else str(second)
 
 
-def _stalled_or_failed(request: dict[str, Any], wanted: Callable[[], bool]) -> Any:
+def _stalled_or_failed(request: dict[str, Any], wanted: Callable[[], bool]) -> ask.Failed | str | None:
     """None where a completion was answered, its error, or in words for how long nothing has moved while it waits."""
     limit_s = stall_limit_s(ask.longest(request))
     completion, movement = Completion(request, 2 * limit_s + 60), Movement()
@@ -74,71 +71,41 @@ def _stalled_or_failed(request: dict[str, Any], wanted: Callable[[], bool]) -> A
     return completion.error
 
 
-def until_answered(request: dict[str, Any], timeout_s: float, wanted: Callable[[], bool]) -> bool:
-    """Whether the engine answers a completion within ``timeout_s``, while that is ``wanted``; it may be starting."""
+def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[], None]) -> None:
+    """Wait until the engine, which may be starting, answers a completion; ``check`` may raise meanwhile.
+
+    Raises:
+        Failed: it does not within ``timeout_s``.
+    """
     until = time.monotonic() + timeout_s
-    while wanted() and time.monotonic() < until:
+    while time.monotonic() < until:
         completion = Completion(request, until - time.monotonic())
-        while not completion.ended.wait(0.2):
-            if not wanted():
-                return False
+        while not completion.ended.wait(REFUSED_S):
+            check()
         if completion.error is None:
-            return True
+            return
+        check()
         time.sleep(REFUSED_S)
-    return False
+    raise Failed("the model did not answer within %.0f s" % timeout_s)
 
 
 class EngineGuard:
-    """Asks the engine of one release again and again, in a thread, while ``wanted`` is set.
+    """Asks an engine every ``probe_s`` seconds at most, and not while it generates tokens for others."""
 
-    Attributes:
-        dead: why it is dead, or None.
-        failed: why it is asked no more, or None.
-    """
-
-    def __init__(self, request: dict[str, Any], probe_s: float) -> None:
-        self.request = request
-        self.dead: str | None = None
-        self.failed: str | None = None
+    def __init__(self, probe_s: float) -> None:
         self._probe_s = probe_s
-        self._asked = 0
-        self._wanted = threading.Event()
-        self._closed = threading.Event()
-        threading.Thread(target=self._ask, daemon=True).start()
+        self._next = time.monotonic() + probe_s
+        self._generated: float | None = None
 
-    def want(self) -> None:
-        """All ranks run, and nobody changes them: it should answer."""
-        self._wanted.set()
-
-    def forget(self) -> None:
-        """What came of asking does not count any more."""
-        self._wanted.clear()
-        self._asked += 1
-        self.dead = None
-
-    def close(self) -> None:
-        """Ask no more."""
-        self.forget()
-        self._closed.set()
-
-    def _ask(self) -> None:
-        try:
-            self._ask_until_closed()
-        except Exception as error:
-            self.failed = "%s: %s" % (type(error).__name__, error)
-
-    def _ask_until_closed(self) -> None:
-        generated = None
-        while not self._closed.wait(self._probe_s):
-            if not self._wanted.is_set():
-                continue
-            number = self._asked
-            before, generated = generated, ask.read_counters(self.request).get("generated")
-            if before is not None and generated not in (None, before):
-                if self._asked == number:
-                    self.dead = None  # it answers others
-                continue
-            found = why_dead(self.request, lambda number=number: self._asked == number)  # type: ignore[misc]
-            generated = ask.read_counters(self.request).get("generated")
-            if self._asked == number:
-                self.dead = found
+    def why_dead(self, request: dict[str, Any], wanted: Callable[[], bool]) -> str | None:
+        """Why it is dead, or None."""
+        if time.monotonic() < self._next:
+            return None
+        before, self._generated = self._generated, ask.read_counters(request).get("generated")
+        why = None
+        if before is None or self._generated in (None, before):
+            why = why_dead(request, wanted)
+            self._generated = ask.read_counters(request).get("generated")
+        if why is None:
+            self._next = time.monotonic() + self._probe_s
+        return why

@@ -5,9 +5,10 @@ Everything goes through the agent's own functions, under the lease and the chang
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from typing import Any, BinaryIO
@@ -28,16 +29,10 @@ from sparkcluster.node.shared import (
 OPERATION = "restart"
 BARRIER_S = 15.0  # as of an operator's lease
 GRACE_S = 30
-_KEPT_EPOCHS = 1000
+_RECENT_EPOCHS = 1000
 _CONFIG = {"cluster": str, "state_dir": str, "node": str, "runtime": str, "port": int}
 
-
-class Held:
-    """The lease of this node, held by its guard."""
-
-    def __init__(self, lock: BinaryIO, epoch: int) -> None:
-        self.lock = lock
-        self.epoch = epoch
+Report = dict[str, Any]
 
 
 class OwnRank:
@@ -50,14 +45,41 @@ class OwnRank:
             raise Failed("%s has no %s" % (directory, CONFIG_FILE))
         self.config: dict[str, Any] = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
-        self.held: Held | None = None
+        self._lock, self._lease_record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
+        self._lease: tuple[BinaryIO, int] | None = None
         self._machine = machine or Machine(docker_limit_s=DOCKER_LIMIT_S)
         self._taking = threading.Lock()
+        self._waits: str | None = None
 
     @property
     def is_enabled(self) -> bool:
         """Whether this guard is still wanted."""
         return os.path.exists(os.path.join(self.directory, CONFIG_FILE))
+
+    def say(self, text: str) -> None:
+        """Write a line of the guard's log."""
+        sys.stdout.write("[sparkcluster] %s\n" % text)
+        sys.stdout.flush()
+
+    def write(self, name: str, document: Any) -> None:
+        """Write a JSON file of the guard."""
+        common.write_atomically(os.path.join(self.directory, name), json.dumps(document).encode())
+
+    def wait_for(self, why: str | None, *, passing: bool = False) -> None:
+        """Say what is waited for, in the log and, unless it is ``passing``, in a file, which is what ``status`` shows.
+
+        The lease says who is at work, and does not outlive that; a file would, until the next look. On a full disk the
+        log alone has it.
+        """
+        path = os.path.join(self.directory, enabled.WAITS_FILE)
+        changed, self._waits = why != self._waits, why
+        if changed and why is not None:
+            self.say("waits: %s" % why)
+        with contextlib.suppress(OSError):
+            if why is None or passing:
+                os.unlink(path)  # also one that was left before a reboot
+            elif changed or not os.path.exists(path):
+                self.write(enabled.WAITS_FILE, {"why": why, "since": time.time()})
 
     def start_document(self) -> dict[str, Any]:
         """What starts the rank of the recorded release; empty without one.
@@ -70,12 +92,12 @@ class OwnRank:
         except common.Damaged as error:
             raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
-        found: dict[str, Any] = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
+        found: Report = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
         try:
             start = self.start_document()
             operator = self._operator()
@@ -88,18 +110,15 @@ class OwnRank:
                 if others:
                     text = "%s runs on %s, and is not of the recorded release"
                     found["why"] = text % (", ".join(sorted(others)), self.node)
-        except Unreadable as error:
-            found["why"] = "the ranks of %s cannot be read: %s" % (self.node, error)
         except (Failed, OSError) as error:
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
     def _operator(self) -> str | None:
         """Who has the lease of this node, if that is not this guard."""
-        lock, record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
-        if self.held is not None or not common.is_locked(lock):
+        if self._lease is not None or not common.is_locked(self._lock):
             return None
-        last = common.read_model(record, dict) or {}
+        last = common.read_model(self._lease_record, dict) or {}
         return str(last.get("operator") or "an operator")[:200]
 
     def _unwanted(self, start: dict[str, Any]) -> str | None:
@@ -129,37 +148,31 @@ class OwnRank:
         Raises:
             Failed: somebody has it, or a change of the last one has not ended.
         """
-        with self._taking:
-            if self.held is not None:
-                raise Failed("the guard of %s is at work already" % self.node)
-            lock = common.try_lock(common.lease_files(self.state_dir, self.cluster, "cluster")[0])
+        with self._taking, contextlib.ExitStack() as failing:
+            lock = None if self._lease is not None else common.try_lock(self._lock)
             if lock is None:
-                raise Failed("%s has the lease on %s" % (self._operator() or "an operator", self.node))
+                raise Failed("%s has the lease on %s" % (self._operator() or "its guard", self.node))
+            failing.callback(lock.close)
+            # Not only the head looks: whoever has the token may ask.
+            unwanted = self._unwanted(self.start_document())
+            if unwanted is not None:
+                raise Failed(unwanted)
+            epoch = self._last_epoch()
+            self._write_lease(epoch, granted=False)
             try:
-                # Not only the head looks: whoever has the token may ask.
-                unwanted = self._unwanted(self.start_document())
-                if unwanted is not None:
-                    raise Failed(unwanted)  # noqa: TRY301 - with the lock
-                epoch = self._last_epoch()
-                self._write_lease(epoch, granted=False)
                 common.change_lock(self.state_dir, self.cluster, BARRIER_S).close()
-                path = os.path.join(self.directory, enabled.LEASES_FILE)
-                own = [*self._own_epochs(), epoch + 1][-_KEPT_EPOCHS:]
-                common.write_atomically(path, json.dumps(own).encode())
-                self._write_lease(epoch + 1, granted=True)
             except common.Busy as busy:
-                lock.close()
                 raise Failed("on %s %s" % (self.node, busy)) from None
-            except BaseException:
-                lock.close()
-                raise
-            self.held = Held(lock, epoch + 1)
+            self.write(enabled.LEASES_FILE, [*self._own_epochs(), epoch + 1][-_RECENT_EPOCHS:])
+            self._write_lease(epoch + 1, granted=True)
+            self._lease = lock, epoch + 1
+            failing.pop_all()
 
     def release(self) -> None:
         """Let go of the lease."""
-        held, self.held = self.held, None
-        if held is not None:
-            held.lock.close()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease[0].close()
 
     def start(self) -> None:
         """Start the rank of the recorded release.
@@ -179,41 +192,33 @@ class OwnRank:
         Raises:
             Failed: one cannot be stopped, or the lease is not held.
         """
-        try:
-            present = self._present()
-        except Unreadable as error:
-            raise Failed("the ranks of %s cannot be read: %s" % (self.node, error)) from None
+        present = self._present()
         process = [rank for rank in present if rank["labels"].get(LABEL_RUNTIME) == "process"]
         containers = [rank["name"] for rank in present if rank not in process]
-        steps: list[dict[str, Any]] = []
-        if containers:
-            steps.append({"do": "stop-containers", "names": containers, "grace_s": GRACE_S})
-        if process:
-            directories = [rank["labels"].get(LABEL_RANK_DIR, "") for rank in process]
-            steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S})
-        if steps:
-            self._change(steps)
+        directories = [rank["labels"].get(LABEL_RANK_DIR, "") for rank in process]
+        self._change([
+            {"do": "stop-containers", "names": containers, "grace_s": GRACE_S},
+            {"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S},
+        ])  # fmt: skip
 
     def _change(self, steps: list[dict[str, Any]]) -> None:
-        held = self.held
-        if held is None:
+        if self._lease is None:
             raise Failed("the guard of %s does not hold the lease" % self.node)
-        lease = {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": held.epoch}
-        answer = agent.main({**lease, "order": time.monotonic_ns(), "steps": steps}, None)  # type: ignore[arg-type]
+        lease = {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self._lease[1]}
+        answer = agent.main({**lease, "steps": steps}, None)  # type: ignore[arg-type]
         if "results" not in answer:
             failed = answer.get("failed") or {"step": "change", "message": answer.get("refused")}
             raise Failed("%s: %s: %s" % (self.node, failed["step"], failed["message"]))
 
     def _present(self) -> list[dict[str, Any]]:
-        if self.config["runtime"] == "process":
-            found = ranks.processes(self._machine, self.state_dir, self.cluster)
-        else:
-            found = ranks.containers(self._machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
+        try:
+            if self.config["runtime"] == "process":
+                found = ranks.processes(self._machine, self.state_dir, self.cluster)
+            else:
+                found = ranks.containers(self._machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
+        except Unreadable as error:
+            raise Failed("its ranks cannot be read: %s" % error) from None
         return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == self.state_dir]
-
-    @property
-    def _lease_record(self) -> str:
-        return common.lease_files(self.state_dir, self.cluster, "cluster")[1]
 
     def _last_epoch(self) -> int:
         return int((common.read_model(self._lease_record, {"epoch": int}) or {"epoch": 0})["epoch"])
@@ -228,6 +233,36 @@ class OwnRank:
             "operation": OPERATION,
             "since": time.time(),
             "granted": granted,
-            "mark": hashlib.sha256(os.urandom(16)).hexdigest(),  # nobody resumes it
         }
         common.write_atomically(self._lease_record, json.dumps(document).encode())
+
+
+class Session:
+    """What one guard asks of this node; the lease that was taken in it ends with it."""
+
+    def __init__(self, own: OwnRank) -> None:
+        self._own = own
+        self._holds = False
+
+    def ask(self, word: str) -> Report:
+        """Take the lease of this node, stop or start its rank under it, or do nothing (hello); how it is then.
+
+        Raises:
+            Failed: it cannot be done, or must not.
+        """
+        if word == "take":
+            self._own.take()
+            self._holds = True
+        elif word in ("start", "stop"):
+            if not self._holds:
+                raise Failed("the lease of %s was not taken" % self._own.node)
+            self._own.say("%ss its rank" % word)
+            {"start": self._own.start, "stop": self._own.stop}[word]()
+        elif word != "hello":
+            raise Failed("unknown: %s" % word[:40])
+        return self._own.report()
+
+    def close(self) -> None:
+        """Let go of the lease, if it was taken here."""
+        if self._holds:
+            self._own.release()

@@ -63,33 +63,24 @@ def install(directory: str, name: str) -> dict[str, Any]:
         Failed: systemd refuses it.
     """
     cluster = os.path.basename(os.path.dirname(directory))
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    found: dict[str, Any] = {"unit": None, "command": command(directory)}
-    as_root = root()
-    content = text(directory, cluster, user if as_root is not None else "")
-    common.write_atomically(os.path.join(directory, name), content.encode())
+    user, sudo = pwd.getpwuid(os.geteuid()).pw_name, root()
+    source = os.path.join(directory, name)
+    common.write_atomically(source, text(directory, cluster, "" if sudo is None else user).encode())
     if not os.path.isdir(BOOTED):
-        return found
-    if as_root is not None:
-        remove_user(directory, name)
-        path = os.path.join(SYSTEM, name)
-        if os.path.exists(path) and not _is_of(path, directory):
-            raise Failed("%s is of another cluster of this name" % path)
-        run([*as_root, "install", "-m", "644", os.path.join(directory, name), path], 30)
-        run([*as_root, "systemctl", "daemon-reload"], 60)
-        run([*as_root, "systemctl", "enable", name], 60)
-        run([*as_root, "systemctl", "restart", name], 60)
-        return dict(found, unit=path)
-    path = os.path.join(_user_units(), name)
-    common.write_atomically(path, content.encode(), 0o644)
-    for argv in (
-        ["loginctl", "enable-linger", user],
-        ["systemctl", "--user", "daemon-reload"],
-        ["systemctl", "--user", "enable", name],
-        ["systemctl", "--user", "restart", name],
-    ):
-        run(argv, 60, env=_user_environment())
-    return dict(found, unit=path)
+        return {"unit": None, "command": command(directory)}
+    remove(directory, name)
+    if sudo is None:
+        sudo, path, systemctl = [], os.path.join(_user_units(), name), ["systemctl", "--user"]
+        _run("loginctl", "enable-linger", user)
+    else:
+        path, systemctl = os.path.join(SYSTEM, name), [*sudo, "systemctl"]
+    if os.path.exists(path):
+        raise Failed("%s is of another cluster of this name" % path)
+    _run(*sudo, "install", "-D", "-m", "644", source, path)
+    _run(*systemctl, "daemon-reload")
+    _run(*systemctl, "enable", name)
+    _run(*systemctl, "restart", name)
+    return {"unit": path, "command": command(directory)}
 
 
 def end(directory: str, name: str) -> None:
@@ -98,12 +89,9 @@ def end(directory: str, name: str) -> None:
     Raises:
         Failed: it does not end.
     """
-    if os.path.isdir(BOOTED):
-        as_root = root()
-        if _is_of(os.path.join(SYSTEM, name), directory) and as_root is not None:
-            run([*as_root, "systemctl", "stop", name], 60)
-        if _is_of(os.path.join(_user_units(), name), directory):
-            succeeds(["systemctl", "--user", "stop", name], 60, env=_user_environment())
+    for _, sudo, systemctl in _installed(directory, name):
+        if sudo is not None and os.path.isdir(BOOTED):
+            _run(*sudo, *systemctl, "stop", name)
     lock = os.path.join(directory, "guard.lock")
     until, number = time.monotonic() + END_S, signal.SIGTERM
     while common.is_locked(lock):
@@ -118,18 +106,30 @@ def end(directory: str, name: str) -> None:
 
 def remove(directory: str, name: str) -> None:
     """Remove the unit ``name`` of the guard in ``directory``; a user's linger stays, for another may need it."""
-    remove_user(directory, name)
-    path = os.path.join(SYSTEM, name)
-    if not _is_of(path, directory):
-        return
-    as_root = root()
-    if as_root is None:
-        raise Failed("%s cannot be removed: sudo asks for a password; sudo rm %s" % (path, path))
-    if os.path.isdir(BOOTED):
-        run([*as_root, "systemctl", "disable", name], 60)
-    run([*as_root, "rm", "-f", path], 30)
-    if os.path.isdir(BOOTED):
-        run([*as_root, "systemctl", "daemon-reload"], 60)
+    for path, sudo, systemctl in _installed(directory, name):
+        if sudo is None:
+            raise Failed("%s cannot be removed: sudo asks for a password; sudo rm %s" % (path, path))
+        if os.path.isdir(BOOTED):
+            _run(*sudo, *systemctl, "disable", name)
+        _run(*sudo, "rm", "-f", path)
+        if os.path.isdir(BOOTED):
+            _run(*sudo, *systemctl, "daemon-reload")
+
+
+def _installed(directory: str, name: str) -> list[tuple[str, list[str] | None, list[str]]]:
+    """The units of the guard in ``directory``: path, ``root`` of those that need it, and their ``systemctl``."""
+    system, user = os.path.join(SYSTEM, name), os.path.join(_user_units(), name)
+    found: list[tuple[str, list[str] | None, list[str]]] = []
+    if _is_of(system, directory):
+        found.append((system, root(), ["systemctl"]))
+    if _is_of(user, directory):
+        found.append((user, [], ["systemctl", "--user"]))
+    return found
+
+
+def _run(*argv: str) -> None:
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.geteuid()  # where a user's systemd listens
+    run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR=runtime_dir))
 
 
 def _is_of(path: str, directory: str) -> bool:
@@ -141,17 +141,7 @@ def _is_of(path: str, directory: str) -> bool:
         return False
 
 
-def remove_user(directory: str, name: str) -> None:
-    """Remove the user unit ``name`` of the guard in ``directory``, if there is one."""
-    path = os.path.join(_user_units(), name)
-    if _is_of(path, directory):
-        if os.path.isdir(BOOTED):
-            succeeds(["systemctl", "--user", "disable", "--now", name], 60, env=_user_environment())
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-def root() -> Any:
+def root() -> list[str] | None:
     """What to put before a command that is to run as root: nothing for root, sudo where it asks nothing; else None."""
     if os.geteuid() == 0:
         return []
@@ -161,10 +151,6 @@ def root() -> Any:
 def _user_units() -> str:
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(home, "systemd", "user")
-
-
-def _user_environment() -> dict[str, str]:
-    return dict(os.environ, XDG_RUNTIME_DIR=os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.geteuid())
 
 
 def _quoted(word: str) -> str:

@@ -174,14 +174,14 @@ class Wire:
 
 
 class Greeter:
-    """Listens on ``address``, on ``port``, for those who know ``token``.
+    """Listens on ``address``, on ``port`` (0: the kernel chooses), for those who know ``token``.
 
     Others do not delay them: each has ``GREETING_S`` to prove that, many at once.
     """
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str, port: int = 0) -> None:
         try:
-            self._listener = socket.create_server((address, 0), backlog=_GREETERS)
+            self._listener = socket.create_server((address, port), backlog=_GREETERS)
         except OSError as error:
             raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
         self._listener.setblocking(False)

@@ -17,9 +17,10 @@ import pytest
 
 from sparkcluster.facts.model import EnabledFact
 from sparkcluster.hosts.program import standalone
-from sparkcluster.node import agent, common, enabled, guard_protocol, own_rank, shared, storage, unit
+from sparkcluster.node import agent, common, enabled, group_guard, own_rank, shared, storage, unit, wire
 from sparkcluster.node.group_guard import problem
 from sparkcluster.node.machine import Machine
+from sparkcluster.node.programs import Failed
 
 ADDRESSES = {"alpha": "127.0.0.2", "beta": "127.0.0.3"}
 TOKEN = "5e" * 32
@@ -300,11 +301,11 @@ ASK = {"ask": {"endpoint": "http://[", "model": "m", "counters": {}}}
     [
         (0, PEERS, "start.json is damaged: peers is ['127.0.0.2']"),
         (1, PEERS, "start.json is damaged: peers is ['127.0.0.2']"),
-        (0, ASK, "its engine cannot be asked: "),
+        (0, ASK, "it cannot look at the group: "),
     ],
 )
 def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number, odd, why):
-    """In what ``status`` shows of the node; and one who connects meanwhile does not make it deaf."""
+    """In what ``status`` shows of the node."""
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -313,7 +314,6 @@ def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_rig
     right = start.read_bytes()
     start.write_text(json.dumps({**json.loads(right), **odd}))
     eventually(lambda: why in (trouble(node) or ""))
-    knock(cluster, lambda lines: lines.write(FIRST))
     start.write_bytes(right)
     eventually(lambda: trouble(node) is None)
     cluster.beta.end()
@@ -403,156 +403,88 @@ def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
         assert node.pids()
 
 
-def knock(cluster, say):
-    """What the guard of beta answers to ``say(lines)``, of one who comes from the address of alpha."""
-    try:
-        sock = socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0))
-    except OSError as error:
-        return str(error)
-    lines = guard_protocol._Lines(sock)
-    try:
-        say(lines)
-        return lines.read(time.monotonic() + 5)
-    except (guard_protocol.Refused, OSError) as refused:
-        return str(refused)
-    finally:
-        lines.close()
+def dialled(cluster, token=TOKEN, name="beta"):
+    """A connection to the guard of beta, of one who comes from the address of alpha."""
+    secret = group_guard.secret(token, name)
+    return wire.dial(ADDRESSES["beta"], cluster.port, secret, ADDRESSES["alpha"], 5)
 
 
-FIRST = {"cluster": "atlas", "from": "alpha", "to": "beta", "nonce": "00"}
+def listens(cluster):
+    with contextlib.suppress(Failed):
+        dialled(cluster).close()
+        return True
+    return False
 
 
-def test_a_forged_hello_starts_nothing_and_is_counted(cluster):
+def test_a_forged_hello_starts_nothing(cluster):
+    """Of one without the token, or with what is proved to another node; silent ones and garbage delay nobody."""
     cluster.enable()
     cluster.beta.boot()
-    eventually(lambda: cluster.beta.log.exists() and cluster.beta.says("guards atlas"))
-
-    def wrong_proof(lines):
-        lines.write(FIRST)
-        lines.read(time.monotonic() + 5)
-        lines.write({"proof": "00" * 32})
-
-    def no_proof(lines):
-        lines.write(FIRST)
-        lines.read(time.monotonic() + 5)
-        lines.write({"body": json.dumps({"do": "take"}), "code": "00" * 32})
-
-    def reflected(lines):
-        """The listener's own proof, as if it were the caller's."""
-        lines.write(FIRST)
-        lines.write({"proof": lines.read(time.monotonic() + 5)["proof"]})
-
-    forged = [
-        wrong_proof,
-        no_proof,
-        reflected,
-        lambda lines: lines.write({**FIRST, "cluster": "other"}),
-        lambda lines: lines.write({**FIRST, "from": "gamma"}),
-        lambda lines: lines.write({**FIRST, "to": "alpha"}),
-        lambda lines: lines._sock.sendall(b"\x00" * 70_000 + b"\n"),
-        lambda lines: lines._sock.sendall(b"[" * 60_000 + b"\n"),
-    ]
-    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
-    for each in forged:
-        assert isinstance(knock(cluster, each), str), each
-    with pytest.raises(guard_protocol.Refused):
-        guard_protocol.call((ADDRESSES["beta"], cluster.port), b"0" * 64, cluster="atlas", name="alpha", other="beta",
-                   source=ADDRESSES["alpha"])  # fmt: skip
-    with contextlib.suppress(OSError), socket.create_connection((ADDRESSES["beta"], cluster.port), 5) as stranger:
-        assert stranger.recv(1) == b""  # from an address of no node of the group
-    eventually(lambda: cluster.beta.says("(9 refused)"))
-    assert cluster.beta.says("refused a hello from 127.0.0.2: the proof of the token is wrong")
+    eventually(lambda: listens(cluster))
+    garbage = [socket.create_connection((ADDRESSES["beta"], cluster.port), 5) for _ in range(3)]
+    garbage[0].sendall(json.dumps({"do": "take"}).encode() * 100)
+    for wrong in ({"token": "00" * 32}, {"name": "alpha"}):
+        with pytest.raises(Failed):
+            dialled(cluster, **wrong)
+    assert listens(cluster)
+    for each in garbage:
+        each.close()
     assert cluster.beta.pids() == []
     assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 3
-
-
-def overheard(cluster, asked):
-    """What alpha's guard sends to beta's to ask ``asked``, as one hears it who passes the lines on."""
-    server = socket.create_server(("127.0.0.4", cluster.port))
-    sent = []
-
-    def relay():
-        with server, server.accept()[0] as caller:
-            to = socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0))
-            with to, caller.makefile("rb") as lines, to.makefile("rb") as answers:
-                for line in lines:
-                    sent.append(line)
-                    to.sendall(line)
-                    if len(sent) != 2:  # the proof has no answer of its own
-                        caller.sendall(answers.readline())
-
-    thread = threading.Thread(target=relay)
-    thread.start()
-    talk = guard_protocol.call(("127.0.0.4", cluster.port), TOKEN.encode(), cluster="atlas", name="alpha", other="beta")
-    assert "failed" not in talk.ask(asked, 10)
-    talk.close()
-    thread.join()
-    return sent
 
 
 def test_what_was_said_once_cannot_be_repeated(cluster):
     cluster.enable()
     cluster.beta.boot()
-    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
-    sent = overheard(cluster, {"do": "take"})
-    assert len(sent) == 3
+    eventually(lambda: listens(cluster))
+    with socket.create_server(("127.0.0.4", cluster.port)) as server:
+        sent = []
+
+        def relay():
+            """One who passes on what alpha's guard sends, and hears it."""
+            with server.accept()[0] as caller, socket.create_connection((ADDRESSES["beta"], cluster.port), 5) as to:
+                caller.sendall(to.recv(1 << 16))
+                while data := caller.recv(1 << 16):
+                    sent.append(data)
+                    to.sendall(data)
+                    caller.sendall(to.recv(1 << 16))
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        secret = group_guard.secret(TOKEN, "beta")
+        peer = group_guard.Peer("beta", wire.dial("127.0.0.4", cluster.port, secret, "127.0.0.2", 5))
+        peer.ask("take")
+        peer.close()
+        thread.join()
     eventually(lambda: not common.is_locked(str(cluster.beta.directory / "lease.lock")))
     assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 4
-
-    def again(lines):
-        lines._sock.sendall(sent[0])
-        lines.read(time.monotonic() + 5)  # another nonce
-        lines._sock.sendall(sent[1] + sent[2])
-
-    assert isinstance(knock(cluster, again), str)
-    eventually(lambda: cluster.beta.says("the proof of the token is wrong"))
+    with socket.create_connection((ADDRESSES["beta"], cluster.port), 5, (ADDRESSES["alpha"], 0)) as again:
+        again.recv(1 << 16)  # another nonce
+        again.sendall(b"".join(sent))
+        with contextlib.suppress(ConnectionResetError):
+            assert again.recv(1 << 16) == b""
     assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 4
-
-
-@pytest.fixture
-def talkers():
-    """The two ends of a conversation, and the socket of the listener."""
-    sockets = socket.socketpair()
-    key = guard_protocol._key(TOKEN.encode(), ["atlas", "alpha", "beta", "1", "2"])
-    names = [("caller", "beta"), ("listener", "alpha")]
-    ends = [
-        guard_protocol.Conversation(guard_protocol._Lines(one), key, *name)
-        for one, name in zip(sockets, names, strict=True)
-    ]
-    yield *ends, sockets[1]
-    for end in ends:
-        end.close()
-
-
-def test_a_line_counts_once(talkers):
-    caller, listener, theirs = talkers
-    caller.say({"do": "hello"})
-    listener._lines._buffer = 2 * theirs.recv(4096)
-    assert listener.hear(1) == {"do": "hello"}
-    with pytest.raises(guard_protocol.Forged):
-        listener.hear(1)
-
-
-def test_a_line_that_comes_back_was_not_said_by_the_other(talkers):
-    caller, _, theirs = talkers
-    caller.say({"do": "take"})
-    theirs.sendall(theirs.recv(4096))
-    with pytest.raises(guard_protocol.Forged):
-        caller.hear(1)
 
 
 def test_only_who_took_the_lease_starts_or_stops(cluster):
     cluster.enable()
     cluster.beta.boot()
-    eventually(lambda: isinstance(knock(cluster, lambda lines: lines.write(FIRST)), dict))
-    where = {"cluster": "atlas", "name": "alpha", "other": "beta", "source": ADDRESSES["alpha"]}
-    talk = guard_protocol.call((ADDRESSES["beta"], cluster.port), TOKEN.encode(), **where)
+    eventually(lambda: listens(cluster))
+    peer, other = (group_guard.Peer("beta", dialled(cluster)) for _ in range(2))
     for word in ("start", "stop", "anything"):
-        assert talk.ask({"do": word}, 10)["failed"]
+        with pytest.raises(Failed):
+            peer.ask(word)
     (cluster.beta.enabled / shared.STOPPED_FILE).write_text("1")
-    assert "stopped by an operator" in talk.ask({"do": "take"}, 10)["failed"]
+    with pytest.raises(Failed, match="stopped by an operator"):
+        peer.ask("take")
+    (cluster.beta.enabled / shared.STOPPED_FILE).unlink()
+    peer.ask("take")
+    for word in ("take", "start"):
+        with pytest.raises(Failed):
+            other.ask(word)
     assert cluster.beta.pids() == []
-    talk.close()
+    peer.close()
+    other.close()
 
 
 def report(**changes):
@@ -561,11 +493,10 @@ def report(**changes):
 
 def test_a_node_that_has_a_reason_to_wait_is_heard_before_one_that_is_silent():
     found = {"alpha": report(), "beta": report(why="ann is changing the cluster")}
-    assert problem("alpha", found, {"gamma": "no answer"}) == "ann is changing the cluster"
-    assert problem("alpha", {"alpha": report()}, {"gamma": "no answer"}) == "gamma: no answer"
-    assert problem("alpha", {}, {"alpha": "why"}) == "why"
+    assert problem(found, {"gamma": "gamma: no answer"}) == "ann is changing the cluster"
+    assert problem({"alpha": report()}, {"gamma": "gamma: no answer"}) == "gamma: no answer"
 
 
 @pytest.mark.parametrize("what", ["release", "leases"])
 def test_nothing_starts_where_the_nodes_differ(what):
-    assert "(alpha: 1, beta: 2)" in problem("alpha", {"alpha": report(**{what: 1}), "beta": report(**{what: 2})}, {})
+    assert "(alpha: 1, beta: 2)" in problem({"alpha": report(**{what: 1}), "beta": report(**{what: 2})}, {})
