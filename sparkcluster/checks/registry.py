@@ -323,7 +323,7 @@ UNPLANNED = "PLAN-001"
 UNSET, EXAMPLE = "SPEC-010", "SPEC-011"
 
 # Readings that fail together with another one, which has its own check.
-_FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "cuda": "gpus", "driver_module": "gpus"}
+_FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "driver_module": "gpus"}
 
 
 def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:

@@ -50,7 +50,6 @@ class EngineFacts(Fact):
     platform: Version
     version: Version | None = None
     ray_version: Version | None = None
-    triton_version: Version | None = None
     torch_version: Version | None = None
     nccl_version: Version | None = None
     flags: tuple[str, ...] | None = None

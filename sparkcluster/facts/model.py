@@ -26,7 +26,6 @@ class OsRelease(Fact):
 
     id: str
     version: Version
-    pretty_name: str
 
 
 class Dgx(Fact):
@@ -39,18 +38,13 @@ class Dgx(Fact):
 
 
 class Gpu(Fact):
-    """One line of nvidia-smi; a GB10 prints ``[N/A]`` for memory, which is None here.
-
-    ``temperature_c`` and ``vbios`` are None if the driver does not support the field.
-    """
+    """One line of nvidia-smi; None for what it does not report, as ``[N/A]``."""
 
     name: str
     compute_capability: Version | None = None
-    memory_total_bytes: int | None = None
     power_w: float | None = None
     sm_clock_mhz: float | None = None
     utilization_percent: float | None = None
-    temperature_c: float | None = None
     vbios: Version | None = None
 
 
@@ -186,7 +180,6 @@ class Facts(Fact):
     os: OsRelease | Unread
     dgx: Dgx | Unread
     driver: Version | Unread
-    cuda: Version | Unread
     gpus: Few[Gpu] | Unread
     memory: Memory | Unread
     disks: Few[Disk] | Unread

@@ -93,7 +93,6 @@ class Hca(Fact):
     netdev: str | None
     state: str
     phys_state: str
-    rate: str | None = None
     firmware: Version | None = None
     pcie: Annotated[str, Field(pattern=r"^Gen[1-9] x[1-9][0-9]?$")] | None = None
     gids: Few[Gid] = ()

@@ -62,7 +62,6 @@ class GpuSample(Fact):
     utilization_percent: float | None = None
     power_w: float | None = None
     sm_clock_mhz: float | None = None
-    temperature_c: float | None = None
 
 
 class Traffic(Fact):
@@ -90,7 +89,6 @@ class Observation(Fact):
     health: int | Unread | None = None
     ray: dict[str, bool] | Unread | None = None
     traffic: Few[Traffic] | Unread | None = None
-    observe_s: float = 0.0
 
 
 class Usage(Fact):

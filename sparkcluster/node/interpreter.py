@@ -98,7 +98,6 @@ print("sparkcluster-engine " + json.dumps({
     "python_version": platform.python_version(),
     "platform": tag,
     "ray_version": installed("ray"),
-    "triton_version": installed("triton", "pytorch-triton"),
     "torch_version": torch(),
     "nccl_version": nccl(),
     "compiler": any(map(shutil.which, %r)),

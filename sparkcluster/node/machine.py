@@ -5,12 +5,15 @@ Tests use a subclass with a tree of files.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import grp
 import json
 import os
 import pwd
+import re
 import socket
 import struct
 import subprocess
@@ -23,14 +26,9 @@ LIMIT_S = 3.0  # of one program or one answer of the Docker engine
 DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
-_RTM_NEWADDR, _RTM_GETADDR = 20, 22  # linux/rtnetlink.h
-_NLMSG_ERROR, _NLMSG_DONE, _NLM_DUMP_REQUEST = 2, 3, 0x301  # linux/netlink.h
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20  # linux/netlink.h, linux/sock_diag.h
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2  # linux/if_addr.h
 
 
-# Packed address, port, user and inode of one listening socket.
-Socket = tuple[bytes, int, int, str]
+_SIOCGIFCONF, _SIOCGIFNETMASK, _IFREQ_BYTES = 0x8912, 0x891B, 40  # linux/sockios.h, struct ifreq
 
 
 class Unreadable(Exception):
@@ -206,38 +204,17 @@ class Machine:
         return document
 
     def addresses(self) -> dict[str, list[str]]:
-        """IPv4 addresses with prefix of every interface, from netlink."""
+        """IPv4 addresses with prefix of every interface; one of several has a label such as ``eth0:1``."""
         found: dict[str, list[str]] = {}
-        names = dict(socket.if_nameindex())
-        request = struct.pack("=LHHLLB7x", 24, _RTM_GETADDR, _NLM_DUMP_REQUEST, 1, 0, socket.AF_INET)
-        for payload in _dump(0, request, _RTM_NEWADDR, "addresses"):
-            prefix, index = payload[1], struct.unpack_from("=L", payload, 4)[0]
-            values = dict(_records(payload[8:], "=HH", 4))
-            # IFA_ADDRESS is the remote end of a point-to-point link, IFA_LOCAL the local one
-            packed = values.get(_IFA_LOCAL) or values.get(_IFA_ADDRESS)
-            if packed and index in names:
-                text = "%s/%d" % (socket.inet_ntoa(packed), prefix)
-                found.setdefault(names[index], []).append(text)
-        return found
-
-    def listening(self) -> list[Socket]:
-        """Packed address, port, user and inode of every listening TCP socket, from netlink.
-
-        ``/proc/net/tcp`` has the same, but walks the whole hash table, whose size grows with memory: 5 ms each for
-        IPv4 and IPv6 on a machine of 24 GB.
-
-        Raises:
-            Unreadable: the kernel has no sock_diag.
-        """
-        found = []
-        for family, length in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
-            request = struct.pack(
-                "=LHHLLBBBBL48x", 72, _SOCK_DIAG_BY_FAMILY, _NLM_DUMP_REQUEST, 1, 0, family, 6, 0, 0, 1 << 10
-            )
-            for payload in _dump(_NETLINK_SOCK_DIAG, request, _SOCK_DIAG_BY_FAMILY, "sockets"):
-                if len(payload) >= 72:
-                    port, uid, inode = struct.unpack_from(">H", payload, 4) + struct.unpack_from("=LL", payload, 64)
-                    found.append((payload[8 : 8 + length], port, uid, str(inode)))
+        entries = array.array("B", bytes(_IFREQ_BYTES * 1024))
+        where = struct.pack("iP", len(entries), entries.buffer_info()[0])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            size = struct.unpack("iP", fcntl.ioctl(sock, _SIOCGIFCONF, where))[0]
+            for at in range(0, size, _IFREQ_BYTES):
+                entry = entries[at : at + _IFREQ_BYTES].tobytes()
+                mask = int.from_bytes(fcntl.ioctl(sock, _SIOCGIFNETMASK, entry)[20:24], "big")
+                text = "%s/%d" % (socket.inet_ntoa(entry[20:24]), mask.bit_count())
+                found.setdefault(re.split("[:\0]", entry[:16].decode())[0], []).append(text)
         return found
 
     def resolve(self, name: str) -> list[str]:
@@ -293,34 +270,3 @@ def quoted(text: str) -> str:
     Not with ``urllib.parse``, which takes 2 ms to import.
     """
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))
-
-
-def _dump(protocol: int, request: bytes, kind: int, noun: str) -> list[bytes]:
-    """Payloads of one type in a netlink dump; Unreadable if the kernel answers with an error or not at all."""
-    found: list[bytes] = []
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as netlink:
-            netlink.settimeout(LIMIT_S)
-            netlink.sendto(request, (0, 0))
-            while True:
-                for each, payload in _records(netlink.recv(1 << 17), "=LH", 16):
-                    if each == _NLMSG_DONE:
-                        return found
-                    if each == _NLMSG_ERROR:
-                        raise Unreadable("netlink lists no %s" % noun)
-                    if each == kind:
-                        found.append(payload)
-    except OSError as error:
-        raise Unreadable("%s: netlink" % because(error)) from None
-
-
-def _records(data: bytes, layout: str, header: int) -> list[tuple[int, bytes]]:
-    """Type and payload of each netlink message or attribute: length and type, packed as ``layout``, come first."""
-    found = []
-    while len(data) >= header:
-        length, kind = struct.unpack_from(layout, data)
-        if length < header:
-            break
-        found.append((kind, data[header:length]))
-        data = data[(length + 3) & ~3 :]
-    return found

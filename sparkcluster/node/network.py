@@ -10,7 +10,7 @@ import time
 from collections.abc import Container
 from typing import Any
 
-from sparkcluster.node.machine import Machine, Socket, Unreadable
+from sparkcluster.node.machine import Machine
 
 _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
@@ -18,6 +18,8 @@ _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # GT/s, drivers/pci/probe.c
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
 _ANY = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))  # 0.0.0.0, ::, ::ffff:0.0.0.0
+# Packed address, port, user and inode of one listening socket.
+Socket = tuple[bytes, int, int, str]
 _PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
 
 
@@ -68,7 +70,6 @@ def hcas(machine: Machine) -> list[dict[str, Any]]:
                 "netdev": netdevs[0] if netdevs else None,
                 "state": _after_colon(machine.line(port + "state")) or "UNKNOWN",
                 "phys_state": _after_colon(machine.line(port + "phys_state")) or "UNKNOWN",
-                "rate": machine.line(port + "rate"),
                 "firmware": machine.line("%s/%s/fw_ver" % (_INFINIBAND, name)),
                 "pcie": pcie(machine, "%s/%s/device/" % (_INFINIBAND, name)),
                 "gids": entries,
@@ -132,15 +133,7 @@ def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> di
 
 
 def listening(machine: Machine) -> list[Socket]:
-    """As ``Machine.listening``, or from /proc where the kernel has no sock_diag."""
-    try:
-        return machine.listening()
-    except Unreadable:
-        return _listening(machine)
-
-
-def _listening(machine: Machine) -> list[Socket]:
-    """As ``Machine.listening``, from /proc/net/tcp and tcp6."""
+    """Every listening TCP socket, from /proc/net/tcp and tcp6."""
     lines = machine.text("/proc/net/tcp").splitlines()[1:] + machine.text("/proc/net/tcp6", "").splitlines()[1:]
     return [each for each in map(listener, lines) if each is not None]
 

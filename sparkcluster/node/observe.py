@@ -51,7 +51,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
                 sleep(interval_s)
         return found
 
-    readings.start("gpus", lambda: twice(lambda: gpu.query(machine, vitals.SAMPLED)[0]))
+    readings.start("gpus", lambda: twice(lambda: gpu.query(machine, gpu.SAMPLED)[0]))
     readings.start("traffic", lambda: twice(lambda: vitals.traffic(machine)))
     readings.start("memory", lambda: system.meminfo(machine.text("/proc/meminfo")))
     readings.start("ranks", lambda: ranks_of(request, machine))
@@ -78,7 +78,6 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
         rank["gpu"] = readings.value("gpu %d" % number)
     for key in ("gpus", "memory", "traffic", "counters", "health", "ray"):
         answer[key] = readings.value(key)
-    answer["observe_s"] = round(time.monotonic() - began, 3)
     return answer
 
 

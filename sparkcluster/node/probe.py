@@ -57,7 +57,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
         "loaded": lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")),
-        "cuda": lambda: gpu.cuda(machine, value("loaded")),
         "gpus": lambda: gpu.gpus(machine),
         "docker": lambda: container_facts.docker(machine),
         "image": lambda: container_facts.image(machine, reference, state_dir) if in_docker and reference else None,

@@ -176,11 +176,7 @@ def assignments(text: str) -> dict[str, str]:
 def os_release(text: str) -> dict[str, str]:
     """``/etc/os-release``."""
     found = assignments(text)
-    return {
-        "id": found.get("ID", ""),
-        "version": found.get("VERSION_ID", ""),
-        "pretty_name": found.get("PRETTY_NAME", ""),
-    }
+    return {"id": found.get("ID", ""), "version": found.get("VERSION_ID", "")}
 
 
 def dgx_release(text: str) -> dict[str, str | None]:

@@ -11,7 +11,6 @@ from sparkcluster.node import docker, engine_metrics
 from sparkcluster.node.machine import Machine, Unreadable
 
 HTTP_S = 3.0
-SAMPLED = ("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c")
 
 # Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
 # Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers

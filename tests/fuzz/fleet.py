@@ -270,7 +270,7 @@ class Cluster:
             "ranks": ranks, "gpus": [{"at_s": 0.1, "utilization_percent": 3.0, "power_w": 4.5}, {"at_s": 3.1}],
             "traffic": [{"at_s": 0.1, "rdma_bytes": {"rocep1s0f0": 5}, "socket_bytes": {"enp1s0f0np0": 5}, "swapped_pages": 0},
                         {"at_s": 3.1, "rdma_bytes": {"rocep1s0f0": 9}, "socket_bytes": {"enp1s0f0np0": 9}, "swapped_pages": 0}],
-            "observe_s": 3.2, **(head if name == "alpha" else {}),
+            **(head if name == "alpha" else {}),
         }  # fmt: skip
 
     @staticmethod

@@ -103,7 +103,7 @@ def describe(
             ]
         hcas.append(
             {"name": hca, "netdev": name, "state": "ACTIVE" if address else "DOWN",
-             "phys_state": "LINK_UP" if address else "DISABLED", "rate": "200 Gb/sec (2X NDR)" if address else None,
+             "phys_state": "LINK_UP" if address else "DISABLED",
              "firmware": "28.45.4028", "pcie": "Gen5 x4", "gids": gids}
         )  # fmt: skip
     home = f"/home/{user}"
@@ -117,10 +117,9 @@ def describe(
         "architecture": "aarch64",
         "kernel": "6.14.0-1015-nvidia",
         "clock_s": 1763690000.0,
-        "os": {"id": "ubuntu", "version": "24.04", "pretty_name": "Ubuntu 24.04.3 LTS"},
+        "os": {"id": "ubuntu", "version": "24.04"},
         "dgx": {"name": "DGX Spark", "platform": "DGX Server for KVM", "ota_version": "7.3.1"},
         "driver": "580.95.05",
-        "cuda": "13.0",
         "gpus": [{"name": "NVIDIA GB10", "compute_capability": "12.1"}],
         "memory": {"total_bytes": 128526278656, "free_bytes": 117500000000, "available_bytes": 123500000000,
                    "cached_bytes": 6000000000, "swap_total_bytes": 0, "swap_free_bytes": 0},
@@ -156,7 +155,7 @@ IMAGE: dict[str, Any] = {
     "architecture": "arm64",
     "size_bytes": 20000000000,
     "inside": {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform": "linux_aarch64",
-               "version": "0.18.0", "ray_version": "2.53.0", "triton_version": "3.6.0",
+               "version": "0.18.0", "ray_version": "2.53.0",
                "nccl_loaded": "2.30.7", "verbs": "yes", "family": "upstream"},
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, fiel
     [
         ({"docker": Unread(unread="connection refused"), "image": Unread(unread="connection refused"),
           "ranks": Unread(unread="connection refused")}, "HOST-001"),
-        ({"gpus": Unread(unread="exit 6"), "driver": Unread(unread="exit 6"), "cuda": Unread(unread="exit 6")}, "HOST-003"),
+        ({"gpus": Unread(unread="exit 6"), "driver": Unread(unread="exit 6")}, "HOST-003"),
     ],
 )  # fmt: skip
 def test_what_a_check_says_itself_is_not_told_twice(see, changes, code):

@@ -135,7 +135,7 @@ ANSWER = [
     {"text": f"a{ATTACK}"},
     {"done": {"content": ATTACK, "finish_reason": ATTACK, "usage": None, "ttft_s": 0.1, "total_s": 0.2}},
 ]
-OBSERVED = {"ranks": [], "gpus": {"unread": ATTACK}, "observe_s": 0.1}
+OBSERVED = {"ranks": [], "gpus": {"unread": ATTACK}}
 
 
 @pytest.mark.parametrize(

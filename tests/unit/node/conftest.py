@@ -45,9 +45,6 @@ class FakeMachine(Machine):
     def addresses(self) -> dict[str, list[str]]:
         return {name: each.get("addresses", []) for name, each in self.case.get("interfaces", {}).items()}
 
-    def listening(self) -> list[tuple[bytes, int, int, str]]:
-        raise Unreadable("netlink lists no sockets")
-
     def resolve(self, name: str) -> list[str]:
         answer = self.case.get("names", {}).get(name, [])
         if "unread" in answer:
@@ -120,7 +117,7 @@ def hca_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
     """What /sys/class/infiniband holds of one HCA; an empty GID has no type that could be read."""
     here = f"sys/class/infiniband/{name}/"
     port = here + "ports/1/"
-    files = {port + key: f"{each[key]}\n" for key in ("state", "phys_state", "rate")}
+    files = {port + key: f"{each[key]}\n" for key in ("state", "phys_state")}
     files[here + "fw_ver"] = each.get("fw_ver", "28.45.4028") + "\n"
     files[f"{here}device/net/{each['netdev']}/.keep"] = ""
     files[here + "device/current_link_speed"] = "32.0 GT/s PCIe\n"

@@ -22,7 +22,6 @@ ANSWER = {
     "platform": "manylinux_2_39_aarch64",
     "version": "0.32.0",
     "ray_version": None,
-    "triton_version": "3.6.0",
     "nccl_loaded": "2.30.7",
     "verbs": "yes",
 }

@@ -1,4 +1,4 @@
-"""The machine itself: netlink, the Docker engine's socket, and the reasons of failures."""
+"""The machine itself: its addresses, the Docker engine's socket, and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def test_a_hanging_program_is_killed() -> None:
         Machine().run(["sleep", "60"], limit_s=0.05)
 
 
-def test_listening_sockets_agree_with_proc_net() -> None:
+def test_listening_sockets_are_named_with_their_processes() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as ipv4,
         socket.create_server(("::1", 0), family=socket.AF_INET6) as ipv6,
     ):
         ports = {ipv4.getsockname()[1], ipv6.getsockname()[1]}
-        netlink = {each for each in Machine().listening() if each[1] in ports}
-        read = {each for each in network._listening(Machine()) if each[1] in ports}
-        assert netlink == read
-        assert {each[1] for each in netlink} == ports
         found = {each["port"]: each for each in network.listeners(Machine()) if each["port"] in ports}
     assert {each["address"] for each in found.values()} == {"127.0.0.1", "::1"}
     assert all(each["process"] for each in found.values())
+
+
+def test_addresses_are_those_of_every_interface() -> None:
+    assert "127.0.0.1/8" in Machine().addresses()["lo"]

@@ -37,7 +37,7 @@ REQUEST: dict[str, Any] = {
 class Node(Machine):
     """A machine whose files, programs and Docker engine a test describes."""
 
-    def __init__(self, root: str = "/nowhere", *, smi: Any = (0, "96, 24.30, 2405, 61\n"), docker: Any = None) -> None:
+    def __init__(self, root: str = "/nowhere", *, smi: Any = (0, "96, 24.30, 2405\n"), docker: Any = None) -> None:
         super().__init__(root)
         self.smi, self.engine = smi, docker or {}
 

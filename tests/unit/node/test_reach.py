@@ -8,6 +8,7 @@ from pathlib import Path
 from sparkcluster.hosts.program import source
 from sparkcluster.node import reach
 
+
 def test_all_programs_are_written_in_what_an_old_python_understands():
     for path in Path(reach.__file__).parent.glob("*.py"):
         ast.parse(source(path.stem), feature_version=(3, 10))

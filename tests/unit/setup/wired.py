@@ -49,7 +49,7 @@ def survey(name: str, place: int, cabled: Collection[str], **changes: Any) -> di
         "machine": f"{place:064x}",
         "architecture": "aarch64",
         "kernel": "6.14.0-1015-nvidia",
-        "os": {"id": "ubuntu", "version": "24.04", "pretty_name": "Ubuntu 24.04.3 LTS"},
+        "os": {"id": "ubuntu", "version": "24.04"},
         "dgx": {"name": "DGX Spark"},
         "sudo": "free",
         "interfaces": interfaces,
