@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkcluster.engines.phase import Phase
+    from sparkcluster.engines.phase import Step
     from sparkcluster.engines.signature import Signature
     from sparkcluster.facts.model import Facts
     from sparkcluster.fit.source import Machine, Source
@@ -125,7 +125,7 @@ class Engine(abc.ABC):
         checks: modules with checks for playbooks of this engine only.
         importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
         reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
-        phases: how far a launch is, by regular expression of the log line that shows it; see ``phase.phase``.
+        phases: lines of its log that show how far a launch is, in the order of the phases; see ``phase.Step``.
         footprint: log lines that say what memory a rank takes; its groups are keys of ``phase.FOOTPRINT``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
@@ -150,7 +150,7 @@ class Engine(abc.ABC):
     checks: Sequence[str] = ()
     importer: Importer | None = None
     reports: Mapping[str, str] = {}
-    phases: Mapping[str, Phase] = {}
+    phases: Sequence[Step] = ()
     footprint: re.Pattern[str] | None = None
     signatures: Sequence[Signature] = imported("sparkcluster.engines.common_signatures", "COMMON")
     culprits: Sequence[re.Pattern[str]] = ()

@@ -1,6 +1,7 @@
 """From log lines to phases: how far a rank has come. Pure.
 
-What the launcher (``node/launcher.py``) and Ray print is read here; the rest is in the table of each engine.
+What the launcher (``node/launcher.py``) and Ray print is read here; the rest is in the table of each engine, whose
+last phase is ``api-ready``.
 """
 
 from __future__ import annotations
@@ -13,26 +14,6 @@ from typing import Any
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.signature import plain
 
-# Phases follow each other in this order; a line of an earlier one comes from a slower rank whose output
-# the head repeats, and is no progress.
-WORDS = {
-    "setup": "setup",
-    "ptxas": "ptxas linked",
-    "ray-start": "starting Ray",
-    "ray-join": "waiting for the head's Ray",
-    "ray-wait": "Ray",
-    "ray-formed": "Ray formed",
-    "engine": "starting the engine",
-    "weights": "loading weights",
-    "compile": "compiling",
-    "kv-cache": "KV cache",
-    "autotune": "tuning kernels",
-    "graphs": "capturing graphs",
-    "warm-up": "warming up",
-    "api-ready": "API ready",
-}
-_ORDER = list(WORDS)
-
 FOOTPRINT: dict[str, Callable[[float, float], float]] = {
     "load_gib": max,
     "kv_gib": min,
@@ -43,57 +24,89 @@ FOOTPRINT: dict[str, Callable[[float, float], float]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Phase:
-    """One step of a launch.
+class Step:
+    """A line of a log that shows a phase.
 
     Attributes:
-        kind: which of ``WORDS``.
+        pattern: its groups ``kind``, ``done``, ``total`` and ``detail`` fill in the phase.
+        kind: name of the phase; several steps may show one, of which the first has its words.
+        words: the phase in a few words.
+        done: how much of it is done with this line, where the line does not say so.
+        source: who prints the line.
+    """
+
+    pattern: str
+    kind: str
+    words: str = ""
+    done: int | None = None
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a launch.
+
+    Attributes:
+        kind: its name.
         done: how much of it is done, in units of ``total`` (weights in percent, graphs and ranks in pieces).
         total: all of it, or None if the log does not say.
         detail: what else a person wants to see, as the addresses that are missing.
+        place: of this phase among those of a launch.
+        words: the phase in a few words.
     """
 
     kind: str
     done: int | None = None
     total: int | None = None
     detail: str = ""
+    place: int = dataclasses.field(default=0, compare=False)
+    words: str = dataclasses.field(default="", compare=False)
 
     @property
     def text(self) -> str:
-        """The phase in a few words, for a live display."""
+        """The phase and how far it is, for a live display."""
         count = ""
         if self.done is not None:
             count = f" {self.done} %" if self.kind == "weights" else f" {self.done}/{self.total}"
-        return WORDS[self.kind] + count + (f", {self.detail}" if self.detail else "")
+        return self.words + count + (f", {self.detail}" if self.detail else "")
 
     def is_after(self, other: Phase) -> bool:
-        """Whether a rank that was at ``other`` came further."""
+        """Whether a rank that was at ``other`` came further.
+
+        A line of an earlier phase comes from a slower rank whose output the head repeats, and is no progress.
+        """
         if self.kind != other.kind:
-            return _ORDER.index(self.kind) > _ORDER.index(other.kind)
+            return self.place > other.place
         if self.done is None:
             return False
         return other.done is None or self.done > other.done or self.detail != other.detail
 
 
-# By regular expression; its groups ``kind``, ``done``, ``total`` and ``detail`` fill in the phase.
-_LAUNCHER = {
-    r"\[sparkcluster\] phase=(?P<kind>setup|ray-wait|ray-formed) (?P<done>\d+)/(?P<total>\d+)"
-    r"(?: (?P<detail>missing .+))?": Phase("setup"),
-    r"\[sparkcluster\] phase=(?P<kind>ptxas|ray-start|ray-join|engine)": Phase("engine"),
-    # ray/scripts/scripts.py, on a worker
-    r"Ray runtime started\.": Phase("ray-formed"),
-}
+_COUNT = r" (?P<done>\d+)/(?P<total>\d+)(?: (?P<detail>missing .+))?"
+# What the launcher prints, and Ray on a worker (ray/scripts/scripts.py); those of the engine come after.
+_LAUNCHER = (
+    Step(r"\[sparkcluster\] phase=setup" + _COUNT, "setup", "setup"),
+    Step(r"\[sparkcluster\] phase=ptxas", "ptxas", "ptxas linked"),
+    Step(r"\[sparkcluster\] phase=ray-start", "ray-start", "starting Ray"),
+    Step(r"\[sparkcluster\] phase=ray-join", "ray-join", "waiting for the head's Ray"),
+    Step(r"\[sparkcluster\] phase=ray-wait" + _COUNT, "ray-wait", "Ray"),
+    Step(r"\[sparkcluster\] phase=ray-formed" + _COUNT, "ray-formed", "Ray formed"),
+    Step(r"Ray runtime started\.", "ray-formed"),
+    Step(r"\[sparkcluster\] phase=engine", "engine", "starting the engine"),
+)
 
 
 def phase(line: str, engine: Engine) -> Phase | None:
     """The phase that ``line`` in the log of a rank of ``engine`` announces, or None."""
     (shown,) = plain([line])
-    for pattern, announced in (*_LAUNCHER.items(), *engine.phases.items()):
-        found = re.search(pattern, shown)
+    steps = (*_LAUNCHER, *engine.phases)
+    for step in steps:
+        found = re.search(step.pattern, shown)
         if found:
+            place, first = next((at, each) for at, each in enumerate(steps) if each.kind == step.kind)
             groups = {name: text for name, text in found.groupdict().items() if text is not None}
             seen: dict[str, Any] = {name: int(text) if text.isdecimal() else text for name, text in groups.items()}
-            return dataclasses.replace(announced, **seen)
+            return Phase(**{"kind": step.kind, "done": step.done, "place": place, "words": first.words, **seen})
     return None
 
 
@@ -145,7 +158,7 @@ class Progress:
     @property
     def place(self) -> int:
         """How far it is, as a number: of two nodes the one with the lower is behind."""
-        return -1 if self.latest is None else _ORDER.index(self.latest.kind)
+        return -1 if self.latest is None else self.latest.place
 
     @property
     def ready(self) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from sparkcluster.printable import COLOURS, word
 
@@ -43,6 +47,9 @@ class Cause:
         return 3 if self.consequence else 2 if self.by_peer else int(self.unlisted)
 
 
+Compute = Callable[[re.Match[str], Sequence[str]], Cause]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Signature:
     """Log lines of one cause.
@@ -54,15 +61,16 @@ class Signature:
         summary: what it means; names of the pattern's groups in braces.
         hint: how to fix it; likewise.
         source: public thread that has the line.
+        more: makes the Cause of the match and all lines, in place of ``summary`` and ``hint``.
         code, consequence, by_peer: as of the Cause.
     """
 
     name: str
     pattern: str
-    summary: str
-    hint: str | None
     source: str
-    more: Callable[[re.Match[str], Sequence[str]], Cause] | None = None
+    summary: str = ""
+    hint: str | None = None
+    more: Compute | None = None
     code: str = EXPLAINED
     consequence: bool = False
     by_peer: bool = False
@@ -97,3 +105,32 @@ class Signature:
 def plain(lines: Sequence[str]) -> list[str]:
     """``lines`` without terminal colours, which would split the words of a pattern, and cut."""
     return [COLOURS.sub("", line[:LONGEST]) for line in lines]
+
+
+def signatures(
+    path: Path, kind: str = "signatures", *, memory_hint: str = "", more: Mapping[str, Compute] | None = None
+) -> tuple[Signature, ...]:
+    """The rows ``kind`` of the table at ``path``, in its order.
+
+    The hint MEMORY becomes ``memory_hint``; ``more`` has the functions that rows name.
+    """
+    found = []
+    for row in rows(path, kind):
+        named = (more or {}).get(row.get("more", ""))
+        hint = memory_hint if row.get("hint") == "MEMORY" else row.get("hint")
+        found.append(Signature(**{**row, "hint": hint, "more": named, "near": tuple(row.get("near", ()))}))
+    return tuple(found)
+
+
+def rows(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The rows ``kind`` of the table of log lines at ``path``; a pattern in several lines is one of them or another."""
+    return [{**row, "pattern": "|".join(_listed(row["pattern"]))} for row in _table(path)[kind]]
+
+
+def _listed(pattern: str | list[str]) -> list[str]:
+    return [pattern] if isinstance(pattern, str) else pattern
+
+
+@functools.cache
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -97,9 +97,9 @@ class Vllm(Engine):
     garbage_remedy = imported(".symptoms", "garbage_remedy")
     importer = imported(".importer", "IMPORTER")
     reports = imported(".reports", "REPORTS")
-    phases = imported(".phases", "PHASES")
-    footprint = imported(".phases", "FOOTPRINT")
-    culprits = imported(".phases", "CULPRITS")
+    phases = imported(".signatures", "PHASES")
+    footprint = imported(".signatures", "FOOTPRINT")
+    culprits = imported(".signatures", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
 
     # Every probe asks these two: nothing is imported unless an argument may matter.

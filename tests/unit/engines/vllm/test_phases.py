@@ -63,10 +63,11 @@ def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
     ],
 )
 def test_single_lines(line: str, expected: Phase | None, text: str | None) -> None:
-    assert phase(line, ENGINE) == expected
+    found = phase(line, ENGINE)
+    assert found == expected
     if text is not None:
-        assert expected is not None
-        assert expected.text == text
+        assert found is not None
+        assert found.text == text
 
 
 def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
