@@ -14,7 +14,7 @@ from sparkcluster.errors import SparkclusterError
 from sparkcluster.report import count
 from sparkcluster.setup.journal import restoring
 from sparkcluster.setup.ports import Trouble
-from sparkcluster.setup.run import Look, Outcome, Scripts
+from sparkcluster.setup.run import Assessment, Outcome, Scripts
 from sparkcluster.setup.step import Change
 from sparkcluster.setup.steps import BY_NAME
 from sparkcluster.setup.survey import Collected
@@ -53,7 +53,7 @@ def _verdict(good: str, bad: str, *, ok: bool) -> None:
     data(paint(good if ok else bad, "bold good" if ok else "bold bad"))
 
 
-def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespace) -> None:
+def show_plan(found: Assessment, texts: Mapping[str, Scripts], args: argparse.Namespace) -> None:
     """What would be changed, with ``--verbose`` by which scripts; nothing was."""
     show_steps(found.changes, why=args.verbose)
     for node, scripts in texts.items() if args.verbose else ():
@@ -71,7 +71,7 @@ def show_plan(found: Look, texts: Mapping[str, Scripts], args: argparse.Namespac
         message(f"sparkcluster {'preflight' if ready else 'setup'} INVENTORY", kind="next")
 
 
-def show_done(outcomes: Mapping[str, Outcome], found: Look, after: Look, *, ok: bool) -> None:
+def show_done(outcomes: Mapping[str, Outcome], found: Assessment, after: Assessment, *, ok: bool) -> None:
     """What became of what was ``found``, ``after`` it."""
     if not outcomes:
         data(paint("nothing was changed", "bold look"))
@@ -136,7 +136,7 @@ def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mappi
 # --------------------------------------------------------------------------------------------------- JSON
 
 
-def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Look | Collected) -> dict[str, Any]:
+def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Assessment | Collected) -> dict[str, Any]:
     """The document of ``--json``, with what is told of each node."""
     changed = any("done" in each for each in nodes.values())
     wrong = [dataclasses.asdict(each) for each in getattr(found, "troubles", ())]
@@ -144,7 +144,7 @@ def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Look | 
     return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": wrong, "errors": told}
 
 
-def planned(found: Look, node: str, scripts: Scripts) -> dict[str, Any]:
+def planned(found: Assessment, node: str, scripts: Scripts) -> dict[str, Any]:
     """What would be changed on a node, for ``as_json``."""
     keys = ("step", "found", "wanted", "blocked", "later", "hint")
     changes = [{key: getattr(each, key) for key in keys} for each in found.changes if each.node == node]

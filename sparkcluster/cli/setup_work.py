@@ -26,7 +26,7 @@ from sparkcluster.setup.steps import requests
 from sparkcluster.setup.survey import Collected, survey
 from sparkcluster.spec.inventory import Inventory
 
-Found = setup.Look | Collected
+Found = setup.Assessment | Collected
 Result = tuple[bool, Found, dict[str, dict[str, Any]], Callable[[], None]]
 """Whether all is well; what was found; what ``--json`` tells of each node; and what shows it to people instead."""
 
@@ -71,9 +71,9 @@ class Work:
         ok = all(each.ok for each in outcomes.values()) and not (after.errors or after.changes or after.troubles)
         return ok, after, nodes, partial(view.show_done, outcomes, found, after, ok=ok)
 
-    def _look(self) -> setup.Look:
+    def _look(self) -> setup.Assessment:
         only, options, changing = self.args.only, self.args.options, self.args.node
-        return setup.look(self.fleet, self.inventory, only=only, options=options, keys=self._key, changing=changing)
+        return setup.assess(self.fleet, self.inventory, only=only, options=options, keys=self._key, changing=changing)
 
     def _key(self, node: str) -> str | None:
         """The operator's public key for ``node``, if a password was typed to log in; one that is missing is created.
@@ -90,7 +90,7 @@ class Work:
             self.created = create() if wanted else ""
         return found or self.created
 
-    def _accepted(self, found: setup.Look) -> list[str]:
+    def _accepted(self, found: setup.Assessment) -> list[str]:
         """Names of the steps whose changes the operator wants."""
         due = found.due
         changes = "this change? [Y/n] " if len(due) == 1 else f"these {len(due)} changes? [Y/n/each] "

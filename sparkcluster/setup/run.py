@@ -1,8 +1,8 @@
-"""``setup``: look at every node, and run on each the script of what was accepted.
+"""``setup``: assess every node, and run on each the script of what was accepted.
 
 ::
 
-    look ── one round trip ──▶ surveys ──▶ cabling ──▶ addresses ──▶ changes
+    assess ── one round trip ──▶ surveys ──▶ cabling ──▶ addresses ──▶ changes
     run  ── the script of each node, as its login and as root ──▶ outcomes
 """
 
@@ -40,7 +40,7 @@ TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class Assessment:
     """What every node is like, what is wrong with the cabling, and what would be changed.
 
     ``troubles`` also say why a node gets no addresses.
@@ -90,7 +90,7 @@ class Outcome:
         return not (self.failed or self.left or self.by_hand or self.error)
 
 
-def look(
+def assess(
     fleet: Fleet,
     inventory: Inventory,
     *,
@@ -98,7 +98,7 @@ def look(
     options: Collection[str] = (),
     keys: Callable[[str], str | None] = lambda _: None,
     changing: Collection[str] = (),
-) -> Look:
+) -> Assessment:
     """What would be changed, after one round trip to every node that has to be known for that.
 
     Args:
@@ -133,7 +133,7 @@ def look(
         differences += changes(name, surveyed, wanted, steps)
         differences += [_unknown(name, step, other, error) for step in joint for other, error in missing.items()]
     errors = {name: error for name, error in found.errors.items() if name not in missing}
-    return Look(found.surveys, errors, (*cables.troubles, *addresses.troubles), tuple(differences))
+    return Assessment(found.surveys, errors, (*cables.troubles, *addresses.troubles), tuple(differences))
 
 
 def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Change:
@@ -142,10 +142,10 @@ def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Chan
     return Change("", "", blocked=reason, hint=error.hint, node=node, step=step)
 
 
-def scripts(look: Look, node: str, steps: Collection[str]) -> Scripts:
+def scripts(assessed: Assessment, node: str, steps: Collection[str]) -> Scripts:
     """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty."""
-    accepted = [each for each in look.changes if each.node == node and each.step in steps]
-    return Scripts(*(script(each, accepted) for each in _runs(look.surveys[node], node)))
+    accepted = [each for each in assessed.changes if each.node == node and each.step in steps]
+    return Scripts(*(script(each, accepted) for each in _runs(assessed.surveys[node], node)))
 
 
 def undo_scripts(survey: Survey, node: str, only: Collection[str]) -> Scripts:

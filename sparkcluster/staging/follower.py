@@ -14,7 +14,7 @@ from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.copy import SILENT_S, Failure, stage_error, unexpected, unfinished
-from sparkcluster.staging.order import Order, Request, Said
+from sparkcluster.staging.order import Order, Request, WorkerLine
 from sparkcluster.staging.retry import Alive, Step, is_silence, stage_errors, until_done
 
 
@@ -33,9 +33,11 @@ class Follower:
     its orders again.
     """
 
-    def __init__(self, step: Step, host: Host, request: Request, heard: Callable[[str, Said | Ended], None]) -> None:
+    def __init__(
+        self, step: Step, host: Host, request: Request, heard: Callable[[str, WorkerLine | Ended], None]
+    ) -> None:
         self.name = host.name
-        self._said = Said()
+        self._said = WorkerLine()
         self._step, self._host, self._request, self._heard = step, host, request, heard
         self._running: Stream | None = None
         self._ordered: dict[str, Any] = {}
@@ -83,12 +85,12 @@ class Follower:
             if self._said.done is None and not self._ordered.keys() & {"end", "cancel"}:
                 raise self._failed(unfinished(self.name, running))
 
-    def _lines(self, running: Stream) -> Iterator[Said]:
+    def _lines(self, running: Stream) -> Iterator[WorkerLine]:
         for line in running.lines(SILENT_S):
             found = document(line)
             if found is None:
                 raise self._failed(Failure(self.name, "other", unexpected(line)))
-            said = checked(Said, found, node=self.name, step=self._step.name)
+            said = checked(WorkerLine, found, node=self.name, step=self._step.name)
             if said.refused is not None:
                 raise refusal(self.name, said.refused, self._step.name)
             if said.failed is not None:

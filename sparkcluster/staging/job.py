@@ -24,7 +24,7 @@ from sparkcluster.staging import notes, send
 from sparkcluster.staging.chain import Chain, Medium, Way, between, chain, listening, turned, verified, ways
 from sparkcluster.staging.copy_request import Bring, Files, Settings, begin_request
 from sparkcluster.staging.follower import Ended, Follower
-from sparkcluster.staging.order import Dial, Look, Said, Source, files_lines, key
+from sparkcluster.staging.order import Dial, DialAttempt, Source, WorkerLine, files_lines, key
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.retry import RESUME, Step
 from sparkcluster.topology.model import Topology
@@ -70,7 +70,7 @@ class Job:
         self._over = threading.Event()
         self._step = dataclasses.replace(step, stopped=lambda: self._over.is_set() or step.stopped())
         self._stopped = step.stopped
-        self._events: queue.SimpleQueue[tuple[str, Said | Ended | BaseException]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, WorkerLine | Ended | BaseException]] = queue.SimpleQueue()
         self._ways = ways(facts, topology, list(files.requests))
         self._plain = {  # addresses by node that are listened on, and which without TLS
             node: {address: rail and not self._settings.encrypt for address, rail in found.items()}
@@ -81,7 +81,7 @@ class Job:
         self._sha256 = hashlib.sha256(self._content).hexdigest()
         self._followers = {node: self._follower(fleet[node]) for node in files.requests}
         self._fleet, self._bring = fleet, bring
-        self._known = dict.fromkeys(files.requests, Said())
+        self._known = dict.fromkeys(files.requests, WorkerLine())
         self._unfollowed: set[str] = set()
         self._living = set(files.requests)
         self._errors: dict[str, SparkclusterError] = {}
@@ -172,7 +172,7 @@ class Job:
             self._transfer(node, state="left out")
         self._trouble = True
 
-    def _heard(self, node: str, said: Said) -> None:
+    def _heard(self, node: str, said: WorkerLine) -> None:
         now = time.monotonic()
         if now - self._last.get(node, now) > _HEARD_S and node in self._unanswered:
             self._unanswered[node] = now  # it may not have heard what it was asked
@@ -191,7 +191,7 @@ class Job:
         if said.lacked:
             self._show(node, said)
 
-    def _note(self, node: str, said: Said, has: int) -> None:
+    def _note(self, node: str, said: WorkerLine, has: int) -> None:
         """Report what a node met, once."""
         for gone in said.left:
             if self._once("left", node, gone):
@@ -204,7 +204,7 @@ class Job:
             if self._once("kept", node, path):
                 self._report.note(notes.kept(path, node))
 
-    def _show(self, node: str, said: Said) -> None:
+    def _show(self, node: str, said: WorkerLine) -> None:
         if said.done is None:
             self._transfer(node)
         elif node not in self.arrived:
@@ -212,7 +212,7 @@ class Job:
             self.arrived[node] = Arrived(source, said.done.bytes, said.done.seconds, *self._way_of(source, node))
             self._transfer(node, state="complete")
 
-    def _keep_hashes(self, node: str, said: Said) -> None:
+    def _keep_hashes(self, node: str, said: WorkerLine) -> None:
         """Tell the others the content of files whose hash nobody knew: as a node says that had them from the start."""
         if said.sha256 is None or said.lacked:
             return
@@ -285,7 +285,7 @@ class Job:
         for target in asked - self._unfollowed:
             self._unanswered.setdefault(target, time.monotonic())
             look = tuple(
-                Look(node=way.source, **dial.model_dump())
+                DialAttempt(node=way.source, **dial.model_dump())
                 for way in self._ways
                 if way.target == target and way.source in asked and (dial := self._dial(way)) is not None
             )

@@ -8,7 +8,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.printable import shell
 from sparkcluster.report import duration, share, size
 from sparkcluster.staging.chain import Rates, Way, expected_s
-from sparkcluster.staging.order import Left, Room, Wrong
+from sparkcluster.staging.order import FailedSource, Room, Wrong
 
 HERE = "this machine"
 
@@ -31,7 +31,7 @@ def bridge(what: str, way: Way, size_bytes: int, rates: Rates) -> str:
     )
 
 
-def left(node: str, gone: Left, source: str | None, done: int, total: int) -> str:
+def left(node: str, gone: FailedSource, source: str | None, done: int, total: int) -> str:
     """That ``node`` no longer pulls from a node, or by an address of it, and whom it asks instead."""
     at = share(done, total)
     if gone.address is not None:

@@ -2,8 +2,8 @@
 
 The controller starts ``relay`` with ``do: begin``. That request (``Begin``) starts the node's worker for this job or
 adopts the one that runs, then follows it: what the controller writes to its input are ``Order`` lines, what it prints
-are ``Said`` lines. An order is desired state, so that it may be sent twice; the end of the input ends the follower, not
-the worker.
+are ``WorkerLine`` lines. An order is desired state, so that it may be sent twice; the end of the input ends the
+follower, not the worker.
 
 1. The controller brings the list of files (``files_lines``) to ``files_path`` on every node, then begins on all.
 2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
@@ -82,7 +82,7 @@ class Dial(Fact):
     cert: Certificate | None = None
 
 
-class Look(Dial):
+class DialAttempt(Dial):
     """A way to try, to ``node``."""
 
     node: str
@@ -110,7 +110,7 @@ class Order(Fact):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
-    look: tuple[Look, ...] | None = None
+    look: tuple[DialAttempt, ...] | None = None
     round: int | None = None
     sources: Annotated[tuple[Source, ...] | None, Field(alias="from")] = None
     readers: Annotated[tuple[str, ...] | None, Field(alias="to")] = None
@@ -139,7 +139,7 @@ class Room(Fact):
     path: Path
 
 
-class Left(Fact):
+class FailedSource(Fact):
     """A node that no longer is pulled from, or one ``address`` of it that failed while others work.
 
     ``offset`` are the bytes that were there then.
@@ -171,7 +171,7 @@ class WorkDone(Fact):
     image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
-class Said(Fact):
+class WorkerLine(Fact):
     """One line of a worker.
 
     Attributes:
@@ -198,7 +198,7 @@ class Said(Fact):
     total: Number = 0
     source: Annotated[str | None, Field(alias="from")] = None
     served: dict[str, Number] = Field(default_factory=dict)
-    left: tuple[Left, ...] = ()
+    left: tuple[FailedSource, ...] = ()
     wrong: tuple[Wrong, ...] = ()
     kept: tuple[Path, ...] = ()
     sha256: Numbered | None = None
