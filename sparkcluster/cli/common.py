@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparkcluster.facts.probe import Answer
     from sparkcluster.hints import Typed
     from sparkcluster.hosts.fleet import Calls, Fleet
-    from sparkcluster.hosts.prompts import Prompts
+    from sparkcluster.hosts.handshake import Prompts
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
     from sparkcluster.spec.assignments import Assignments

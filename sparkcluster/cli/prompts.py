@@ -1,4 +1,4 @@
-"""What the operator is asked on the terminal while nodes are connected to: the ``Prompts`` of ``hosts.connect``."""
+"""What the operator is asked on the terminal while nodes are connected to: the ``Prompts`` of ``hosts.handshake``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import sys
 import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,22 @@ _LEAVE_S = 2
 class Terminal(Closing):
     """Questions on the terminal; without one, or if ``silent``, none is asked and no answer given.
 
+    With ``nodes``, who connects is asked about those alone.
+
     They may come from any thread. Ctrl-C reaches the main thread alone: closing ends a question that waits in another
     one, and restores the terminal's echo. ``paused`` keeps a display quiet meanwhile; close the terminal before it.
     """
 
     def __init__(
-        self, paused: Callable[[], AbstractContextManager[None]] = nullcontext, *, silent: bool = False
+        self,
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        silent: bool = False,
+        nodes: Collection[str] = (),
     ) -> None:
         self._paused = paused
         self._silent = silent or sys.stdin is None or not sys.stdin.isatty()
+        self._nodes = nodes
         self._closed = False
         self._lock = threading.Lock()
         self._typed: dict[tuple[str, SshTarget | None], str] = {}
@@ -62,12 +69,16 @@ class Terminal(Closing):
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
         """Whether the operator trusts a host key; anything but yes is no."""
         shown = f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}"
-        return self.confirm(f"{shown}\ntrust and store it?")
+        return self._asks_about(name) and self.confirm(f"{shown}\ntrust and store it?")
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
         """The password of a login; None for none. Enter takes that of the host before."""
-        del name
+        if not self._asks_about(name):
+            return None
         return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), again=again)
+
+    def _asks_about(self, name: str) -> bool:
+        return not self._nodes or name in self._nodes
 
     def sudo_password(self, node: str, target: SshTarget | None, *, again: bool = False) -> str | None:
         """The password for sudo on ``node``, whose ``target`` is None if it is this machine; None for none.

@@ -44,12 +44,11 @@ def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
     from sparkcluster.cli.prompts import Terminal
     from sparkcluster.cli.setup_view import as_json
     from sparkcluster.cli.setup_work import Work
-    from sparkcluster.hosts.prompts import About
 
     with (
         reporter(as_json=args.json, json_lines=False) as report,
-        Terminal(report.paused, silent=args.json) as terminal,
-        connect_fleet(spec, report, About(terminal, args.node) if args.node else terminal, yes=args.yes) as fleet,
+        Terminal(report.paused, silent=args.json, nodes=args.node) as terminal,
+        connect_fleet(spec, report, terminal, yes=args.yes) as fleet,
     ):
         report.step("look", f"at {', '.join(args.node) or count(len(spec.inventory.nodes), 'node')}")
         work = Work(args, spec.inventory, fleet, report, terminal)

@@ -9,14 +9,12 @@ from typing import ClassVar
 
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import Stream, remaining_s
-from sparkcluster.hosts.paramiko_transport import close, close_input, exit_code, paramiko, send_exec, send_input
+from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec, send_input
 from sparkcluster.hosts.quote import MARK, end_line, named
 
 _CHUNK = 1 << 15  # what one SSH packet holds
 _SEND_S = 30
 _END_S = 2
-# Ending a command takes 3 s at most, unless the connection takes no data.
-_BLOCKED_S = 10
 
 
 class ChannelStream(Stream):
@@ -39,34 +37,24 @@ class ChannelStream(Stream):
         self._reader.start()
 
     def _drain_stderr(self) -> None:
-        try:
-            self._collect_stderr()
-        finally:
-            self._has_pid.set()
+        with contextlib.suppress(*self._broken):
+            while chunk := self._stderr_chunk():
+                self._keep_stderr(chunk)
+                # the line that names its process; a login shell may print something before it
+                match = None if self._pid else MARK.search(self._stderr)
+                if match:
+                    self._pid = int(match[1])
+                    self._has_pid.set()
+                    del self._stderr[match.start() : match.end()]
+        self._has_pid.set()
 
-    def _collect_stderr(self) -> None:
+    def _stderr_chunk(self) -> bytes:
         while True:
             try:
-                chunk = self._channel.recv_stderr(_CHUNK)
+                return self._channel.recv_stderr(_CHUNK)
             except TimeoutError:
                 if self._channel.closed:
-                    return
-                continue
-            except self._broken:
-                return
-            if not chunk:
-                return
-            self._keep_stderr(chunk)
-            if self._pid is None:
-                self._take_name()
-
-    def _take_name(self) -> None:
-        """Take out the line that names its process; a login shell may print something before it."""
-        match = MARK.search(self._stderr)
-        if match is not None:
-            self._pid = int(match[1])
-            self._has_pid.set()
-            del self._stderr[match.start() : match.end()]
+                    return b""
 
     def _read(self, limit_s: float) -> bytes:
         self._channel.settimeout(limit_s)
@@ -79,7 +67,7 @@ class ChannelStream(Stream):
         send_input(self._channel, data)
 
     def _close_input(self) -> None:
-        close_input(self._channel)
+        self._channel.shutdown_write()
 
     def _ended(self, deadline: float) -> int:
         self._reader.join(remaining_s(deadline))
@@ -109,23 +97,12 @@ class ChannelStream(Stream):
                 if not self._has_ended and not self._channel.closed:
                     self._end()
             with contextlib.suppress(*self._broken):
-                close(self._channel)
+                self._channel.close()
 
         leaving = threading.Thread(target=leave, daemon=True)
         leaving.start()
         leaving.join(_END_S)
-        if leaving.is_alive():
-            threading.Thread(target=self._close_if_blocked, args=(leaving,), daemon=True).start()
         done()
-
-    def _close_if_blocked(self, leaving: threading.Thread) -> None:
-        """Close the connection if the node takes no data, which paramiko would wait for without a limit.
-
-        A node that is merely slow keeps it: other commands run on it.
-        """
-        leaving.join(_BLOCKED_S - _END_S)
-        if leaving.is_alive():
-            self._channel.get_transport().close()
 
     def _end(self) -> None:
         """End the command: by what it takes as the order to, or its process group through another session."""
@@ -141,4 +118,4 @@ class ChannelStream(Stream):
             send_exec(session, end_line(self._pid))
             session.recv(1)
         finally:
-            close(session)
+            session.close()

@@ -6,8 +6,7 @@ import dataclasses
 import getpass
 import ipaddress
 import socket
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from sparkcluster.errors import UsageError
@@ -17,7 +16,7 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.resolve import SshSettings, SshTarget, resolve
 
 if TYPE_CHECKING:
-    from sparkcluster.hosts.prompts import Prompts
+    from sparkcluster.hosts.handshake import Prompts
     from sparkcluster.hosts.ssh import SshHost
 
 
@@ -39,8 +38,7 @@ class Address:
 def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fleet:
     """A host for each of ``nodes``, by name. Each connects at its first use.
 
-    ``prompts`` asks the operator about unknown host keys and for passwords, one question at a time; without, both are
-    errors.
+    ``prompts`` asks the operator about unknown host keys and for passwords; without, both are errors.
 
     Raises:
         UsageError: ssh_config cannot be used.
@@ -51,10 +49,6 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
         import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
     targets = all_values(resolving.wait(30), UsageError)
     jumps: dict[SshTarget, SshHost] = {}
-    if prompts is not None:
-        from sparkcluster.hosts.prompts import OneAtATime
-
-        prompts = OneAtATime(prompts)
     hosts = {name: _host(name, target, jumps, prompts) for name, target in targets.items()}
     return Fleet(hosts, others=jumps.values())
 
@@ -73,19 +67,18 @@ def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None)
     return SshHost(name, dataclasses.replace(target, jump=jump.target, proxy_command=None), jump, prompts=prompts)
 
 
-def keep_keys(name: str, node: Address, file: Path) -> None:
-    """Store the host keys of ``node`` in ``file``, its ``new_keys``, where all others are; ``name`` is for messages.
+def store_keys(name: str, node: Address, keys: Iterable[str]) -> None:
+    """Store host keys of ``node``, each as ``type base64``, where new ones are; ``name`` is for messages.
 
     Raises:
         UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
     """
-    if file.exists():
-        from sparkcluster.hosts import handshake
+    from sparkcluster.hosts.handshake import Login
 
-        target = resolve(node.host, dataclasses.replace(node.ssh, new_keys=None))
-        for line in file.read_text().splitlines():
-            _, kind, blob = line.split(" ")
-            handshake.store(name, target, kind, blob)
+    login = Login(name, resolve(node.host, node.ssh))
+    for key in keys:
+        kind, _, blob = key.partition(" ")
+        login.store(kind, blob)
 
 
 def _far(node: Address) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Result
-from sparkcluster.hosts.handshake import public_keys
+from sparkcluster.hosts.handshake import Login
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.printable import shell, word
 
@@ -25,7 +25,7 @@ def public_key(name: str, target: SshTarget) -> str | None:
     Raises:
         UsageError: there is a private key, and its public one is unknown.
     """
-    found = public_keys(name, target)
+    found = Login(name, target).public_keys()
     if found:
         return found[0]
     files = [each for each in (target.identity, *target.identities) if each is not None]

@@ -12,8 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from typing import Any, ClassVar
 
 # paramiko imports invoke, a fifth of the time of a short command, only for "Match exec" in ssh_config, and works
@@ -23,30 +21,14 @@ if _without_invoke:
     sys.modules["invoke"] = None  # type: ignore[assignment]
 try:
     import paramiko
-    from paramiko.common import (
-        MSG_CHANNEL_CLOSE,
-        MSG_CHANNEL_FAILURE,
-        MSG_CHANNEL_REQUEST,
-        cMSG_CHANNEL_DATA,
-        cMSG_CHANNEL_REQUEST,
-    )
+    from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 finally:
     if _without_invoke:
         del sys.modules["invoke"]
 
-__all__ = [
-    "Agent",
-    "Proxy",
-    "Transport",
-    "Tunnel",
-    "close",
-    "close_input",
-    "exit_code",
-    "paramiko",
-    "send_exec",
-    "send_input",
-    "ssh_config",
-]
+__all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec", "send_input", "ssh_config"]
+
+_CHUNK = 1 << 15  # what one SSH packet holds
 
 # Without a handler Python would print paramiko's log beside the errors of sparkcluster.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -66,35 +48,42 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-def _in_order(name: str) -> Any:
-    """The handler ``name`` of a channel, under its transport's ``order``."""
-    handler = getattr(paramiko.Channel, name)
+class _Channel(paramiko.Channel):
+    """A channel whose input names it, so that its transport sends none of it after the channel's end."""
 
-    def handle(channel: paramiko.Channel, message: paramiko.Message) -> None:
-        with channel.get_transport().order:  # type: ignore[attr-defined]
-            handler(channel, message)
+    def _send(self, data: bytes, message: Any) -> int:
+        message.channel = self
+        return int(super()._send(data, message))  # type: ignore[misc]
 
-    return handle
+    def _send_eof(self) -> Any:
+        message = super()._send_eof()  # type: ignore[misc]
+        if message is not None:
+            message.channel = self
+        return message
 
 
 class Transport(paramiko.Transport):
-    """A transport that keeps ``exit-signal``, with limits in seconds.
+    """A transport that keeps ``exit-signal``, and sends no input of a command after its end.
 
-    Its ``order`` is held while input of a channel is sent, and while the end of one is answered: sshd ends the
-    connection, with all that runs on it, at input for a channel that both sides have closed, and paramiko may send a
-    command's input after its end.
+    paramiko releases the channel's lock before it sends input; sshd ends the connection, with all that runs on it, at
+    input for a channel that both sides have closed.
     """
 
     _channel_handler_table: ClassVar[Any] = {
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]  # noqa: SLF001
         MSG_CHANNEL_REQUEST: _handle_request,
-        MSG_CHANNEL_CLOSE: _in_order("_handle_close"),
-        MSG_CHANNEL_FAILURE: _in_order("_request_failed"),
     }
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.order = threading.Lock()
+    def open_channel(self, *arguments: Any, **options: Any) -> paramiko.Channel:
+        """A channel as of paramiko."""
+        channel = super().open_channel(*arguments, **options)
+        channel.__class__ = _Channel
+        return channel
+
+    def _send_message(self, data: Any) -> None:
+        """Called by one thread at a time; a channel is marked as closed before its end is sent."""
+        if not (hasattr(data, "channel") and data.channel.closed):
+            super()._send_message(data)  # type: ignore[misc]
 
     def get_exception(self) -> Exception | None:
         """What ended the connection: for a message that paramiko cannot read, such as a bad key, it has any class."""
@@ -102,17 +91,6 @@ class Transport(paramiko.Transport):
         if found is None or isinstance(found, paramiko.SSHException | OSError | EOFError):
             return found
         return paramiko.SSHException("it sent a message that is not valid")
-
-    def limit(
-        self, *, handshake_s: float | None = None, login_s: float | None = None, send_s: float | None = None
-    ) -> None:
-        """Limit banner and key exchange, one attempt to log in, and the wait for a key exchange before sending."""
-        if handshake_s is not None:
-            self.banner_timeout = self.handshake_timeout = handshake_s
-        if login_s is not None:
-            self.auth_timeout = login_s
-        if send_s is not None:
-            self.clear_to_send_timeout = send_s
 
     def prefer(self, kinds: list[str]) -> None:
         """Request host key types ``kinds`` (as known_hosts names them) before all others."""
@@ -202,75 +180,10 @@ def send_input(channel: paramiko.Channel, data: bytes) -> None:
     """
     view = memoryview(data)
     while view:
-        view = view[_send_some(channel, view) :]
-
-
-def _send_some(channel: paramiko.Channel, data: memoryview) -> int:
-    with channel.lock:
-        size: int = channel._wait_for_send_window(len(data))  # type: ignore[attr-defined]  # noqa: SLF001
-    if not size:
-        raise OSError("the channel is closed")
-    message = paramiko.Message()
-    message.add_byte(cMSG_CHANNEL_DATA)
-    message.add_int(channel.remote_chanid)
-    message.add_string(bytes(data[:size]))
-    _send_unless_closed(channel, message)
-    return size
-
-
-def close_input(channel: paramiko.Channel) -> None:
-    """Close the input of the channel's command; OSError if the channel is closed."""
-    with channel.lock:
-        message = channel._send_eof()  # type: ignore[attr-defined]  # noqa: SLF001
-    if message is not None:
-        _send_unless_closed(channel, message)
-
-
-def _send_unless_closed(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    transport: Any = channel.get_transport()
-    _await_keys(transport)
-    with transport.order:
-        if channel.closed:
+        sent = channel.send(bytes(view[:_CHUNK]))
+        if not sent:
             raise OSError("the channel is closed")
-        transport._send_user_message(message)  # noqa: SLF001
-
-
-def close(channel: paramiko.Channel) -> None:
-    """Close ``channel``. Does nothing if it is closed."""
-    transport: Any = channel.get_transport()
-    _await_keys(transport)
-    with transport.order:
-        channel.close()
-
-
-def _await_keys(transport: Any) -> None:
-    """Wait for the end of a key exchange: with ``order`` held, that would stop the thread that exchanges the keys."""
-    deadline = time.monotonic() + transport.clear_to_send_timeout
-    while transport.is_active() and not transport.clear_to_send.wait(0.1):
-        if time.monotonic() > deadline:
-            raise paramiko.SSHException("the key exchange does not end")
-
-
-class Tunnel:
-    """A channel of one connection as the socket of another."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self._channel = channel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def send(self, data: bytes) -> int:
-        """Send the beginning of ``data``; returns how much."""
-        return _send_some(self._channel, memoryview(data))
-
-    def shutdown(self, _how: int) -> None:
-        """Close it, in both directions."""
-        close(self._channel)
-
-    def close(self) -> None:
-        """Close it."""
-        close(self._channel)
+        view = view[sent:]
 
 
 def ssh_config(host: str) -> dict[str, Any]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import copy
 import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sparkcluster.errors import AuthFailed, CommandTimeout, HostError, HostLost, HostTimeout, UsageError
+from sparkcluster.errors import CommandTimeout, HostError, HostLost, HostTimeout, UsageError
 from sparkcluster.hosts.base import Host, remaining_s
 from sparkcluster.hosts.channel import ChannelStream
-from sparkcluster.hosts.handshake import connect
+from sparkcluster.hosts.handshake import Login, Prompts, why
 from sparkcluster.hosts.paramiko_transport import Transport, paramiko
 from sparkcluster.hosts.quote import shown
 from sparkcluster.hosts.resolve import SshTarget
-
-if TYPE_CHECKING:
-    from sparkcluster.hosts.prompts import Prompts
 
 # OpenSSH's default of MaxSessions is 10; the last is reserved for ending commands that timed out.
 _SESSIONS = 9
@@ -38,7 +34,7 @@ class SshHost(Host):
     ) -> None:
         super().__init__(name)
         self.target = target
-        self._connect = _connector(name, target, prompts)
+        self._login = Login(name, target, prompts)
         self._closes_jump = jump is None and target.jump is not None
         self._jump = SshHost(name, target.jump, prompts=prompts) if jump is None and target.jump is not None else jump
         self._transport: Transport | None = None
@@ -56,7 +52,7 @@ class SshHost(Host):
     def anew(self) -> SshHost:
         """The same machine over a connection of its own; what the operator typed for this one is not asked again."""
         found = SshHost(self.name, self.target, self._jump)
-        found._connect = self._connect
+        found._login = copy.copy(self._login)
         return found
 
     def close(self) -> None:
@@ -68,23 +64,18 @@ class SshHost(Host):
             self._jump.close()
 
     def renew(self, *, before: float = -math.inf) -> None:
-        """Forget a failure that may have passed, and close a connection that was opened before ``before``.
+        """Forget a failure, and close a connection that was opened before ``before``.
 
         One that another thread opened since then stays. So does an open connection to the jump host, over which other
         nodes may be reached.
         """
-        from sparkcluster.hosts.retry import is_transient  # not needed to start
-
         if self._jump is not None:
             self._jump.renew()
         with self._lock:
-            if self._failure is not None and (is_transient(self._failure) or isinstance(self._failure, AuthFailed)):
-                self._failure = None
-            old = self._transport if self._opened < before else None
-            if old is not None:
+            self._failure = None
+            if self._transport is not None and self._opened < before:
+                _hang_up(self._transport)
                 self._transport = None
-        if old is not None:
-            _hang_up(old)
 
     def transport(self) -> Transport:
         """The open transport; connects if it is not open.
@@ -99,7 +90,7 @@ class SshHost(Host):
             if self._transport is None or not self._transport.is_active():
                 try:
                     through = None if self._jump is None else self._jump.transport()
-                    self._transport = self._connect(through)
+                    self._transport = self._login.connect(through)
                     self._opened = time.monotonic()
                 except (HostError, UsageError) as error:
                     self._failure = error
@@ -121,55 +112,25 @@ class SshHost(Host):
             try:
                 opened = transport.open_session(timeout=limit)
                 return ChannelStream(self.name, opened, argv, self._sessions.release)
-            except (paramiko.SSHException, EOFError, OSError) as error:
+            except BaseException as error:
                 self._sessions.release()
-                self._judge(error, transport, task, deadline, waited_out=time.monotonic() - begin >= limit)
-                time.sleep(0.05)
-            except BaseException:
-                self._sessions.release()
-                raise
-
-    def _judge(self, error: Exception, transport: Transport, task: str, deadline: float, *, waited_out: bool) -> None:
-        """Raise the error of a session that was not opened, or return if a retry may succeed.
-
-        The type of ``error`` does not say that it was refused: of two refused at once, paramiko reports one.
-        """
-        if not transport.is_active():
-            raise HostLost(
-                f"connection to {self.name} broke before {task} started", node=self.name, step=task
-            ) from error
-        if waited_out and time.monotonic() < deadline:
-            # sshd does not answer requests; a retry would wait as long
-            failure = HostTimeout(
-                f"{self.name}: sshd opened no session within {self.target.connect_timeout_s:g} s",
-                node=self.name,
-                step=task,
-                hint=f"ssh -v {self.target.login} true",
-            )
-            with self._lock:
-                self._failure = failure
-            threading.Thread(target=transport.close, daemon=True).start()
-            raise failure from error
-        if time.monotonic() >= deadline:
-            from sparkcluster.hosts import reasons
-
-            raise CommandTimeout(
-                f"{task} on {self.name} did not start in time: {reasons.why(error)[0]}",
-                node=self.name,
-                step=task,
-                hint=None if waited_out else "check MaxSessions in /etc/ssh/sshd_config of the node",
-            ) from error
-
-
-def _connector(
-    name: str, target: SshTarget, prompts: Prompts | None
-) -> Callable[[paramiko.Transport | None], Transport]:
-    """What opens a connection to ``target``, through that to its jump host."""
-    if prompts is None:
-        return functools.partial(connect, name, target)
-    from sparkcluster.hosts.prompts import Asking
-
-    return Asking(name, target, prompts).connect
+                if not isinstance(error, paramiko.SSHException | EOFError | OSError):
+                    raise
+                if not transport.is_active():
+                    text = f"connection to {self.name} broke before {task} started"
+                    raise HostLost(text, node=self.name, step=task) from error
+                if time.monotonic() - begin >= limit:
+                    # sshd does not answer requests: the next command connects anew
+                    threading.Thread(target=transport.close, daemon=True).start()
+                    text = f"{self.name}: sshd opened no session within {limit:.3g} s"
+                    hint = f"ssh -v {self.target.login} true"
+                    raise HostTimeout(text, node=self.name, step=task, hint=hint) from error
+                # It was refused, or another one at the same time: of two, paramiko reports one.
+                if time.monotonic() >= deadline:
+                    text = f"{task} on {self.name} did not start in time: {why(error)[0]}"
+                    hint = "check MaxSessions in /etc/ssh/sshd_config of the node"
+                    raise CommandTimeout(text, node=self.name, step=task, hint=hint) from error
+            time.sleep(0.05)
 
 
 def _hang_up(transport: Transport) -> None:

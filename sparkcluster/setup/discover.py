@@ -13,9 +13,9 @@ from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import Interface, same_machine
 from sparkcluster.facts.survey import Neighbour, Survey
-from sparkcluster.hosts.connect import Address, behind, connect, keep_keys
+from sparkcluster.hosts.connect import Address, behind, connect, store_keys
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.prompts import Prompts, SameMachine
+from sparkcluster.hosts.handshake import Prompts
 from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.setup.inventory_file import node_names
 from sparkcluster.setup.networks import Attached, network_of
@@ -204,7 +204,8 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             keys = Path(directory, "known_hosts")
             first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
-            with connect({spark.label: first}, SameMachine(self.prompts, spark.survey.host_keys)) as fleet:
+            store_keys(spark.label, first, spark.survey.host_keys)
+            with connect({spark.label: first}, self.prompts) as fleet:
                 collected = survey(fleet, HF_HOME)
             if spark.label in collected.errors:
                 error = collected.errors[spark.label]
@@ -214,7 +215,10 @@ class _Search:
             if not same_machine(answer, spark.survey):
                 self._unreached(spark.label, f"at {near[0]}, which {name} says is its address, another machine answers")
                 return None
-            keep_keys(spark.label, moved.address, keys)
+            if keys.exists():
+                store_keys(
+                    spark.label, moved.address, [line.partition(" ")[2] for line in keys.read_text().splitlines()]
+                )
         return dataclasses.replace(moved, survey=answer)
 
     def _unreached(self, label: str, text: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkcluster.errors import HostRefused, SparkclusterError
+from sparkcluster.hosts import known_hosts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.connect import Address
 from sparkcluster.hosts.fake import FakeHost
@@ -91,10 +93,17 @@ class Network:
         self.prompts.append(prompts)
         return self.host(name, address)
 
+    def store_keys(self, _name: str, address: Address, keys: Iterable[str]) -> None:
+        """In place of ``hosts.connect.store_keys``: in the files that an address names, never in the user's."""
+        file = address.ssh.new_keys or address.ssh.known_hosts
+        for key in keys if file else ():
+            known_hosts.store(Path(str(file)), address.host, *key.split(" "))
+
 
 def replace_ssh(monkeypatch: pytest.MonkeyPatch) -> Network:
     """A network in place of SSH."""
     made = Network()
     monkeypatch.setattr(discover, "connect", made.connect)
     monkeypatch.setattr(discover, "behind", made.behind)
+    monkeypatch.setattr(discover, "store_keys", made.store_keys)
     return made

@@ -20,12 +20,9 @@ def test_paramiko_still_has_the_names_that_it_does_not_document():
     handlers = paramiko.Transport._channel_handler_table
     assert handlers[paramiko.common.MSG_CHANNEL_REQUEST] is paramiko.Channel._handle_request
     assert list(inspect.signature(paramiko.Channel._handle_request).parameters) == ["self", "m"]
-    assert handlers[paramiko.common.MSG_CHANNEL_CLOSE] is paramiko.Channel._handle_close
-    assert handlers[paramiko.common.MSG_CHANNEL_FAILURE] is paramiko.Channel._request_failed
-    assert list(inspect.signature(paramiko.Channel._wait_for_send_window).parameters) == ["self", "size"]
+    assert list(inspect.signature(paramiko.Channel._send).parameters) == ["self", "s", "m"]
     assert list(inspect.signature(paramiko.Channel._send_eof).parameters) == ["self"]
-    assert "self.clear_to_send = " in inspect.getsource(paramiko.Transport)
-    assert list(inspect.signature(paramiko.Transport._send_user_message).parameters) == ["self", "data"]
+    assert "self._send_message(data)" in inspect.getsource(paramiko.Transport._send_user_message)
     channel = paramiko.Channel(0)
     assert (channel.exit_status, channel.status_event.is_set()) == (-1, False)
     assert channel.remote_chanid == 0
