@@ -99,8 +99,8 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     data(paint(f"{document['cluster']} is {word}", "bold good"), "   ", paint(where, "bold"), ended)
     for word, text in _facts(document):
         data(f"  {word:<9} {text}")
-    from sparkcluster.inspect.chosen import hints
     from sparkcluster.inspect.connect import connection
+    from sparkcluster.inspect.selection import hints
 
     commands = {
         "tunnel": connection(spec).tunnel,

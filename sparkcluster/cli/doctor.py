@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
         if args.bundle:
-            bundle.write(args.bundle, found, first_hour.gather(fleet, spec, found.facts, None, report, changes=False))
+            bundle.write(
+                args.bundle, found, first_hour.gather(fleet, spec, found.view.facts, None, report, changes=False)
+            )
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if not emitted(args, found.as_json() | {"next": hints.command_line(found.next)}):
         show(found, verbose=args.verbose)
@@ -44,7 +46,7 @@ def show(found: Diagnosis, *, verbose: bool) -> None:
     """The diagnosis for people, on stdout: findings by node, and the verdict."""
     from sparkcluster.cli import findings_view
 
-    nodes = [node.label for node in found.spec.inventory.nodes]
+    nodes = [node.label for node in found.view.spec.inventory.nodes]
     findings_view.show(found.findings, nodes, verbose=verbose)
     if any(verbose or finding.severity != "info" for finding in found.findings):
         data()

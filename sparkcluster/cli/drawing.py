@@ -42,10 +42,10 @@ def draw(found: Preflight, width: int) -> list[list[str]]:
 
     Errors and warnings are shown by code at the twin that they name, else at the node.
     """
-    groups = {group.name: group for group in found.topology.groups} if found.topology else {}
-    written = [(group.name, group.nodes) for group in found.spec.inventory.groups]
+    groups = {group.name: group for group in found.view.topology.groups} if found.view.topology else {}
+    written = [(group.name, group.nodes) for group in found.view.spec.inventory.groups]
     lines: list[list[str]] = []
-    for name, nodes in written or [("default", [node.label for node in found.spec.inventory.nodes])]:
+    for name, nodes in written or [("default", [node.label for node in found.view.spec.inventory.nodes])]:
         group = groups.get(name)
         heading = f"group {name}: " if len(written) > 1 else ""
         heading += f"{len(nodes)} nodes, " if len(nodes) > 1 else ""
@@ -56,8 +56,8 @@ def draw(found: Preflight, width: int) -> list[list[str]]:
 
 def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
     """Its name, role and address; then each of its links, with the findings about it."""
-    facts = found.facts.get(node)
-    host = next(entry.host for entry in found.spec.inventory.nodes if entry.label == node)
+    facts = found.view.facts.get(node)
+    host = next(entry.host for entry in found.view.spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
     role = f"rank {member.rank}" if member and member.rank else "head" if member else "not placed"
     rows = [Row((", ".join(dict.fromkeys([node, role if facts else "did not answer", host])),), style="bold")]

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if args.bundle:
             from sparkcluster.inspect import bundle, first_hour
 
-            gathered = first_hour.gather(fleet, spec, found.facts, found.topology, report, changes=True)
+            gathered = first_hour.gather(fleet, spec, found.view.facts, found.view.topology, report, changes=True)
             bundle.write(args.bundle, found, gathered)
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     from sparkcluster.spec import consent
@@ -70,7 +70,7 @@ def _fix(args: argparse.Namespace, found: Preflight) -> int:
         return 0 if found.ok else 1
     message(f"fixing by setup: {', '.join(steps)}")
     flags = {"only": steps, "options": [], "node": [], "dry_run": False, "undo": False, "show": False}
-    return setup.on_nodes(found.spec, argparse.Namespace(**vars(args) | flags))
+    return setup.on_nodes(found.view.spec, argparse.Namespace(**vars(args) | flags))
 
 
 def show(found: Preflight, *, verbose: bool) -> None:
@@ -81,12 +81,12 @@ def show(found: Preflight, *, verbose: bool) -> None:
         data(*parts)
     if found.measured is not None:
         show_rates(found.measured)
-    findings_view.show(found.findings, [node.label for node in found.spec.inventory.nodes], verbose=verbose)
+    findings_view.show(found.findings, [node.label for node in found.view.spec.inventory.nodes], verbose=verbose)
     data()
     for gap in found.unasked:
         data(f"{gap.what}, on {gap.node or 'the cluster'} ({gap.why})", kind="unknown")
     word = paint("ready", "bold good") if found.ok else paint("not ready", "bold bad")
-    ran = [count(len(found.facts), "node"), count(found.checks, "check")] if found.ok else []
+    ran = [count(len(found.view.facts), "node"), count(found.checks, "check")] if found.ok else []
     counts = findings_view.counted(found.findings, verbose=verbose)
     data(word, ": " + ", ".join([*ran, *counts, *([f"{found.seconds:.1f} s"] if found.ok else [])]))
 

@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
         from sparkcluster.cli import status_watch
 
         return status_watch.run(args)
+    from sparkcluster.inspect.cluster import see
     from sparkcluster.inspect.status import status
 
     early: list[dict[str, Any]] = []
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
                 show(pasted(document), verbose=args.verbose)
             waiting.step("", f"waiting for a token of {', '.join(map(spec.inventory.called, document['waiting']))}")
 
-        document = pasted(status(fleet, spec, None if args.json else quick))
+        document = pasted(status(fleet, see(fleet, spec), None if args.json else quick))
     if not emitted(args, document):
         show(document, verbose=args.verbose, shown=bool(early))
         message(document["next"], kind="next")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sparkcluster.facts.base import Unread
     from sparkcluster.facts.running import Observation
-    from sparkcluster.inspect.live import NodeNow
     from sparkcluster.plan.release_record import ClusterRanks
 
 # Between two readings of every node, and between two requests of a token from every group.
@@ -43,15 +42,16 @@ def run(args: argparse.Namespace) -> int:
     from rich.live import Live
 
     from sparkcluster.hosts.fleet import Calls, values
+    from sparkcluster.inspect.cluster import see
     from sparkcluster.inspect.observing import begin_observing, observed
-    from sparkcluster.inspect.status import asked, look
+    from sparkcluster.inspect.status import status
 
     seen: dict[str, Any] = {}
     with contextlib.suppress(KeyboardInterrupt), common.asking(spec) as (fleet, waiting), _keys() as pressed_q:
 
         def ask(_: None = None) -> Any:
-            found = look(fleet, spec)
-            return found, asked(fleet, found), time.monotonic()
+            found = see(fleet, spec)
+            return found, status(fleet, found), time.monotonic()
 
         def read() -> Calls[Observation]:
             return begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         waiting.end()
 
         def draw() -> Group:
-            return view(pasted(document), seen, found.present, time.monotonic() - asked_at)
+            return view(pasted(document), seen, found.ranks, time.monotonic() - asked_at)
 
         console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
         with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
@@ -99,25 +99,30 @@ def view(
     from rich.console import Group
     from rich.text import Text
 
-    from sparkcluster.inspect.live import loads, node_now
+    from sparkcluster.inspect.observing import load_of
 
-    engines = loads(seen, present)
+    groups = present.groups()
     lines: list[Sequence[str]] = [headline(document, later_s)]
     for group in document["groups"]:
         lines.append(group_line(document, group))
-        if group["name"] in engines:
-            lines.append(["  ", load(engines[group["name"]])])
+        if (now := load_of(groups.get(group["name"], ()), seen)) is not None:
+            lines.append(["  ", load(now)])
     names = [node["name"] for node in document["nodes"]]
-    rows = [(name, *(_cells(node_now(seen[name])) if name in seen else "-")) for name in names]
+    rows = [(name, *(_cells(seen[name]) if name in seen else "-")) for name in names]
     texts = [Text.assemble(*map(rich_text, line), no_wrap=True, overflow="ellipsis") for line in lines]
     end = rich_text(paint("q ends this view, and nothing else", "dim"))
     return Group(*texts, "", rich_table(("NODE", "MEMORY", "GPU", "RDMA SENT", "SOCKETS"), rows), "", end)
 
 
-def _cells(node: NodeNow) -> list[str]:
-    if node.why is not None:
-        return [paint(node.why, "bad")]
-    used = "-" if node.used_bytes is None or not node.total_bytes else share(node.used_bytes, node.total_bytes)
+def _cells(observation: Observation | Unread) -> list[str]:
+    from sparkcluster.facts.base import Unread
+    from sparkcluster.inspect.observing import node_now
+
+    if isinstance(observation, Unread):
+        return [paint(observation.unread, "bad")]
+    node = node_now(observation)
+    memory = node.memory
+    used = "-" if memory is None else share(memory.total_bytes - memory.available_bytes, memory.total_bytes)
     gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
     gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
     rates = (node.rdma_gbps, node.socket_gbps)

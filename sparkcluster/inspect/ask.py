@@ -8,20 +8,13 @@ from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import RESTART, Endpoint, recorded_endpoints
+from sparkcluster.endpoint.find import RESTART, Endpoint
 from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
-from sparkcluster.facts.collect import Collected, collect_facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
-from sparkcluster.plan.release_record import (
-    ClusterRanks,
-    cluster_ranks,
-    current_lease,
-    recorded_groups,
-    recorded_release,
-)
+from sparkcluster.inspect.cluster import View, see
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 
@@ -84,25 +77,16 @@ class Conversation:
         """
         if self.endpoint is not None:
             return self.endpoint
-        inventory = self._spec.inventory
-        collected = collect_facts(self._fleet, self._spec)
-        latest = recorded_release(inventory, collected.facts)
-        present = cluster_ranks(inventory.cluster, collected.facts)
-        recorded = state.present_record(present, latest)
-        if not recorded:
-            raise _nothing_serves(self._spec, collected, present)
-        found = recorded_endpoints(recorded)
-        name = self._group or next(iter(found))
-        if name not in found:
-            raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(found)}")
-        endpoint = found[name]
-        if endpoint.head in collected.errors:
-            raise collected.errors[endpoint.head]
-        if endpoint.head not in collected.facts:
-            raise NotServing(
-                f"the head of {name}, {endpoint.head}, is no longer in the inventory", node=endpoint.head, step="ask"
-            )
-        group = recorded_groups(recorded)[name]
+        view = see(self._fleet, self._spec)
+        if not view.recorded:
+            raise _nothing_serves(view)
+        name = self._group or next(iter(view.endpoints))
+        if name not in view.endpoints:
+            raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(view.endpoints)}")
+        endpoint, group = view.endpoints[name], view.groups[name]
+        if endpoint.head not in view.facts:
+            gone = f"the head of {name}, {endpoint.head}, is no longer in the inventory"
+            raise view.collected.errors.get(endpoint.head) or NotServing(gone, node=endpoint.head, step="ask")
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
         self._asking = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
         self.endpoint = endpoint
@@ -160,33 +144,25 @@ class Conversation:
             what = "the conversation" if self.goes_on else "the prompt"
             limit = re.search(r"(?i)maximum (?:context|model) length (?:is |of )?\(?(\d+)", reply.message)
             context = f"the model's context of {limit[1]} tokens" if limit else "the model's context"
-            if self._max_tokens is None:
-                hint = "shorten the prompt, or raise max-model-len in the playbook"
-                return PromptTooLong(f"{what} does not fit in {context}", hint=hint)
-            return PromptTooLong(
-                f"{what} and {self._max_tokens} tokens of answer do not fit in {context}",
-                hint="shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook",
-            )
+            answer = f" with {self._max_tokens} tokens of answer" if self._max_tokens else ""
+            lower = ", lower --max-tokens" if self._max_tokens else ""
+            hint = f"shorten the prompt{lower}, or raise max-model-len in the playbook"
+            return PromptTooLong(f"{what}{answer} does not fit in {context}", hint=hint)
         self.endpoint = None
+        message = f"the model does not answer: {reply.message}"
+        hint = f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} INVENTORY"
         if reply.problem == "unauthorized":
-            hint = f"{RESTART}   starts its ranks with the key of the inventory"
-            return NotServing(reply.message, node=endpoint.head, step="ask", hint=hint)
-        return NotServing(
-            f"the model does not answer: {reply.message}",
-            node=endpoint.head,
-            step="ask",
-            hint=f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} INVENTORY",
-        )
+            message, hint = reply.message, f"{RESTART}   starts its ranks with the key of the inventory"
+        return NotServing(message, node=endpoint.head, step="ask", hint=hint)
 
 
-def _nothing_serves(spec: Spec, collected: Collected, present: ClusterRanks) -> SparkclusterError:
+def _nothing_serves(view: View) -> SparkclusterError:
     """Why there is no group to ask: no rank runs that the newest release recorded."""
-    for error in collected.errors.values():
+    for error in view.collected.errors.values():
         return error
-    lease = current_lease(collected.facts)
-    _, word = state.states(collected.facts, present, {}, (), lease=lease, errors=collected.errors)
-    why = {state.ORPHANED: state.left_by(collected.facts)}.get(word)
+    cluster, lease = view.spec.inventory.cluster, view.lease
+    _, word = state.states(view, ())
+    why = f": {state.left_by(view.facts)}" if word == state.ORPHANED else ""
     if word == state.STARTING and lease is not None:
-        why = lease.describe(spec.inventory.cluster, time.time())
-    text = f"{spec.inventory.cluster} is {word}"
-    return NotServing(f"{text}: {why}" if why else text, step="ask", hint=state.next_command(word))
+        why = f": {lease.describe(cluster, time.time())}"
+    return NotServing(f"{cluster} is {word}{why}", step="ask", hint=state.next_command(word))

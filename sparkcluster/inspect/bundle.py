@@ -132,7 +132,7 @@ def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, text in contents(found, first_hour):
                 data = text.encode(errors="backslashreplace")
-                entry = tarfile.TarInfo(f"sparkcluster-{found.spec.inventory.cluster}/{name}")
+                entry = tarfile.TarInfo(f"sparkcluster-{found.view.spec.inventory.cluster}/{name}")
                 entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
                 archive.addfile(entry, io.BytesIO(data))
 
@@ -141,8 +141,8 @@ def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any
 
 def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and texts of the bundle's files, without secrets."""
-    cluster = found.spec.inventory.cluster
-    files = list(_files(found, first_hour, Scrubber(known_secrets(found.spec))))
+    cluster = found.view.spec.inventory.cluster
+    files = list(_files(found, first_hour, Scrubber(known_secrets(found.view.spec))))
     there = [each for each in _FILES if any(name.startswith(each) for name, _ in files)]
     readme = _README.format(
         version=sparkcluster.__version__,
@@ -157,7 +157,7 @@ def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> lis
 def _files(
     found: Diagnosis | Preflight, first_hour: Mapping[str, Any], scrubber: Scrubber
 ) -> Iterator[tuple[str, str]]:
-    spec = found.spec
+    spec = found.view.spec
 
     def document(value: Any) -> str:
         return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
@@ -168,7 +168,7 @@ def _files(
     yield "first-hour.json", document({**first_hour, "observed": damaged or f"{len(entries)} lines"})
     if entries:
         yield "observed.jsonl", "".join(f"{json.dumps(scrubber.document(entry))}\n" for entry in entries)
-    for name, facts in found.facts.items():
+    for name, facts in found.view.facts.items():
         yield f"facts/{_file(name)}.json", document(facts.model_dump(mode="json"))
         kernel = read(facts.kernel_log)
         if kernel:

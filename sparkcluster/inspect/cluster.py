@@ -1,36 +1,48 @@
-"""One look at a cluster: facts, topology, findings, plan and what runs there."""
+"""A cluster as its nodes describe it: facts, what is recorded and what runs; and if asked, findings and a plan."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sparkcluster.checks import check_hosts, run_checks
+from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
 from sparkcluster.errors import FoundErrors, PlanError
-from sparkcluster.facts.collect import Collected, collect_facts, inspect_images
+from sparkcluster.facts.collect import COLLECT_S, Collected, collect_facts, inspect_images
 from sparkcluster.facts.engine import expected_images
-from sparkcluster.facts.model import Facts, ReleaseFact
+from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.facts.probe import Answer
+from sparkcluster.facts.release_record import Record
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.output_file import state_home
-from sparkcluster.plan.build import build as build_plan
-from sparkcluster.plan.image import has_brought_ray, without_ray
-from sparkcluster.plan.model import Plan
-from sparkcluster.plan.release_record import ClusterRanks, cluster_ranks, next_number, recorded_release, runs_planned
+from sparkcluster.plan.release_record import (
+    ClusterRanks,
+    RecordedGroup,
+    cluster_ranks,
+    current_lease,
+    next_number,
+    recorded_groups,
+    recorded_release,
+    runs_planned,
+)
 from sparkcluster.spec import Spec
-from sparkcluster.topology.build import build as build_topology
-from sparkcluster.topology.model import Topology
+
+if TYPE_CHECKING:
+    from sparkcluster.plan.model import Plan
+    from sparkcluster.topology.model import Topology
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass
 class View:
-    """A cluster as it was found.
+    """A cluster as it was found; what follows ``facts`` is there only after ``assess``.
 
     Attributes:
-        newest: the release that is recorded, each group of it as its own head says.
+        collected: what the nodes answered, and the errors of those that did not.
+        facts: the answers, with the content of images where it was read.
         topology: None where ``unplanned`` says why there is none.
         plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
         planned: likewise, also while a node lacks the image: with what another one has of it, else by its reference.
@@ -40,14 +52,43 @@ class View:
     spec: Spec
     collected: Collected
     facts: dict[str, Facts]
-    ranks: ClusterRanks
-    newest: ReleaseFact | None
     findings: tuple[Finding, ...] = ()
     topology: Topology | None = None
     plan: Plan | None = None
     unplanned: PlanError | None = None
     bring_ray: bool = False
     planned: Plan | None = None
+
+    @functools.cached_property
+    def ranks(self) -> ClusterRanks:
+        """The ranks on the nodes that answered."""
+        return cluster_ranks(self.spec.inventory.cluster, self.facts)
+
+    @functools.cached_property
+    def newest(self) -> ReleaseFact | None:
+        """The release that is recorded, each group of it as its own head says; its ranks may be gone."""
+        return recorded_release(self.spec.inventory, self.facts)
+
+    @functools.cached_property
+    def recorded(self) -> Record:
+        """That record, if a rank of it is there, exited ones included; else an empty one."""
+        there = self.newest is not None and self.ranks.of_release(self.newest, exited=True)
+        return self.newest.record if self.newest is not None and there else {}
+
+    @functools.cached_property
+    def groups(self) -> dict[str, RecordedGroup]:
+        """The groups of ``recorded``, by name."""
+        return recorded_groups(self.recorded)
+
+    @functools.cached_property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Where their APIs are, by name."""
+        return recorded_endpoints(self.recorded) if self.groups else {}
+
+    @property
+    def lease(self) -> LeaseFact | None:
+        """The lease that is held right now."""
+        return current_lease(self.facts)
 
     def ready(self) -> tuple[Topology, Plan]:
         """Topology and plan, for steps that stand on them.
@@ -75,6 +116,19 @@ class View:
             raise FoundErrors(self.findings)
         if self.unplanned:
             raise self.unplanned
+
+
+def see(
+    fleet: Fleet,
+    spec: Spec,
+    names: Sequence[str] | None = None,
+    *,
+    kernel_log: bool = False,
+    limit_s: float = COLLECT_S,
+) -> View:
+    """Query every node (or ``names``) in one round trip, without findings and plan; see ``collect_facts``."""
+    collected = collect_facts(fleet, spec, names, kernel_log=kernel_log, limit_s=limit_s)
+    return View(spec, collected, collected.facts)
 
 
 def view_cluster(
@@ -114,8 +168,11 @@ def first_staged(cluster: str) -> dict[str, str]:
 
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
-    recorded = recorded_release(spec.inventory, facts)
-    view = View(spec, collected, facts, cluster_ranks(spec.inventory.cluster, facts), recorded)
+    # Imported late: a command that only sees needs none of it.
+    from sparkcluster.checks import check_hosts, run_checks  # noqa: PLC0415
+    from sparkcluster.topology.build import build as build_topology  # noqa: PLC0415
+
+    view = View(spec, collected, facts)
     if collected.errors:
         view.findings = (*collected.findings(), *check_hosts(spec, facts))
         return view
@@ -139,6 +196,8 @@ def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: Cl
 
     Names and paths carry the release: ranks that run are watched and queried under their own.
     """
+    from sparkcluster.plan.build import build as build_plan  # noqa: PLC0415
+
     following = next_number(facts)
     plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
     ranks = present.groups()
@@ -159,6 +218,8 @@ def brings_ray(
     Otherwise Ray is brought if a node has it, since the others can copy it; while nothing runs, it is assumed
     to be available.
     """
+    from sparkcluster.plan.image import has_brought_ray, without_ray  # noqa: PLC0415
+
     wanting = without_ray(spec, facts, topology)
     if not wanting:
         return False

@@ -13,15 +13,13 @@ from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.errors import UsageError
-from sparkcluster.facts.collect import collect_facts
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.resolve import SshSettings, SshTarget
-from sparkcluster.inspect import state
-from sparkcluster.plan.release_record import cluster_ranks, recorded_groups, recorded_release
+from sparkcluster.hosts.resolve import SshSettings
+from sparkcluster.inspect.cluster import see
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
-from sparkcluster.spec.inventory import ONLY_GROUP, Node
+from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
 from sparkcluster.spec.playbook import Playbook
 
 # For every node: who configures a client does not wait for a Spark that is switched off.
@@ -53,15 +51,12 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
     """
     inventory = spec.inventory
     name, _ = _group(inventory, group)
-    collected = collect_facts(fleet, spec, limit_s=ANSWER_S)
-    if collected.errors and not collected.facts:
-        return Serving(spec, notes=("no node answered: this is what the inventory says, not what was seen to serve",))
-    latest = recorded_release(inventory, collected.facts)
-    present = state.present_record(cluster_ranks(inventory.cluster, collected.facts), latest)
-    found = recorded_groups(present).get(name)
+    view = see(fleet, spec, limit_s=ANSWER_S)
+    found = view.groups.get(name)
     if found is None:
-        down = f"{inventory.cluster} does not serve now: this is what the inventory says"
-        return Serving(spec, notes=(down,) if collected.facts else ())
+        why = f"{inventory.cluster} does not serve now" if view.facts else "no node answered"
+        told = (f"{why}: this is what the inventory says",)
+        return Serving(spec, notes=told if view.facts or view.collected.errors else ())
     try:
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
@@ -84,25 +79,21 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         UsageError: there is no such group, or ssh_config cannot be used.
     """
     inventory, playbook = spec.inventory, spec.playbook
-    chosen, head = _group(inventory, group)
-    url, tunnel, known = _reached(inventory, head)
-    others = [
-        _reached(inventory, _group(inventory, each.name)[1])
-        for each in inventory.groups
-        if group is None and tunnel is None and each.name != chosen
-    ]
+    name, head = _group(inventory, group)
+    url, tunnel = _reached(inventory, head)
+    others = [_reached(inventory, _group(inventory, each.name)[1]) for each in inventory.groups if each.name != name]
     source = inventory.api.key
     return Connection(
         cluster=inventory.cluster,
-        url=url,
+        url=url or inventory.api.url(UNKNOWN),
         model=playbook.model_name,
         aliases=tuple(playbook.aliases),
         key=None if source is None else Key(source.env, source.file, key),
         features=engines.engine(playbook.engine).api_features(playbook),
         tunnel=tunnel,
-        known=known,
+        known=url is not None,
         request=playbook.request,
-        others=tuple(other for other, through, reached in others if reached and through is None),
+        others=() if group or tunnel else tuple(other for other, through in others if other and not through),
     )
 
 
@@ -148,27 +139,22 @@ def _group(inventory: Inventory, name: str | None) -> tuple[str, Node]:
     return name, next(node for node in inventory.nodes if node.label == groups[name][0])
 
 
-def _reached(inventory: Inventory, head: Node) -> tuple[str, str | None, bool]:
-    """URL of the API on ``head``, the command of a tunnel to it where one is needed, and whether the address is known.
+def _reached(inventory: Inventory, head: Node) -> tuple[str | None, str | None]:
+    """URL of the API on ``head``, None while its address is unknown; and the command of a tunnel if one is needed.
 
     Where the API listens on the head's management address, that is the one by which the head is reached.
     """
     api, ssh = inventory.api, inventory.node_ssh(head)
     target = ssh_target(Address(head.host, head.connection, SshSettings(**ssh.model_dump())))
-    host: str | None = target.host if target else None if _loopback(head.host) else head.host
-    if api.host == "interconnect":
-        host = None
-    elif api.host != "management":
-        host = (host or LOOPBACK) if ipaddress.ip_address(api.host).is_unspecified else api.host
+    _, host = api.addresses(target.host if target else None if _loopback(head.host) else head.host, None)
     if host is None:
-        return _url(UNKNOWN, api.port), None, False
-    if target is not None and (_loopback(host) or _indirect(target)):
-        return _url(LOOPBACK, api.port), _tunnel(inventory, head, f"{_literal(host)}:{api.port}"), True
-    return _url(host, api.port), None, True
-
-
-def _indirect(target: SshTarget) -> bool:
-    return target.jump is not None or target.proxy_command is not None
+        return None, None
+    if target is None or not (_loopback(host) or target.jump or target.proxy_command):
+        return api.url(host), None
+    flags = {"-p": ssh.port, "-J": ssh.jump, "-i": ssh.identity}  # ssh_config has the others
+    words = ["ssh", "-N", "-L", f"{api.port}:{bracketed(host)}:{api.port}"]
+    words += [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
+    return api.url(LOOPBACK), shlex.join([*words, f"{ssh.user}@{head.host}" if ssh.user else head.host])
 
 
 def _loopback(host: str) -> bool:
@@ -176,20 +162,3 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _literal(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://{_literal(host)}:{port}/v1"
-
-
-def _tunnel(inventory: Inventory, head: Node, to: str) -> str:
-    """``ssh`` with the settings of the inventory; ssh_config has the others."""
-    ssh = inventory.node_ssh(head)
-    flags = {"-p": ssh.port, "-J": ssh.jump, "-i": ssh.identity}
-    words = ["ssh", "-N", "-L", f"{inventory.api.port}:{to}"]
-    words += [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
-    return shlex.join([*words, f"{ssh.user}@{head.host}" if ssh.user else head.host])

@@ -13,7 +13,7 @@ from typing import Any
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
 from sparkcluster.checks.pages import find
 from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
-from sparkcluster.errors import LeaseHeld, PlanError, SparkclusterError, UsageError
+from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.facts.docker import Image
@@ -25,10 +25,9 @@ from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.inspect.cluster import assess
-from sparkcluster.inspect.hashes import hashes as ask_hashes
+from sparkcluster.inspect.cluster import View, assess
+from sparkcluster.inspect.hashes import hashes
 from sparkcluster.inspect.reach import reach as ask_reach
-from sparkcluster.plan.release_record import cluster_ranks
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import observed, secrets
 from sparkcluster.runtime.lease import Lease
@@ -67,18 +66,13 @@ class Preflight:
     """The result of ``preflight``.
 
     Attributes:
-        facts: of the nodes that answered, by name.
-        errors: of those that did not.
-        topology: of the nodes that could be placed, None where none could.
+        view: with the topology of the nodes that could be placed.
         stages: of the checks that were run.
         unasked: what cannot be determined yet.
         seconds: how long all of it took.
     """
 
-    spec: Spec
-    facts: Mapping[str, Facts]
-    errors: Mapping[str, SparkclusterError]
-    topology: Topology | None
+    view: View
     reach: Reach | None
     measured: Measured | None
     hashes: Hashes | None
@@ -98,8 +92,7 @@ class Preflight:
         if not self.ok:
             fixes = any(each.severity == "error" and each.fixed_by_setup for each in self.findings)
             return f"sparkcluster preflight INVENTORY{' --fix' * fixes}"
-        runs = cluster_ranks(self.spec.inventory.cluster, self.facts).running
-        return f"sparkcluster {'status' if runs else 'up'} INVENTORY"
+        return f"sparkcluster {'status' if self.view.ranks.running else 'up'} INVENTORY"
 
     @property
     def checks(self) -> int:
@@ -108,13 +101,14 @@ class Preflight:
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``preflight --json``."""
+        view = self.view
         return {
             "ok": self.ok,
-            "cluster": self.spec.inventory.cluster,
+            "cluster": view.spec.inventory.cluster,
             "findings": [finding.as_json() for finding in self.findings],
-            "nodes": node_documents(self.spec, self.facts, self.errors),
-            "topology": self.topology and dataclasses.asdict(self.topology),
-            "netplan": netplan.files(Context(self.spec, self.facts, self.topology)) if self.topology else {},
+            "nodes": node_documents(view.spec, view.facts, view.collected.errors),
+            "topology": view.topology and dataclasses.asdict(view.topology),
+            "netplan": netplan.files(Context(view.spec, view.facts, view.topology)) if view.topology else {},
             "reach": self.reach and dataclasses.asdict(self.reach),
             "measured": self.measured and dataclasses.asdict(self.measured),
             "hashes": self.hashes and dataclasses.asdict(self.hashes),
@@ -142,35 +136,31 @@ def preflight(
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "Spark"))
-    findings, topology = examine(spec, collected, facts)
-    findings += [*unset(spec), *unchanged(spec, collected.errors)]
+    view = examine(spec, collected, facts)
+    findings = [*view.findings, *unset(spec), *unchanged(spec, collected.errors)]
     stages: list[Stage] = ["written", "facts"]
-    reach: Reach | None = None
-    if topology is not None:
-        reach, more = between(fleet, spec, facts, topology, report)
+    reach, measured, hashed = None, None, None
+    if view.topology is not None:
+        reach, more = between(fleet, spec, facts, view.topology, report)
         findings += more
         stages.append("reach")
     findings = softened(findings, ignored)
-    measured: Measured | None = None
-    hashed: Hashes | None = None
-    if options.deep and topology is not None:
-        measured = measure(fleet, spec, facts, topology, report, whole=not has_errors(findings))
+    if options.deep and view.topology is not None:
+        measured = measure(fleet, spec, facts, view.topology, report, whole=not has_errors(findings))
         observed.note(spec.inventory.cluster, "deep", **with_mtu(measured, facts))
     if options.hashes:
-        hashed = ask_hashes(fleet, facts, report, spec.playbook.choice)
+        hashed = hashes(fleet, facts, report, spec.playbook.choice)
     if options.deep or options.hashes:
-        measurements, hashes = measured or Measured(), hashed or Hashes()
-        context = Context(spec, facts, topology or EMPTY, measured=measurements, hashes=hashes)
         stages.append("deep")
-        findings += softened(run_stage(context, stages[-1:]), ignored)
+        context = Context(
+            spec, facts, view.topology or EMPTY, measured=measured or Measured(), hashes=hashed or Hashes()
+        )
+        findings += softened(run_stage(context, ["deep"]), ignored)
     return Preflight(
-        spec=spec,
-        facts=facts,
-        errors=collected.errors,
-        topology=topology,
-        reach=reach,
-        measured=measured,
-        hashes=hashed,
+        view,
+        reach,
+        measured,
+        hashed,
         findings=tuple(ordered(findings)),
         stages=tuple(stages),
         unasked=tuple(unasked(spec, facts)),
@@ -178,26 +168,26 @@ def preflight(
     )
 
 
-def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> tuple[list[Finding], Topology | None]:
-    """Findings about the collected facts, and the topology of the nodes that can be placed. Pure."""
-    if not collected.errors:
-        view = assess(spec, collected, facts)
-        findings = list(view.findings)
-        if view.unplanned is None or view.topology is not None:
-            return [*findings, *([] if view.unplanned is None else [unplanned(view.unplanned)])], view.topology
-    findings = collected.findings()
+def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
+    """``assess``; where nodes did not answer or cannot be placed, with the topology of the others. Pure."""
+    view = assess(spec, collected, facts)
     missing = {node.label for node in spec.inventory.nodes if node.label not in facts}
-    while len(missing) < len(spec.inventory.nodes):
+    wrong = [] if view.unplanned is None or view.topology is None else [view.unplanned]
+    if view.topology is None:
+        view.findings = (*collected.findings(), *check_hosts(spec, facts))
+    while view.topology is None and len(missing) < len(spec.inventory.nodes):
         try:
-            topology = build_topology(spec, facts, missing=missing)
+            view.topology = build_topology(spec, facts, missing=missing)
+            view.findings = (*collected.findings(), *run_checks(spec, facts, view.topology))
         except PlanError as error:
-            findings.append(unplanned(error))
+            wrong.append(error)
             if error.node is None or error.node in missing:
                 break
             missing.add(error.node)
-        else:
-            return findings + run_checks(spec, facts, topology), topology
-    return findings + check_hosts(spec, facts), None
+    why = "nothing can be started without a plan"
+    found = [error.finding(UNPLANNED, seen=f"during {error.step or 'plan'}", why=why) for error in wrong]
+    view.findings += tuple(found)
+    return view
 
 
 def between(
@@ -244,12 +234,11 @@ def measure(
             inventory = spec.inventory
             lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
             try:
-                with contextlib.ExitStack() as both:
-                    taken = both.enter_context(lease().acquire(list(facts)))
-                    both.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
-                    epochs = taken.epochs
-                    stack.enter_context(both.pop_all())
+                taken = stack.enter_context(lease().acquire(list(facts)))
+                stack.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
+                epochs = taken.epochs
             except LeaseHeld as error:
+                stack.close()
                 report.note(f"no all-gather: {error.message}")
         return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))
 
@@ -293,12 +282,6 @@ def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
         for number, line in enumerate(lines, start=1)
         if re.search(rf"host:\s*{re.escape(node.host)}\s+#.*CHANGE", line)
     ]
-
-
-def unplanned(error: PlanError) -> Finding:
-    """Why topology or plan cannot be made, as a finding."""
-    why = "nothing can be started without a plan"
-    return error.finding(UNPLANNED, seen=f"during {error.step or 'plan'}", why=why)
 
 
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:

@@ -15,13 +15,16 @@ The next ``up`` goes on with the ranks of an orphaned cluster, which may have lo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from sparkcluster.endpoint.dead import busy, shows_life
 from sparkcluster.facts.base import read
-from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
-from sparkcluster.facts.release_record import Record
+from sparkcluster.facts.model import Facts, LeaseFact
 from sparkcluster.facts.running import Reply
-from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, unreadable
+from sparkcluster.plan.release_record import Ranks, RecordedGroup, unreadable
+
+if TYPE_CHECKING:
+    from sparkcluster.inspect.cluster import View
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"
@@ -40,77 +43,46 @@ _NEXT = {
 }
 
 
-def present_record(present: ClusterRanks, latest: ReleaseFact | None) -> Record:
-    """The newest record, if a rank of it is there, exited ones included; else an empty one."""
-    return latest.record if latest is not None and present.of_release(latest, exited=True) else {}
+def responds(reply: Reply) -> bool:
+    """Whether a group shows life, or is seen working for others."""
+    return shows_life(reply) or busy(reply)
 
 
-def is_starting(lease: LeaseFact | None) -> bool:
+def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str]:
+    """The state of every group by name, and that of the cluster; ``responding`` are the groups that show life."""
+    starting = _starts(view.lease)
+    ranks = view.ranks.groups()
+    groups = {
+        name: _of_group(view.groups.get(name), ranks.get(name, {}), answers=name in responding, starting=starting)
+        for name in dict.fromkeys([*view.groups, *ranks])
+    }
+    found, blind = set(groups.values()), bool(view.collected.errors or unreadable(view.facts))
+    if not view.facts:
+        word = UNKNOWN
+    elif found == {SERVING} and not blind:
+        word = SERVING
+    elif starting and SERVING not in found:
+        word = STARTING
+    elif ORPHANED in found and found <= {SERVING, ORPHANED} and not blind:
+        word = ORPHANED
+    else:
+        word = DEGRADED if view.ranks.anything or blind else DOWN
+    return groups, word
+
+
+def _of_group(recorded: RecordedGroup | None, ranks: Ranks, *, answers: bool, starting: bool) -> str:
+    here = {rank.name for of_node in ranks.values() for rank in of_node}
+    known = {rank for names in recorded.ranks.values() for rank in names} if recorded else set()
+    if here and not known & here:
+        return STARTING if starting else ORPHANED
+    if answers:
+        return SERVING
+    return DOWN if not here else STARTING if starting else DEGRADED
+
+
+def _starts(lease: LeaseFact | None) -> bool:
     """Whether the operation that has the lease starts groups."""
     return lease is not None and lease.operation in STARTS
-
-
-def responds(reply: Reply | None) -> bool:
-    """Whether a group shows life, or is seen working for others."""
-    return reply is not None and (shows_life(reply) or busy(reply))
-
-
-def states(
-    facts: Mapping[str, Facts],
-    present: ClusterRanks,
-    recorded: Mapping[str, RecordedGroup],
-    responding: Collection[str],
-    *,
-    lease: LeaseFact | None,
-    errors: Collection[str],
-) -> tuple[dict[str, str], str]:
-    """The state of every group by name, and that of the cluster.
-
-    Args:
-        facts: of the nodes that answered.
-        present: their ranks.
-        recorded: groups of the record, as ``present_record`` has it.
-        responding: groups that answered, as in ``responds``.
-        lease: the one that is held right now.
-        errors: nodes that did not answer.
-    """
-    starting = is_starting(lease)
-    groups = _of_groups(recorded, present, responding, starting=starting)
-    blind = bool(errors or unreadable(facts))
-    return groups, _of_cluster(groups, present, blind=blind, starting=starting) if facts else UNKNOWN
-
-
-def _of_groups(
-    recorded: Mapping[str, RecordedGroup], present: ClusterRanks, responding: Collection[str], *, starting: bool
-) -> dict[str, str]:
-    """The state of every group that is ``recorded`` or has ranks."""
-    ranks = present.groups()
-    found = {}
-    for name in dict.fromkeys([*recorded, *ranks]):
-        here = [rank for of_node in ranks.get(name, {}).values() for rank in of_node]
-        known = {rank for names in recorded[name].ranks.values() for rank in names} if name in recorded else set()
-        unrecorded = bool(here) and not known.intersection(rank.name for rank in here)
-        if name in responding and not unrecorded:
-            found[name] = SERVING
-        elif unrecorded:
-            found[name] = STARTING if starting else ORPHANED
-        elif not here:
-            found[name] = DOWN
-        else:
-            found[name] = STARTING if starting else DEGRADED
-    return found
-
-
-def _of_cluster(groups: Mapping[str, str], present: ClusterRanks, *, blind: bool, starting: bool) -> str:
-    """The state of a cluster of which a node was reached; ``blind``: the ranks of some node could not be read."""
-    found = set(groups.values())
-    if found == {SERVING} and not blind:
-        return SERVING
-    if starting and SERVING not in found:
-        return STARTING
-    if ORPHANED in found and found <= {SERVING, ORPHANED} and not blind:
-        return ORPHANED
-    return DEGRADED if present.anything or blind else DOWN
 
 
 def next_command(state: str, *, switch: bool = False) -> str:
@@ -120,7 +92,7 @@ def next_command(state: str, *, switch: bool = False) -> str:
 
 def left_by(facts: Mapping[str, Facts]) -> str:
     """What left ranks that no release recorded: the operation that had the lease last, and of whom."""
-    leases = [lease for node in facts.values() if (lease := read(node.lease)) is not None and is_starting(lease)]
+    leases = [lease for node in facts.values() if (lease := read(node.lease)) is not None and _starts(lease)]
     if not leases:
         return "the command that started it ended before the model had answered"
     last = max(leases, key=lambda lease: (lease.since or 0.0, lease.epoch))

@@ -17,11 +17,10 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.program import standalone
 from sparkcluster.hosts.retry import is_transient
-from sparkcluster.inspect.chosen import hints
 from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.inspect.doctor import running_heads
-from sparkcluster.inspect.observing import observe_nodes
+from sparkcluster.inspect.observing import observe_nodes, running_heads
 from sparkcluster.inspect.preflight import between
+from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record, unreadable
 from sparkcluster.release.down import down_there, shown

@@ -17,7 +17,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call, standalone
-from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.status import status
 from sparkcluster.plan.release_record import current_lease, recorded_groups, recorded_release
 from sparkcluster.release.rollback_target import find_kept
@@ -97,7 +97,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         SparkclusterError: a node could not be changed.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    document = status(fleet, spec)
+    document = status(fleet, see(fleet, spec))
     if document["state"] != "serving":
         raise UsageError(
             f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",

@@ -18,10 +18,9 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hints import Typed
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.chosen import flags, hints
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.doctor import launched
-from sparkcluster.inspect.observing import observe_nodes
+from sparkcluster.inspect.observing import launched, observe_nodes
+from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups
 from sparkcluster.release.down import down_there, former_nodes
@@ -124,7 +123,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
     unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
     observations = observe_nodes(fleet, view.spec, unrecorded, OBSERVE_S)
-    found |= {name: endpoint for name, (endpoint, _) in launched(view.spec, view.facts, observations).items()}
+    found |= launched(view.spec, view.facts, observations)
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
         report.step("check", "asking what serves")

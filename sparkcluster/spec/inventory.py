@@ -175,6 +175,11 @@ class ApiKey(Section):
         return self
 
 
+def bracketed(address: str) -> str:
+    """``address`` as URLs and ``ssh -L`` have it."""
+    return f"[{address}]" if ":" in address else address
+
+
 class Api(Section):
     """Where the OpenAI-compatible endpoint listens on the head of each group."""
 
@@ -183,11 +188,27 @@ class Api(Section):
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
     @property
+    def for_nodes_only(self) -> bool:
+        """Whether it listens on the interconnect, which joins the nodes alone."""
+        return self.host == "interconnect"
+
+    @property
     def open_without_key(self) -> bool:
         """Whether it requires no key, and listens on more than loopback and the interconnect."""
-        if self.key is not None or self.host == "interconnect":
+        if self.key is not None or self.for_nodes_only:
             return False
         return self.host == "management" or not ipaddress.ip_address(self.host).is_loopback
+
+    def addresses(self, management: str | None, interconnect: str | None) -> tuple[str | None, str | None]:
+        """Where it listens on a head with these addresses, and what others connect to; None if that is unknown."""
+        named = {"management": management, "interconnect": interconnect}
+        if self.host in named:
+            return named[self.host], named[self.host]
+        return self.host, (management or "127.0.0.1") if ipaddress.ip_address(self.host).is_unspecified else self.host
+
+    def url(self, address: str) -> str:
+        """Its URL at ``address``."""
+        return f"http://{bracketed(address)}:{self.port}/v1"
 
 
 class Runtime(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -80,14 +79,14 @@ def _group(
             for rank, node in enumerate(written)
             if node in nodes
         )
-    head, port = nodes[0], spec.inventory.api.port
+    head, api = nodes[0], spec.inventory.api
     if head is written[0]:
-        host, endpoint = _api(spec.inventory.api, head, facts[head.label], members[0])
+        host, endpoint = _api(api, head, facts[head.label], members[0])
     else:
         # The address of the API depends on facts of the missing head.
-        host, endpoint = LOOPBACK, f"http://{LOOPBACK}:{port}/v1"
+        host, endpoint = LOOPBACK, api.url(LOOPBACK)
     absent = tuple(node.label for node in written if node.label in missing)
-    return Group(name, members, kind, host, port, endpoint, missing=absent)
+    return Group(name, members, kind, host, api.port, endpoint, missing=absent)
 
 
 def _one_per_subnet(links: Sequence[Link], facts: Facts) -> tuple[list[Link], tuple[Link, ...]]:
@@ -215,23 +214,15 @@ def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
     interface; ``interconnect`` is the address that the ranks use. The URL of an API that listens on all addresses has
     the management address.
     """
-    if api.host == "interconnect":
-        host = shown = member.address
-    elif api.host == "management":
-        host = shown = _management_address(head, facts, member) or ""
-        if not host:
-            raise PlanError(
-                f"{head.label} has no management address for the API to listen on",
-                node=head.label,
-                step="topology",
-                hint="set api.host in the inventory to an address",
-            )
-    else:
-        host = shown = api.host
-        if ipaddress.ip_address(host).is_unspecified:
-            shown = _management_address(head, facts, member) or "127.0.0.1"
-    literal = f"[{shown}]" if ":" in shown else shown
-    return host, f"http://{literal}:{api.port}/v1"
+    host, shown = api.addresses(_management_address(head, facts, member), member.address)
+    if host is None or shown is None:
+        raise PlanError(
+            f"{head.label} has no management address for the API to listen on",
+            node=head.label,
+            step="topology",
+            hint="set api.host in the inventory to an address",
+        )
+    return host, api.url(shown)
 
 
 def _management_address(head: Node, facts: Facts, member: Member) -> str | None:

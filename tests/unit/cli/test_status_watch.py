@@ -23,13 +23,13 @@ import contextlib
 from types import SimpleNamespace
 from sparkcluster.cli import common, status_watch
 from sparkcluster.hosts.fleet import Calls
-from sparkcluster.inspect import observing, status
+from sparkcluster.inspect import cluster, observing, status
 from sparkcluster.plan.release_record import ClusterRanks
 group = {"name": "default", "state": "serving", "uptime_s": 44.0, "endpoint": None, "why": None, "warning": None}
 document = {"cluster": "atlas", "state": "serving", "why": None, "release": 3, "model": "m", "next": "", "nodes": [],
             "groups": [group]}
-status.look = lambda *_: SimpleNamespace(facts={}, present=ClusterRanks({}, {}, {}))
-status.asked = lambda *_: document
+cluster.see = lambda *_: SimpleNamespace(facts={}, ranks=ClusterRanks({}, {}, {}))
+status.status = lambda *_: document
 observing.begin_observing = lambda *_, **__: Calls(lambda _: None, {})
 common.load_spec = lambda _: SimpleNamespace(inventory=SimpleNamespace(cluster="atlas", nodes=[None]))
 common.connect_fleet = lambda *_: contextlib.nullcontext()

@@ -8,6 +8,7 @@ from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.ask import TOKENS, Conversation
+from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
 
 DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
@@ -87,7 +88,7 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.message == said
     assert "sparkcluster restart INVENTORY " in caught.value.hint
-    (group,) = status(fleet, spec)["groups"]
+    (group,) = status(fleet, see(fleet, spec))["groups"]
     assert group["why"] == f"{said}; sparkcluster restart INVENTORY starts it with the key of the inventory"
 
 
@@ -129,4 +130,4 @@ def test_reasoning_alone_is_no_answer(asked, finish, hint):
         Conversation(fleet, spec, group=None, max_tokens=30).ask("hi", lambda _, text: shown.append(text))
     assert caught.value.hint.startswith(hint)
     assert "".join(shown) == "They say hi.\n", "the error is on a line of its own"
-    assert status(fleet, spec)["state"] == "serving", "a token is a sign of life, of whatever kind"
+    assert status(fleet, see(fleet, spec))["state"] == "serving", "a token is a sign of life, of whatever kind"

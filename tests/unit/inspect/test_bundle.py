@@ -9,10 +9,12 @@ import tarfile
 import pytest
 
 from sparkcluster import errors
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.findings import Finding
 from sparkcluster.inspect import bundle
+from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import Diagnosis
 
 KEY = "tr0ub4dor-and-3-more"
@@ -87,7 +89,7 @@ def diagnosis(spark, cluster, monkeypatch):
         {"alpha": Observation(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
     )
     finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", ("mend it",))
-    return Diagnosis(spec, {"alpha": facts}, {}, seen, (finding,), 1.0)
+    return Diagnosis(View(spec, Collected({}, {}), {"alpha": facts}), seen, (finding,), 1.0)
 
 
 def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):

@@ -23,7 +23,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import command
 from sparkcluster.inspect import ask as asking
-from sparkcluster.inspect.cluster import assess
+from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
 from sparkcluster.inspect.history import history
 from sparkcluster.inspect.status import status
@@ -149,7 +149,7 @@ def forged(request, serving, evil):
 
 def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
     fleet = fleet_of(forged)
-    document = status(fleet, forged.spec)
+    document = status(fleet, see(fleet, forged.spec))
     assert (document["state"], document["release"]) == ("serving", 3)
     assert document["endpoint"] == f"http://127.0.0.1:{api.server_port}/v1"
     assert [group["nodes"] for group in document["groups"]] == [["alpha", "beta"]]
@@ -209,7 +209,7 @@ def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving,
         folder.symlink_to(other)
     else:
         file.chmod(0o644)
-    document = status(fleet_of(serving), serving.spec)
+    document = status(fleet_of(serving), see(fleet_of(serving), serving.spec))
     assert document["state"] == "degraded"
     assert "the API key cannot be read" in document["groups"][0]["why"]
     assert str(folder) in document["groups"][0]["why"]

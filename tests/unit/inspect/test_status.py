@@ -11,6 +11,7 @@ from sparkcluster.cli import status_view as cli_status
 from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
 from sparkcluster.release import journal
 
@@ -30,7 +31,8 @@ def told(world):
             hosts[name] = FakeHost(name).program("ask", done if answers else error)
             document = facts.model_dump(mode="json")
             hosts[name].program("probe", lambda _, n=name, d=document: lost(n) if n in away else d)
-        return status(Fleet(hosts), one.spec)
+        fleet = Fleet(hosts)
+        return status(fleet, see(fleet, one.spec))
 
     return run
 
@@ -142,7 +144,8 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
         }
         done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
         hosts[name] = FakeHost(name).program("ask", done).program("probe", document).program("observe", seen)
-    document = status(Fleet(hosts), one.spec)
+    fleet = Fleet(hosts)
+    document = status(fleet, see(fleet, one.spec))
     (group,) = document["groups"]
     assert group["load"] == {"running": 2.0, "waiting": 1.0, "kv_cache": 0.12, "tokens_per_s": pytest.approx(40.0)}
     assert group["uptime_s"] == pytest.approx(1763690000.0 - 1763683200.1, abs=0.1)
@@ -174,7 +177,8 @@ def test_a_group_without_a_token_is_shown_before_its_limit(world, monkeypatch, c
         early.append(document)
         release.set()
 
-    document = status(Fleet(hosts), one.spec, quick)
+    fleet = Fleet(hosts)
+    document = status(fleet, see(fleet, one.spec), quick)
     assert early[0]["waiting"] == ["default"]
     assert (early[0]["groups"][0]["why"], document["state"]) == (None, "degraded")
     cli_status.show(early[0])
@@ -236,7 +240,8 @@ def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
         name: FakeHost(name).program("ask", done).program("probe", facts.model_dump(mode="json"))
         for name, facts in one.facts.items()
     }
-    document = status(Fleet(hosts), one.spec)
+    fleet = Fleet(hosts)
+    document = status(fleet, see(fleet, one.spec))
     assert document["state"] == "degraded"
     assert [(group["name"], group["state"], group["ready"]) for group in document["groups"]] == [
         ("east", "serving", True), ("west", "down", False),

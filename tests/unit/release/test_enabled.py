@@ -11,7 +11,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import assess
+from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.release import enabled
 from sparkcluster.release.down import down
 from sparkcluster.report import Report
@@ -174,6 +174,6 @@ def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
 )
 def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
     cluster = served(world()).change("alpha", enabled=alpha).change("beta", enabled=beta)
-    document = enabled.status(fleet_of(cluster), cluster.spec)
+    document = enabled.status(fleet_of(cluster), see(fleet_of(cluster), cluster.spec))
     assert (document["enabled"], document["guards"]) == (is_enabled, guards)
     assert json.dumps(document)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import UsageError
-from sparkcluster.inspect.chosen import flags
+from sparkcluster.inspect.selection import flags
 from sparkcluster.spec import library, load
 from sparkcluster.spec.assignments import Assignments, read
 

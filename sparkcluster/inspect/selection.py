@@ -1,4 +1,4 @@
-"""What was chosen to serve, as flags: for hints that lose nothing of it."""
+"""What was selected to serve, as flags: for hints that lose nothing of it."""
 
 from __future__ import annotations
 
