@@ -2,30 +2,6 @@
 
 from __future__ import annotations
 
-from sparkcluster.engines.vllm.rules import (
-    defects,
-    files,
-    flags,
-    images,
-    kernels,
-    launch,
-    memory,
-    parsers,
-    quantisation,
-    speculative,
-    unjudged,
-)
+from sparkcluster.engines.vllm.rules import flags, images, kernels, launch, parsers, speculative, table
 
-__all__ = [
-    "defects",
-    "files",
-    "flags",
-    "images",
-    "kernels",
-    "launch",
-    "memory",
-    "parsers",
-    "quantisation",
-    "speculative",
-    "unjudged",
-]
+__all__ = ["flags", "images", "kernels", "launch", "parsers", "speculative", "table"]

@@ -1,10 +1,11 @@
-"""Rules on kernels: which of vLLM's backends compute correctly on a GB10, and which are missing there."""
+"""Rules on kernels and weights: which backends compute correctly on a GB10, and which quantization the weights have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm import family_flags
 from sparkcluster.engines.vllm.environment import FLASHINFER_FP4
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
@@ -33,28 +34,6 @@ OUTLIVED = {
     "VLLM_ATTENTION_BACKEND": "attention-backend",
     "VLLM_USE_V1": "nothing, V1 is the only engine",
 }
-
-
-@rule(
-    "SM121-001",
-    "CUDA graphs are enabled",
-    source=f"26 instead of 59 tok/s: {sources.TWO_SPARKS}; 3 % slower and 13 GB less: {sources.MEMORY_NOTES}",
-)
-def eager(served: Served) -> Iterator[Seen]:
-    """Without CUDA graphs the CPU launches every kernel of every token.
-
-    Sources disagree about the cost. On two Sparks with vLLM 0.19 it was 55 % (59 against 26 tok/s). On one Spark with
-    Nemotron-3-Nano, Marlin and vLLM 0.18 it was 3 %, and 13 GB of memory were saved. So it is a warning, and accepted
-    if the playbook says `goal: memory`.
-    """
-    if served.spark and served.on("enforce-eager"):
-        memory = served.playbook.goal == "memory"
-        yield served.say(
-            "enforce-eager",
-            "CUDA graphs are disabled to save memory" if memory else "enforce-eager disables CUDA graphs",
-            "remove enforce-eager, or write goal: memory in the playbook if that is the purpose",
-            severity="info" if memory else None,
-        )
 
 
 @rule(
@@ -154,37 +133,6 @@ def never(served: Served) -> Iterator[Seen]:
 
 
 @rule(
-    "SM121-006",
-    "FlashInfer's FP4 experts are disabled where they return garbage",
-    source=f"0 is required: {sources.TWO_SPARKS}; 1 is NVIDIA's recipe for 25.12.post1: {sources.GUIDE}",
-    severity="error",
-)
-def flashinfer_experts(served: Served) -> Iterator[Seen]:
-    """With VLLM_USE_FLASHINFER_MOE_FP4=1 experts use CUTLASS kernels that return garbage on a GB10.
-
-    This applies to vLLM 0.16 to 0.22, as in NGC 26.03 and 26.04, where sparkcluster sets it to 0 on every rank; a
-    playbook can only enable it. NVIDIA's own recipe for Nemotron-3-Nano sets it to 1 on the image 25.12.post1, where it
-    is right; from 0.23 on it has no effect (SM121-004).
-    """
-    name = FLASHINFER_FP4
-    enabled = served.playbook.env.get(name) == "1"
-    if served.spark and enabled and served.between((0, 15, 2), (0, 23)):
-        summary = "FlashInfer's FP4 experts return garbage on this vLLM"
-        yield served.say(("env", name), summary, f"remove {name}, and write moe-backend: marlin")
-
-
-@rule("SM121-007", "Marlin adds atomically", severity="error", source=sources.TWO_SPARKS)
-def atomic(served: Served) -> Iterator[Seen]:
-    """Without VLLM_MARLIN_USE_ATOMIC_ADD=1 Marlin's reduction races on SM121, and some results are wrong.
-
-    sparkcluster sets it on every rank; a playbook can only unset it.
-    """
-    name = "VLLM_MARLIN_USE_ATOMIC_ADD"
-    if served.spark and served.playbook.env.get(name, "1") != "1":
-        yield served.say(("env", name), f"{name} is disabled", "remove it from env: sparkcluster sets it to 1")
-
-
-@rule(
     "SM121-008",
     "A hybrid model selects its attention backend",
     source=f"crashes: {sources.GUIDE} (nightly, 0.23); runs: the card of nvidia/Qwen3.6-35B-A3B-NVFP4, "
@@ -212,113 +160,35 @@ def hybrid(served: Served) -> Iterator[Seen]:
         yield served.say("attention-backend", summary, remedy, severity=None if reported else "info")
 
 
-@rule(
-    "SM121-009",
-    "FlashInfer's attention is not used where it is inaccurate",
-    source="https://github.com/vllm-project/vllm/issues/35138, https://github.com/vllm-project/vllm/issues/41651; "
-    f"{sources.TWO_SPARKS}; it fits 170K tokens of Qwen3-Coder-Next-FP8 where FLASH_ATTN fits 60K: "
-    f"{sources.GUIDE}",
-)
-def flashinfer_attention(served: Served) -> Iterator[Seen]:
-    """FlashInfer's attention has lost accuracy on Blackwell with FP8 weights or an FP8 KV cache.
+# What --quantization does to plain weights while they are loaded.
+ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_tensor", "fp8_per_block", "int8"})
 
-    Reported for vLLM 0.16 with FP8 weights and for 0.20 with an FP8 KV cache. Sources disagree: on newer builds a
-    guide recommends it for Qwen3-Coder-Next-FP8, whose context it more than doubles. So there it is info.
+
+@rule(
+    "SM121-041",
+    "The quantization matches the checkpoint",
+    severity="error",
+    source=f"{sources.GUIDE}; {sources.VLLM_BLOG}; fp4: "
+    "https://github.com/NVIDIA/dgx-spark-playbooks/blob/main/nvidia/nemotron/README.md, and "
+    "override_quantization_method in vllm/model_executor/layers/quantization/modelopt.py",
+)
+def mismatch(served: Served) -> Iterator[Seen]:
+    """With another quantization than the checkpoint's, weights load wrongly or not at all.
+
+    NVIDIA's NVFP4 repositories are ModelOpt's; those of RedHatAI, Unsloth and llm-compressor are compressed-tensors,
+    which vLLM detects. BF16 weights may be quantized while they are loaded, as by fp8. For ModelOpt's checkpoints vLLM
+    replaces whatever is written by what config.json says: NVIDIA's command for Nemotron 3 Super has `fp4`, which is no
+    method of vLLM's. So another name is info there.
     """
-    if not served.spark or served.text("attention-backend") != "flashinfer":
+    written = served.text("quantization")
+    if written is None or served.kind is None or written in {"mxfp4", "gpt_oss_mxfp4", "auto", "none"}:
         return
-    if served.weights != "fp8" and not served.fp8_cache:
+    allowed = ONLINE if served.kind == "bf16" else family_flags.NAMES.get(served.kind)
+    if allowed is None or written in allowed:
         return
-    newer = served.since(0, 23)
-    if newer is None and served.tag != "cu130-nightly":
-        return
-    yield served.say(
-        "attention-backend",
-        "FlashInfer's attention has been inaccurate with FP8 on Blackwell",
-        "write attention-backend: TRITON_ATTN, or compare the output",
-        severity=None if newer is False else "info",
-    )
-
-
-@rule(
-    "SM121-132",
-    "Marlin serves gpt-oss",
-    source="https://github.com/vllm-project/vllm/issues/37030 (0.16), "
-    "https://github.com/vllm-project/vllm/issues/41902, https://github.com/vllm-project/vllm/issues/41477 (0.20, "
-    f"Marlin by default); it answered on NGC 26.04: {sources.TWO_SPARKS}",
-)
-def marlin_gpt_oss(served: Served) -> Iterator[Seen]:
-    """On vLLM 0.16 to 0.20 Marlin gave gpt-oss a wrong first Harmony token on a GB10: content and reasoning are null.
-
-    vLLM takes Marlin there by default, and no other backend started but `emulation`, at 5 tok/s. The reporter's tests
-    pass on 0.23.1rc1. Sources disagree: two Sparks measured gpt-oss with Marlin on NGC 26.04, where it is info.
-    """
-    marlin = served.text("moe-backend") in {None, "auto", "marlin"}
-    if served.spark and served.named("gpt-oss") and marlin and served.between((0, 16), (0, 21)):
-        summary = "gpt-oss may answer nothing with Marlin on this vLLM"
-        severity: Severity | None = "info" if served.family == "ngc" else None
-        yield served.say("moe-backend", summary, "use an image with vLLM 0.23 or newer", severity=severity)
-
-
-@rule(
-    "SM121-134",
-    "Marlin runs beside FlashInfer's attention",
-    severity="info",
-    source="https://github.com/vllm-project/vllm/issues/49926, https://github.com/vllm-project/vllm/issues/50934; "
-    "cause: https://github.com/vllm-project/vllm/issues/52540; https://github.com/vllm-project/vllm/issues/55571",
-)
-def marlin_flashinfer(served: Served) -> Iterator[Seen]:
-    """Engines of 0.25 to 0.27 with both died every few days of `misaligned address` or `illegal memory access`.
-
-    A cause was found later in neither: FlashInfer moves the workspace of its cuDNN FP8 kernels after CUDA graphs have
-    captured it. `VLLM_DISABLED_KERNELS=FlashInferFP8ScaledMMLinearKernel` was reported to end it.
-    """
-    both = served.text("moe-backend") == "marlin" and served.text("attention-backend") == "flashinfer"
-    if served.spark and both and served.between((0, 25), (0, 28)):
-        remedy = "if it dies so: write VLLM_DISABLED_KERNELS: FlashInferFP8ScaledMMLinearKernel under env"
-        yield served.say("attention-backend", "engines with Marlin and FlashInfer died every few days", remedy)
-
-
-@rule(
-    "SM121-135",
-    "FlashInfer's attention can read the KV cache",
-    source="https://github.com/vllm-project/vllm/issues/50331 (open, one report); the same pair, on 0.28: "
-    "https://github.com/vllm-project/recipes/blob/main/models/Qwen/Qwen3.6-35B-A3B.yaml",
-)
-def flashinfer_fp8_cache(served: Served) -> Iterator[Seen]:
-    """On a GB10 vLLM 0.26 died at its first request, with an FP8 KV cache and heads of 256: `invalid resource handle`.
-
-    vLLM selects FlashInfer for an FP8 cache if no backend is set. The engine starts, and then ends in
-    `BatchPrefillWithPagedKVCache`. Seen with Qwen3.6-35B-A3B and two versions of FlashInfer; Qwen's hybrid models have
-    heads of 256. On newer releases vLLM's recipe has the pair.
-    """
-    reported = served.between((0, 26), (0, 27))
-    backend = served.text("attention-backend")
-    heads = served.head_size or (256 if served.named("Qwen3-Next", "Qwen3-Coder-Next", "Qwen3.5", "Qwen3.6") else None)
-    if served.spark and reported and served.fp8_cache and backend in {None, "auto", "flashinfer"} and heads == 256:
-        summary = "an FP8 KV cache with heads of 256 ended this vLLM at its first request"
-        yield served.say("kv-cache-dtype", summary, "remove kv-cache-dtype, or use an image with vLLM 0.28 or newer")
-
-
-@rule("SM121-010", "Triton's attention is used on NGC 26.03 and 26.04", severity="info", source=sources.TWO_SPARKS)
-def triton_attention(served: Served) -> Iterator[Seen]:
-    """On these images vLLM defaults to FlashInfer, which is made for larger Blackwells; Triton's is the tested one.
-
-    For models of plain attention only: a hybrid one crashes when any backend is forced.
-    """
-    plain = served.model is not None and not served.model.hybrid
-    tested = served.family == "ngc" and served.between((0, 17, 1), (0, 20))
-    if served.spark and plain and tested and served.text("attention-backend") in {None, "auto"}:
-        yield served.say("attention-backend", "attention-backend is not set", "write attention-backend: TRITON_ATTN")
-
-
-@rule("SM121-011", "Mamba models with experts do not use chunked prefill", source=f"{sources.GUIDE}, troubleshooting")
-def chunked(served: Served) -> Iterator[Seen]:
-    """`--enable-chunked-prefill` made a model of Mamba layers and experts about nine times slower.
-
-    Qwen3.6, whose linear layers are not Mamba layers, has it in its recipe.
-    """
-    mamba = served.model is not None and served.model.mamba
-    if served.spark and mamba and served.moe and served.on("enable-chunked-prefill"):
-        remedy = "remove enable-chunked-prefill"
-        yield served.say("enable-chunked-prefill", "chunked prefill slows this model down", remedy)
+    if served.kind == "modelopt":
+        summary = f"quantization {written} has no effect: config.json says what the weights are"
+        yield served.say("quantization", summary, "remove quantization", severity="info")
+    else:
+        summary = f"quantization {written} is set for {served.kind} weights"
+        yield served.say("quantization", summary, "remove quantization: vLLM reads config.json")

@@ -1,12 +1,14 @@
-"""Rules on how a rank is started: its command, its environment, and what it exposes."""
+"""Rules on how a rank is started: its command, its files and environment, its context, and what it exposes."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from sparkcluster.checks.registry import Seen
+from sparkcluster.engines.vllm.arguments import LONG_MODELS, extends_context, longest_context
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.errors import UsageError
@@ -46,16 +48,6 @@ def program(served: Served) -> Iterator[Seen]:
     if command and (command[0].startswith("-") or re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", command[0])):
         remedy = "write model: and args: instead of command, or begin it with vllm, serve"
         yield served.say(("command", 0), f"command begins with {command[0]}, which is not a program", remedy)
-
-
-@rule("SM121-122", "The model can be split", severity="error", source=sources.GUIDE)
-def divided(served: Served) -> Iterator[Seen]:
-    """Gemma 4 26B-A4B in NVFP4 runs on one rank only: its experts can be distributed, its layers not split."""
-    tensor = served.playbook.tensor_parallel
-    ranks = served.nodes // served.playbook.pipeline_parallel if tensor == "auto" else tensor
-    if served.model and served.model.tensor_one and served.weights == "nvfp4" and ranks > 1:
-        remedy = "write tensor_parallel: 1, and one node for each group in the inventory"
-        yield served.say(("tensor_parallel",), f"{served.model.name} cannot be split across {ranks} ranks", remedy)
 
 
 @rule(
@@ -162,27 +154,74 @@ def _beside(served: Served) -> list[Companion]:
     return []
 
 
-@rule("SPEC-008", "Requests cannot read files of the container", source="docs.vllm.ai, Multimodal Inputs")
-def local_media(served: Served) -> Iterator[Seen]:
-    """`--allowed-local-media-path /` lets requests read every file of the container, secrets included."""
-    flag = "allowed-local-media-path"
-    if served.text(flag) == "/":
-        remedy = "mount a directory for media, and write that path"
-        yield served.say(flag, "requests can read every file in the container", remedy)
-
-
-@rule("SM121-130", "The number of media in a request is limited", severity="info", source=sources.GUIDE)
-def media(served: Served) -> Iterator[Seen]:
-    """Without `--limit-mm-per-prompt`, vLLM's defaults limit each kind of media in requests to the Omni model."""
-    flag = "limit-mm-per-prompt"
-    if served.named("Nemotron 3 Nano Omni") and flag not in served.values:
-        remedy = f'write {flag}: {{"video": 1, "image": 1, "audio": 1}}'
-        yield served.say(flag, f"{flag} is not set", remedy)
-
-
 def _commands(served: Served) -> Iterator[tuple[KeyPath, str]]:
     """Every shell line and the command, with their paths."""
     for index, line in enumerate(served.playbook.setup):
         yield ("setup", index), line
     if served.playbook.command:
         yield ("command",), " ".join(served.playbook.command)
+
+
+@rule(
+    "SM121-063",
+    "The model was trained for the context",
+    severity="error",
+    source=f"{sources.GUIDE}; 1M of Nemotron 3: there, and https://github.com/vllm-project/recipes/blob/main/models/nvidia/"
+    "NVIDIA-Nemotron-3-Super-120B-A12B-BF16.yaml (long_context)",
+)
+def context(served: Served) -> Iterator[Seen]:
+    """Above the context of its training a model does not start, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set.
+
+    Nemotron 3 Nano and Super have 1M by that variable alone: their config.json has 262,144, the default. For others
+    YaRN, by `hf-overrides`, extends the context past the training. It costs quality of short prompts, and a prompt of a
+    million tokens takes minutes on a GB10.
+    """
+    tokens, native = served.number("max-model-len"), served.context
+    if tokens is None or native is None or tokens <= native:
+        return
+    if extends_context(served):
+        summary = f"YaRN extends the context from {native} to {int(tokens)} tokens"
+        yield served.say("max-model-len", summary, "remove both if prompts are short", severity="info")
+    elif longest_context(served, native) is not None:
+        longer = served.model is not None and tokens <= (served.model.longest or 0)
+        yarn = f"or write {LONG_MODELS} under env{'' if longer else ', and YaRN under hf-overrides'}"
+        summary = f"{int(tokens)} tokens are more than the model's {native}"
+        yield served.say("max-model-len", summary, f"write max-model-len: {native}", yarn)
+
+
+# Where the launcher links the model, drafters and adapters in the container (sparkcluster/node/prepare.py).
+OWN = "/sparkcluster/"
+# Arguments that take the path of a file; a chat template may be its text instead.
+FILES = ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin")
+_TEXT = re.compile(r"\{[{%#]|\n")
+
+
+@rule(
+    "SM121-142",
+    "Files that arguments name are in the container",
+    source="vllm/entrypoints/chat_utils.py (`appears path-like, but doesn't exist!`); mods that bring such files: "
+    f"{sources.EUGR} (mods/fix-qwen3.5-chat-template)",
+)
+def mounted(served: Served) -> Iterator[Seen]:
+    """With a chat template or a parser's plugin that is not there the engine fails at startup.
+
+    What is in the image is not known before a node has it: a path that no mount has and no line of `setup` names is a
+    warning. A recipe's mods, which bring such files, are not part of a playbook. `examples/` is vLLM's own directory.
+    """
+    for flag in FILES:
+        path = served.values.get(flag)
+        if not isinstance(path, str) or _TEXT.search(path) or path.startswith((OWN, "examples/")):
+            continue
+        if not _brought(served, path):
+            remedy = f"add the file's directory to mounts, and write its path in the container as {flag}"
+            yield served.say(flag, f"nothing brings {path[:80]} into the container", remedy)
+
+
+def _brought(served: Served, path: str) -> bool:
+    """Whether a mount has the path, or a line that runs before the engine names the file."""
+    name = PurePosixPath(path).name
+    lines = [*served.playbook.setup, *(word for word in served.playbook.command or () if " " in word)]
+    before = [line.partition("vllm serve")[0] for line in lines]
+    if any(name in line for line in before):
+        return True
+    return any(PurePosixPath(path).is_relative_to(mount.target) for mount in served.playbook.mounts)

@@ -85,18 +85,6 @@ def reasoning_parser(served: Served) -> Iterator[Seen]:
         yield served.say(REASONING, summary, f"write {REASONING}: {model.thoughts[0]}", severity="info")
 
 
-@rule("SM121-084", "A reasoning parser that comes with the weights is loaded", severity="error", source=sources.GUIDE)
-def plugin(served: Served) -> Iterator[Seen]:
-    """The parsers nano_v3 and super_v3 are files in the checkpoint; without the plugin the engine fails at startup.
-
-    vLLM's nemotron_v3 reads the same format and needs no file.
-    """
-    parser = served.text(REASONING)
-    if parser in BROUGHT and "reasoning-parser-plugin" not in served.values:
-        remedy = f"write {REASONING}: nemotron_v3, or reasoning-parser-plugin: /path/in/the/container.py"
-        yield served.say(REASONING, f"reasoning parser {parser} is not part of vLLM", remedy)
-
-
 @rule(
     "SM121-085",
     "Verification of a reasoning model allows enough tokens",

@@ -145,11 +145,13 @@ class Served(Arguments):
 
     @functools.cached_property
     def head_size(self) -> int | None:
-        """Numbers in a key of one attention head, by the model's config.json."""
+        """Numbers in a key of one attention head, by the model's config.json or its family."""
         size, hidden, heads = map(self._of_config, ("head_dim", "hidden_size", "num_attention_heads"))
         if type(size) is int and size > 0:
             return size
-        return hidden // heads if type(hidden) is int and type(heads) is int and heads > 0 else None
+        if type(hidden) is int and type(heads) is int and heads > 0:
+            return hidden // heads
+        return 256 if self.named("Qwen3-Next", "Qwen3-Coder-Next", "Qwen3.5", "Qwen3.6") else None
 
     @property
     def _name(self) -> str:
@@ -179,6 +181,21 @@ class Served(Arguments):
         return self.model is not None and self.model.hybrid
 
     @property
+    def plain(self) -> bool:
+        """Whether the model is known to have attention alone."""
+        return self.model is not None and not self.model.hybrid
+
+    @property
+    def mamba(self) -> bool:
+        """Whether the model is known to have Mamba layers."""
+        return self.model is not None and self.model.mamba
+
+    @property
+    def tensor_one(self) -> bool:
+        """Whether the model is known not to be divided among ranks."""
+        return self.model is not None and self.model.tensor_one
+
+    @property
     def fp4(self) -> bool:
         """Whether the weights are known to have four bits in a block format."""
         return self.weights in {"nvfp4", "mxfp4"}
@@ -192,6 +209,11 @@ class Served(Arguments):
     def fp8_cache(self) -> bool:
         """Whether the KV cache is set to FP8."""
         return (self.text("kv-cache-dtype") or "").startswith("fp8")
+
+    @property
+    def fp8(self) -> bool:
+        """Whether weights or KV cache have FP8."""
+        return self.weights == "fp8" or self.fp8_cache
 
     @property
     def dflash(self) -> bool:
@@ -222,6 +244,31 @@ class Served(Arguments):
         """Tensor parallel size."""
         size = self.playbook.tensor_parallel
         return self.nodes // self.playbook.pipeline_parallel if size == "auto" else size
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it decodes speculatively."""
+        return bool(self.draft)
+
+    @property
+    def split(self) -> bool:
+        """Whether more than one GPU holds a model."""
+        return self.ranks * self.playbook.pipeline_parallel > 1
+
+    @property
+    def label(self) -> str:
+        """The model as the playbook names it."""
+        return self.playbook.model.label
+
+    @property
+    def runs(self) -> list[str]:
+        """Shell lines of the setup, and words of the command."""
+        return [*self.playbook.setup, *(self.playbook.command or ())]
+
+    @property
+    def mounts(self) -> list[str]:
+        """Where in the container something is mounted."""
+        return [mount.target for mount in self.playbook.mounts]
 
     def between(self, first: Version, end: Version) -> bool:
         """Whether the image's vLLM is known to be ``first`` or newer, and older than ``end``."""
@@ -273,6 +320,11 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
         return body
 
     return register
+
+
+def percent(share: float) -> str:
+    """``share`` as it was written: 0.825 is 82.5 %."""
+    return f"{share * 100:.3g}%"
 
 
 def _written(playbook: Playbook, at: KeyPath | None) -> str:
