@@ -331,7 +331,7 @@ def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[
         "Ray": {name: engine.ray_version for name, engine in engines.items()},
         "Python": {name: ".".join(re.findall(r"\d+", engine.python_version)[:2]) for name, engine in engines.items()},
         "torch": {name: engine.torch_version for name, engine in engines.items()},
-        "NCCL": {name: engine.nccl_version for name, engine in engines.items()},
+        "NCCL": {name: engine.nccl_loaded for name, engine in engines.items()},
     }
 
 

@@ -66,7 +66,7 @@ def ring_nccl(context: Context) -> Iterator[Seen]:
         for member in group.members if group.kind == "ring" else ():
             found = engine_of(context.facts[member.name])
             if member.hcas and found is not None:
-                versions.setdefault(None if own else found.nccl_loaded or found.nccl_version, []).append(member.name)
+                versions.setdefault(None if own else found.nccl_loaded, []).append(member.name)
         for version, names in versions.items():
             if version is None or tuple(map(int, re.findall(r"\d+", version)[:3])) < NCCL_OF_RINGS:
                 yield Seen(

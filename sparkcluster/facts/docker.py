@@ -51,7 +51,6 @@ class EngineFacts(Fact):
     version: Version | None = None
     ray_version: Version | None = None
     torch_version: Version | None = None
-    nccl_version: Version | None = None
     flags: tuple[str, ...] | None = None
     tool_parsers: tuple[str, ...] | None = None
     reasoning_parsers: tuple[str, ...] | None = None

@@ -28,13 +28,11 @@ class Neighbour(Fact):
         interface: interface of the machine that reports it.
         mac: hardware address of the other end.
         address: its address there, IPv4 or IPv6 link-local.
-        name: what it calls itself by LLDP.
     """
 
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}$")]
     mac: Mac
     address: Address | None = None
-    name: str | None = None
 
 
 class FileState(Fact):

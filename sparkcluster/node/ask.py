@@ -8,7 +8,7 @@ Streams JSON lines and ends with exactly one document::
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
               "status"}}
     {"error": {"status", "kind", "message"}}
-    {"waiting": true}                     every 5 s, where ``idle_s`` is set: a sign of life of the connection
+    {"waiting": true}                     every 2 s, where ``idle_s`` is set and ``counters`` is not: a sign of life
 
 The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``unknown-model``, ``too-long`` (prompt
 and answer exceed the context), ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``.
@@ -29,8 +29,7 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import common, engine_metrics
 
-COUNTERS_S = 2.0
-WAITING_S = 5.0
+TELL_S = 2.0
 METRICS_S = 3.0
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
 _TOO_LONG = re.compile(
@@ -197,11 +196,6 @@ class Endpoint:
         """The whole answer to ``GET path``."""
         return b"\n".join(self.lines(self.open("GET", path)))
 
-    def models(self) -> list[dict[str, Any]]:
-        """The models that it serves, as it describes them."""
-        document = decode(self.get(self.base + "/models"))
-        return [model for model in document.get("data") or [] if isinstance(model, dict)]
-
 
 def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Path and body of the completion that ``request`` asks for."""
@@ -332,27 +326,23 @@ def read_counters(request: dict[str, Any]) -> dict[str, float]:
 def longest(request: dict[str, Any]) -> int | None:
     """Tokens of the longest prompt and answer that the engine takes, where it says so."""
     try:
-        lengths = [model.get("max_model_len") for model in Endpoint(request, METRICS_S).models()]
+        endpoint = Endpoint(request, METRICS_S)
+        models = decode(endpoint.get(endpoint.base + "/models")).get("data") or []
     except Failed:
         return None
+    lengths = [model.get("max_model_len") for model in models if isinstance(model, dict)]
     return max((length for length in lengths if isinstance(length, int)), default=None)
 
 
-def tell_counters(request: dict[str, Any], tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
-    """Tell the counters again and again until ``over``."""
-    context = longest(request)
-    while not over.wait(COUNTERS_S):
-        tell({"counters": read_counters(request), "context": context})
-
-
-def tell_waiting(tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
-    """Tell that the program runs again and again until ``over``."""
-    while not over.wait(WAITING_S):
-        tell({"waiting": True})
+def tell_alive(request: dict[str, Any], tell: Callable[[dict[str, Any]], None], over: threading.Event) -> None:
+    """Tell the engine's counters, or else that the program runs, again and again until ``over``."""
+    context = longest(request) if request.get("counters") else None
+    while not over.wait(TELL_S):
+        tell({"counters": read_counters(request), "context": context} if request.get("counters") else {"waiting": True})
 
 
 def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, Any]:
-    """Ask; ``request["mode"]`` is ``complete`` (default) or ``models``. Every error is an answer.
+    """Ask. Every error is an answer.
 
     The request ends with ``lines``: an engine that hangs may hold it for hours.
     """
@@ -366,10 +356,8 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
                 if not over.is_set():
                     common.emit(event)
 
-    if request.get("counters"):
-        threading.Thread(target=tell_counters, args=(request, tell, over), daemon=True).start()
-    if request.get("idle_s"):
-        threading.Thread(target=tell_waiting, args=(tell, over), daemon=True).start()
+    if request.get("counters") or request.get("idle_s"):
+        threading.Thread(target=tell_alive, args=(request, tell, over), daemon=True).start()
     answer = _answer(request, tell)
     if request.get("counters") and answer.get("error", {}).get("kind") == "engine-dead":
         # Compared with those of the next attempt: an engine that answers others meanwhile is not dead.
@@ -381,10 +369,7 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
 
 def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     try:
-        if request.get("mode") != "models":
-            return {"done": complete(request, tell)}
-        models = Endpoint(request, float(request.get("timeout_s") or 10)).models()
-        return {"done": {"models": [model.get("id") for model in models], "status": 200}}
+        return {"done": complete(request, tell)}
     except Failed as error:
         return {"error": {"status": error.status, "kind": error.kind, "message": str(error)}}
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -13,10 +13,7 @@ from sparkcluster.node.shared import COMPILERS
 # reads there itself.
 _READERS = """
 import ast, ctypes, glob, importlib.util, json, os, platform, re, shutil, signal, sys
-try:
-    from importlib.metadata import PackageNotFoundError, version
-except ImportError:
-    version = None
+from importlib.metadata import version
 def installed(*names):
     for name in names:
         try:
@@ -38,17 +35,6 @@ except Exception:
 def text(*parts):
     with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
         return file.read()
-def torch():
-    try:
-        found = installed("torch")
-        return found or re.search("__version__[^=]*= *.([^'\\"]+)", text(folder("torch"), "version.py"))[1]
-    except Exception:
-        return None
-def nccl():
-    found = installed("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl")
-    names = glob.glob("/usr/lib/*/libnccl.so.*.*") + glob.glob("/usr/local/lib/libnccl.so.*.*")
-    found = found or next((name.partition(".so.")[2] for name in sorted(names)), None)
-    return found or os.environ.get("NCCL_VERSION", "").partition("-")[0] or None
 # NCCL that the engine loads in place of torch's own, if its variables name one.
 NCCL_PATHS = []
 def apart(look):
@@ -98,8 +84,7 @@ print("sparkcluster-engine " + json.dumps({
     "python_version": platform.python_version(),
     "platform": tag,
     "ray_version": installed("ray"),
-    "torch_version": torch(),
-    "nccl_version": nccl(),
+    "torch_version": installed("torch"),
     "compiler": any(map(shutil.which, %r)),
     "nccl_loaded": apart(nccl_loaded),
     "verbs": apart(verbs),

@@ -25,50 +25,60 @@ class Status(NamedTuple):
 
 def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator[tuple[str, str, Status]]:
     """Name, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
-    found = {os.path.relpath(path, top): (real, status) for path, real, status in _finished(top)}
+    found, _ = present(top)
     index = model_choice.index_of(found, choice)
-    shards = _shards(found[index][0]) if index else []
-    for name in model_choice.chosen(found, shards, choice):
-        real, status = found.pop(name)
-        yield name, real, status
+    listed = shards(os.path.join(top, index)) if index else ()
+    for name in model_choice.chosen(found, listed or (), choice):
+        yield name, os.path.realpath(os.path.join(top, name)), found.pop(name)
 
 
 def absent_shards(top: str, choice: model_choice.Choice | None = None) -> list[str]:
     """Weights that ``choice`` leaves in and that are not there, by their index or, without one, by their numbers."""
-    found = {os.path.relpath(path, top): real for path, real, _ in _finished(top)}
+    found, _ = present(top)
     index = model_choice.index_of(found, choice)
-    shards = _shards(found[index]) if index else model_choice.series_of(model_choice.chosen(found, (), choice), choice)
-    return sorted(name for name in set(shards) - found.keys() if model_choice.wanted(name, choice))
+    listed = shards(os.path.join(top, index)) if index else None
+    if not index:
+        listed = model_choice.series_of(model_choice.chosen(found, (), choice), choice)
+    return sorted(name for name in set(listed or ()) - found.keys() if model_choice.wanted(name, choice))
 
 
-def _shards(path: str) -> list[str]:
-    """The files that an index lists; none if it is invalid."""
+def shards(path: str) -> list[str] | None:
+    """The files that an index lists, sorted; None if it is invalid."""
     try:
         if os.path.getsize(path) > _INDEX_LIMIT_BYTES:
-            return []
+            return None
         with open(path, encoding="utf-8") as file:
-            return [str(name) for name in json.load(file)["weight_map"].values()]
+            return sorted(set(map(str, json.load(file)["weight_map"].values())))
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return []
+        return None
 
 
-def _finished(top: str) -> Iterator[tuple[str, str, Status]]:
+def present(top: str) -> tuple[dict[str, Status], list[str]]:
+    """The finished files below ``top`` with their status, links followed; and the links to blobs that were removed.
+
+    Raises:
+        OSError: a folder cannot be read, whose files would be left out.
+    """
+
     def fail(error: OSError) -> None:
-        raise error  # a folder that cannot be read would be left out
+        raise error
 
+    found: dict[str, Status] = {}
+    broken: list[str] = []
     for here, folders, names in os.walk(top, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(here, name)
             if name.endswith(UNFINISHED):
                 continue
-            real = os.path.realpath(path)
             try:
-                status = os.stat(real)
-            except FileNotFoundError:  # a link to a blob that was removed
+                status = os.stat(path)
+            except FileNotFoundError:
+                broken.append(os.path.relpath(path, top))
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield path, real, Status(status.st_size, status.st_mtime_ns, status.st_ino)
+                found[os.path.relpath(path, top)] = Status(status.st_size, status.st_mtime_ns, status.st_ino)
+    return found, broken
 
 
 def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, because
+from sparkcluster.node.model_files import present, shards
 from sparkcluster.node.shared import (
     CONFIG_FILE,
     ENABLED_DIR,
@@ -26,7 +27,6 @@ _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquant
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _MOST_OTHERS = 4  # other commits of a model that are examined
 _MOST_MARKS = 1000
-_DEPTH = 3  # of directories below a model
 # vLLM reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
@@ -64,17 +64,21 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
         others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
         return {**found, "other_revisions": others} if others else found
-    every, dangling = _files(machine, folder)
+    every, broken = present(machine.at(folder))
     choice, part = model.get("choice"), bool(model.get("companion"))
     index = model_choice.index_of(every, choice)
-    shards = _shards(machine, folder, index, choice) if index else []
-    served = set(model_choice.chosen([*every, *dangling], shards or (), choice))
-    sizes = {name: size for name, size in every.items() if name in served}
-    broken = [name for name in dangling if name in served]
-    needed = shards if index else model_choice.series_of(sizes, choice)
-    missing = broken + [name for name in _expected(sizes, index, needed, part) if name not in broken]
+    listed = shards(machine.at("%s/%s" % (folder, index))) if index else None
+    served = set(model_choice.chosen([*every, *broken], listed or (), choice))
+    sizes = {name: status.st_size for name, status in every.items() if name in served}
+    broken = [name for name in broken if name in served]
+    needed = [name for name in listed or () if model_choice.wanted(name, choice)]
+    if not index:
+        needed = model_choice.series_of(sizes, choice)
+    missing = {*broken, *_expected(sizes, needed, part)}
+    if index and listed is None:
+        missing.add(index)  # it exists but is invalid
     if part and loading and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
-        missing.append("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
+        missing.add("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
     truncated = [
         name
         for name, size in sorted(sizes.items())
@@ -85,7 +89,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         "revision": revision,
         "config": config(machine, folder, sizes),
         "files": [{"name": name, "size_bytes": size} for name, size in sorted(sizes.items())],
-        "left_out_bytes": sum(every.values()) - sum(sizes.values()),
+        "left_out_bytes": sum(status.st_size for status in every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
         "truncated": truncated + (loading if missing else []),
         **(foreign(machine, cache, hf_home) if missing or truncated else {}),
@@ -173,49 +177,19 @@ def safetensors_size(machine: Machine, path: str) -> int | None:
     return 8 + length + max((int(end) for end in ends), default=0)
 
 
-def _files(machine: Machine, folder: str) -> tuple[dict[str, int], list[str]]:
-    """Size of every file below ``folder`` with links followed, and the broken links."""
-    sizes: dict[str, int] = {}
-    broken: list[str] = []
-    top = machine.at(folder)
-    for here, folders, names in os.walk(top):
-        below = os.path.relpath(here, top)
-        folders[:] = [] if below.count(os.sep) >= _DEPTH else [name for name in folders if name[0] != "."]
-        for name in names:
-            path = os.path.join(here, name)
-            relative = os.path.normpath(os.path.join(below, name))
-            try:
-                sizes[relative] = os.stat(path).st_size
-            except OSError:
-                broken.append(relative)
-    return sizes, broken
-
-
-def _shards(machine: Machine, folder: str, index: str, choice: dict[str, Any] | None) -> list[str] | None:
-    """The files that an index lists and the playbook does not exclude, None if it is invalid."""
-    try:
-        mapped = machine.document("%s/%s" % (folder, index)).get("weight_map")
-    except Unreadable:
-        return None
-    if not isinstance(mapped, dict):
-        return None
-    return [name for name in sorted(set(map(str, mapped.values()))) if model_choice.wanted(name, choice)]
-
-
-def _expected(sizes: dict[str, int], index: str | None, shards: list[str] | None, part: bool) -> list[str]:
-    """Files that a model needs and that are missing, of ``shards`` too (None: the index that lists them is invalid).
+def _expected(sizes: dict[str, int], needed: list[str], part: bool) -> list[str]:
+    """Files that a model needs and that are missing, of the weights ``needed`` too.
 
     ``part`` is of a drafter, adapter or tokenizer.
     """
-    missing = []
-    if not part and not any(name in sizes for name in _CONFIGS):
+    missing = [name for name in needed if name not in sizes]
+    if part:
+        return missing
+    if not any(name in sizes for name in _CONFIGS):
         missing.append(_CONFIGS[0])
-    if not part and not any(_TOKENIZERS.match(name) for name in sizes):
+    if not any(_TOKENIZERS.match(name) for name in sizes):
         missing.append("tokenizer.json")
-    if index and shards is None:
-        missing.append(index)  # it exists but is invalid
-    missing += [name for name in shards or () if name not in sizes]
-    if not part and not shards and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
+    if not needed and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
         missing.append("model.safetensors")
     return missing
 

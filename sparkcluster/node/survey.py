@@ -30,6 +30,7 @@ _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/spa
 _DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
 _DAEMON = "/etc/docker/daemon.json"
 _ENTRY = re.compile(r"^([1-9]\d{0,8})\t(\d{1,11}(?:\.\d{1,9})?)((?:\t[^\t]*){6})$", re.ASCII)
+_FIELDS = ("operator", "step", "kind", "target", "before", "after")
 _KEY = re.compile(r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
 # What root reads: containers of a cluster where this user may not ask Docker, then a line for each file.
 _ROOT = """
@@ -247,20 +248,8 @@ def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:
     for line in text.split("\n"):
         entry = _ENTRY.match(line)
         if entry:
-            operator, step, kind, target, before, after = entry.group(3)[1:].split("\t")
-            found.append(
-                {
-                    "number": int(entry.group(1)),
-                    "root": root,
-                    "at": float(entry.group(2)),
-                    "operator": operator,
-                    "step": step,
-                    "kind": kind,
-                    "target": target,
-                    "before": before,
-                    "after": after,
-                }
-            )
+            fields = dict(zip(_FIELDS, entry.group(3)[1:].split("\t"), strict=True))
+            found.append({"number": int(entry.group(1)), "root": root, "at": float(entry.group(2)), **fields})
     return found[-_MOST_ENTRIES // 2 :]
 
 

@@ -20,7 +20,7 @@ def versions(engine: str, facts: Mapping[str, Facts], nodes: Collection[str]) ->
             engine: inside.version if inside else None,
             "ray": inside.ray_version if inside else None,
             "torch": inside.torch_version if inside else None,
-            "nccl": (inside.nccl_loaded or inside.nccl_version) if inside else None,
+            "nccl": inside.nccl_loaded if inside else None,
             "driver": read(facts[name].driver),
         }
         found[name] = {what: version for what, version in known.items() if version is not None}

@@ -110,7 +110,7 @@ def _heard(
             if owner is not None and owner.node != name and owner.cabled:
                 found[port][str(owner)] = owner.key
             elif each.mac not in nodes and is_own(each.mac):
-                found[port][f"{each.name} ({each.mac})" if each.name else each.mac] = None
+                found[port][each.mac] = None
     return found
 
 

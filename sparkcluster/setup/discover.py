@@ -171,8 +171,7 @@ class _Search:
 
     def _neighbour(self, spark: Spark, neighbour: Neighbour, address: str, port: Interface) -> None:
         """Survey the machine that ``spark`` sees on ``port`` at ``address``."""
-        names = ", ".join(filter(None, ((neighbour.name or "")[:80], neighbour.mac)))
-        label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({names})"
+        label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({neighbour.mac})"
         scope = f"%{neighbour.interface}" if ":" in address else ""
         ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None, host_keys="reject")
         # The host key of an address that is valid on this cable only is not kept.

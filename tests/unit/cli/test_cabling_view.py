@@ -29,7 +29,7 @@ def drawn(shape, width):
     if shape == "one-sided":
         documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": wired.mac(1, "enp1s0f1np1")})
     if shape == "loose":
-        documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": "aa:bb:cc:00:00:01", "name": "leaf-1"})
+        documents["a"]["neighbours"].append({"interface": "enp1s0f0np0", "mac": "aa:bb:cc:00:00:01"})
     surveys = wired.parsed(documents)
     found = cabling(surveys)
     return ["".join(parts) for parts in cabling_view.draw(surveys, found, width)]

@@ -176,11 +176,6 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     assert error["message"] == f"the API key cannot be read from {tmp_path}/gone: No such file or directory"
 
 
-def test_models(serve: Serve) -> None:
-    body = json.dumps({"object": "list", "data": [{"id": "tiny"}, {"id": "lora"}]})
-    assert ask.main({"endpoint": serve(body), "mode": "models"})["done"]["models"] == ["tiny", "lora"]
-
-
 def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> None:
     hold = threading.Event()
     endpoint = serve("", hold=hold)
