@@ -13,7 +13,7 @@ from sparkcluster.cli.common import at_least, inventory_argument, load_spec, opt
 from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
-    from sparkcluster.inspect.merging import LogLine
+    from sparkcluster.inspect.logs import LogLine
 
 # Of a node's name, in the order of the inventory; red is for errors.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")

@@ -1,18 +1,19 @@
-"""Logs of running ranks from all nodes as one, and those that were kept of a launch that failed."""
+"""Logs of running ranks from all nodes as one, in the order of time; and those that were kept of a failed launch."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 
 from sparkcluster.errors import NotServing, UsageError
-from sparkcluster.facts.collect import collect_facts
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.retry import LIMIT_S
-from sparkcluster.inspect.merging import LogLine, Merge
-from sparkcluster.plan.release_record import cluster_ranks
+from sparkcluster.inspect.cluster import see
 from sparkcluster.printable import COLOURS
 from sparkcluster.runtime import failed_logs, observed
 from sparkcluster.runtime.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
@@ -24,9 +25,63 @@ BACKLOG_TICKS = 2
 BACKLOG_S, BACKLOG_S_PER_LINE = 30, 1e-3
 # While a log is followed, nobody waits longer for what a slow node had.
 FIRST_S = 3.0
+# A line of another node is on its way for less: a batch of the watch program and the round trip of a LAN or WiFi.
+HOLD_S = 0.3
+# Lines that are held at most, some hundreds of bytes each.
+MOST = 200_000
 # How long to wait for the next event while lines are held, and while none is.
 _NEXT_S, _IDLE_S = 0.1, 0.5
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a node's log.
+
+    Attributes:
+        at_s: when it was logged, in seconds since 1970 by this machine's clock; None where its runtime keeps no times.
+        own: whether it is a message of this program about the node, not a line of the log.
+    """
+
+    node: str
+    text: str
+    at_s: float | None = None
+    own: bool = False
+
+
+class Merge:
+    """Orders the lines of ``nodes`` by time; time is passed in.
+
+    Until no node is ``behind`` with the lines that it had, all are held; later each for ``HOLD_S`` at most. Lines of
+    one node keep their order; those without a time have that of the line before.
+    """
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self.behind = set(nodes)
+        self.held: list[tuple[float, float, LogLine]] = []
+        self._last: dict[str, float] = {}
+
+    def add(self, lines: Sequence[LogLine], now: float, wall_s: float) -> None:
+        """Take in lines of one node; ``wall_s`` is the time of lines without one once the node is up to date."""
+        for line in lines:
+            at = line.at_s
+            if at is None:
+                at = 0.0 if line.node in self.behind else wall_s
+            at = self._last[line.node] = max(self._last.get(line.node, 0.0), at)
+            self.held.append((at, now, line))
+
+    def due(self, now: float) -> list[LogLine]:
+        """The lines to show at the monotonic time ``now``, in order."""
+        if len(self.held) > MOST:
+            return self.take()
+        waited = [] if self.behind else [at for at, arrived, _ in self.held if arrived <= now - HOLD_S]
+        return self.take(max(waited, default=-math.inf))
+
+    def take(self, until: float = math.inf) -> list[LogLine]:
+        """The lines up to the time ``until``, in order; they are no longer held."""
+        found = sorted((each for each in self.held if each[0] <= until), key=itemgetter(0))
+        self.held = [each for each in self.held if each[0] > until]
+        return [line for *_, line in found]
 
 
 def moment(text: str, now_s: float) -> float:
@@ -84,26 +139,23 @@ def follow(
         raise UsageError(
             "--since: with runtime process the times of log lines are not kept", hint="-n N reads the last N lines"
         )
-    collected = collect_facts(fleet, spec, [node] if node else None)
-    ranks = {
-        name: on_node
-        for name, on_node in cluster_ranks(spec.inventory.cluster, collected.facts).ours.items()
-        if on_node
-    }
+    view = see(fleet, spec, [node] if node else None)
+    ranks = {name: on_node for name, on_node in view.ranks.ours.items() if on_node}
+    errors = view.collected.errors
     if not ranks:
-        for error in collected.errors.values():  # ranks may run on a node that did not answer
+        for error in errors.values():  # ranks may run on a node that did not answer
             raise error
         failed = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
-        kept = "INVENTORY --failed   shows those of the last launch that failed"
+        kept = "sparkcluster logs INVENTORY --failed   shows those of the last launch that failed"
         raise NotServing(
             f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
             node=node,
             step="logs",
-            hint=f"sparkcluster logs {kept}" if failed else "sparkcluster up INVENTORY",
+            hint=kept if failed else "sparkcluster up INVENTORY",
         )
-    for name, error in collected.errors.items():
+    for name, error in errors.items():
         show(_own(name, error.message.removeprefix(f"{name}: ")))
-    ahead_s = {name: collected.facts[name].clock_offset_s or 0.0 for name in ranks}
+    ahead_s = {name: view.facts[name].clock_offset_s or 0.0 for name in ranks}
     requests = {
         name: watch_request(
             on_node,
@@ -115,16 +167,16 @@ def follow(
         for name, on_node in ranks.items()
     }
     merge = Merge(requests)
-    limit_s = BACKLOG_S + tail * BACKLOG_S_PER_LINE
+    limit_s = math.inf if go_on else BACKLOG_S + tail * BACKLOG_S_PER_LINE
     try:
         with Watching(fleet, requests, limit_s=LIMIT_S if go_on else 0) as watching:
-            unended = _watch(watching, merge, ahead_s, pattern, show, limit_s=None if go_on else limit_s)
+            unended = _watch(watching, merge, ahead_s, pattern, show, limit_s=limit_s)
     finally:
-        for line in merge.rest():
+        for line in merge.take():
             show(line)
     for name in unended:
         show(_own(name, "this log did not end; add -f to follow it"))
-    return 1 if collected.errors or unended else 0
+    return 1 if errors or unended else 0
 
 
 def _watch(
@@ -134,31 +186,27 @@ def _watch(
     pattern: re.Pattern[str] | None,
     show: Callable[[LogLine], None],
     *,
-    limit_s: float | None,
+    limit_s: float,
 ) -> list[str]:
-    """Show what ``watching`` brings, without ``limit_s`` for ever; the nodes whose log did not end within it."""
-    waiting, ticks = dict.fromkeys(ahead_s, BACKLOG_TICKS), dict.fromkeys(ahead_s, 0)
-    began = now = time.monotonic()
-    while waiting and (limit_s is None or now - began < limit_s):
-        event = watching.next(_NEXT_S if merge.holds else _IDLE_S)
+    """Show what ``watching`` brings for ``limit_s``, which may be infinite; the nodes whose log did not end."""
+    waiting = dict.fromkeys(ahead_s, BACKLOG_TICKS)
+    following, began = limit_s == math.inf, time.monotonic()
+    now = began
+    while waiting and now - began < limit_s:
+        event = watching.next(_NEXT_S if merge.held else _IDLE_S)
         found: list[LogLine] = []
         if isinstance(event, Lines):
             found = _lines(event, ahead_s[event.node], pattern)
-        elif isinstance(event, Gone | LoginFailed):
-            tried = isinstance(event, LoginFailed)
-            found = [_own(event.node, f"{event.error.message}{': trying again' if tried else ''}")]
-            waiting[event.node] = waiting.get(event.node, 1) if tried else 0
-            merge.caught_up(event.node)
-        elif isinstance(event, Tick):
-            ticks[event.node] += 1
-            if limit_s is not None or not _runs(event):
-                waiting[event.node] = waiting.get(event.node, 1) - 1
-            if ticks[event.node] >= BACKLOG_TICKS:
-                merge.caught_up(event.node)
-        waiting = {name: left for name, left in waiting.items() if left}
+        elif isinstance(event, LoginFailed):
+            found = [_own(event.node, f"{event.error.message}: trying again")]
+        elif isinstance(event, Gone):
+            found = [_own(event.node, event.error.message)]
+            waiting.pop(event.node, None)
+        elif isinstance(event, Tick) and not (following and _runs(event)):
+            waiting[event.node] = waiting.get(event.node, 1) - 1
+        waiting = {name: ticks for name, ticks in waiting.items() if ticks}
         now = time.monotonic()
-        if limit_s is None and now - began > FIRST_S:
-            merge.all_caught_up()
+        merge.behind &= waiting.keys() if now - began <= FIRST_S or not following else set()
         merge.add(found, now, time.time())
         for line in merge.due(now):
             show(line)

@@ -22,7 +22,7 @@ FULL = "error: cannot write to stdout: No space left on device"
 FOLLOWING = """
 import sys
 from sparkcluster.inspect import logs
-from sparkcluster.inspect.merging import LogLine
+from sparkcluster.inspect.logs import LogLine
 def follow(fleet, spec, show, **options):
     while True:
         show(LogLine("spark-1", "a line of the log"))

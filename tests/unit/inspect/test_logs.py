@@ -12,6 +12,7 @@ from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
+from sparkcluster.inspect.cluster import View
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import Gone, Lines, RankReport, Tick
 
@@ -29,7 +30,7 @@ def followed(world, monkeypatch):
             name: each.model_copy(update={"clock_offset_s": (ahead or {}).get(name, 0.0)})
             for name, each in site.facts.items()
         }
-        monkeypatch.setattr(logs, "collect_facts", lambda *_: Collected(facts, {}))
+        monkeypatch.setattr(logs, "see", lambda *_: View(site.spec, Collected(facts, {}), facts))
         left, requested = iter(events), {}
 
         class Scripted:

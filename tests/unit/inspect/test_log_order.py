@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.inspect import merging
-from sparkcluster.inspect.merging import HOLD_S, LogLine, Merge
+from sparkcluster.inspect import logs
+from sparkcluster.inspect.logs import HOLD_S, LogLine, Merge
 
 
 def line(text: str, at_s: float | None = None) -> LogLine:
@@ -20,19 +20,19 @@ def texts(lines: list[LogLine]) -> list[str]:
 def live() -> Merge:
     """Nodes a and b, both up to date."""
     merge = Merge("ab")
-    merge.all_caught_up()
+    merge.behind.clear()
     return merge
 
 
 def test_what_the_nodes_had_is_held_until_all_have_sent_it_and_then_in_order():
     merge = Merge("ab")
     merge.add([line("a1", 10.0), line("a2", 30.0)], 0.0, 99.0)
-    merge.caught_up("a")
+    merge.behind.discard("a")
     assert merge.due(100.0) == []
     merge.add([line("b1", 20.0)], 100.0, 99.0)
-    merge.caught_up("b")
+    merge.behind.discard("b")
     assert texts(merge.due(100.0 + HOLD_S)) == ["a1", "b1", "a2"]
-    assert not merge.holds
+    assert not merge.held
 
 
 def test_a_line_waits_for_older_ones_of_other_nodes_and_never_longer_than_that(live):
@@ -46,7 +46,7 @@ def test_a_line_waits_for_older_ones_of_other_nodes_and_never_longer_than_that(l
 
 
 def test_no_more_lines_are_held_than_memory_allows(monkeypatch):
-    monkeypatch.setattr(merging, "MOST", 3)
+    monkeypatch.setattr(logs, "MOST", 3)
     merge = Merge("ab")
     merge.add([line(f"a{at}", float(at)) for at in range(4)], 0.0, 0.0)
     assert texts(merge.due(0.0)) == ["a0", "a1", "a2", "a3"]
