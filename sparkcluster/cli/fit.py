@@ -75,7 +75,7 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
 def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
     """What was measured on the nodes of the inventory; None where nothing was, or none of them answers."""
     from sparkcluster.errors import SparkclusterError
-    from sparkcluster.inspect.history import measured
+    from sparkcluster.inspect.releases import measured
 
     try:
         with asking(spec) as (fleet, _):

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """List verified releases, newest first, or compare two of them."""
     if len(args.numbers) not in {0, 2}:
         raise UsageError("two releases are compared, or all are listed", hint="sparkcluster releases INVENTORY")
-    from sparkcluster.inspect.history import compared, history
+    from sparkcluster.inspect.releases import compared, history
 
     with querying(args) as (fleet, spec, _):
         found = compared(fleet, spec, *args.numbers) if args.numbers else history(fleet, spec)

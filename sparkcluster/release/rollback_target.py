@@ -20,7 +20,7 @@ from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.history import as_recorded, documents_of, node_records
+from sparkcluster.inspect.releases import as_recorded, documents_of, node_records
 from sparkcluster.node.shared import kept_image
 from sparkcluster.plan.cost import missing_on
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups

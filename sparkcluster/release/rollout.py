@@ -28,7 +28,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import view_cluster
-from sparkcluster.inspect.history import node_records
+from sparkcluster.inspect.releases import node_records
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.plan.switch import anything, pending
 from sparkcluster.release import journal, rollback_target, speed

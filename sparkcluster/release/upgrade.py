@@ -18,8 +18,7 @@ from sparkcluster.errors import (
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, view_cluster
-from sparkcluster.inspect.history import as_recorded, node_records
-from sparkcluster.inspect.rollback_targets import Records
+from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.plan.switch import pending

@@ -25,7 +25,7 @@ from sparkcluster.hosts.program import command
 from sparkcluster.inspect import ask as asking
 from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
-from sparkcluster.inspect.history import history
+from sparkcluster.inspect.releases import history
 from sparkcluster.inspect.status import status
 from sparkcluster.release.serving import survey
 from sparkcluster.release.states import Action, State

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.history import compared, history
+from sparkcluster.inspect.releases import compared, history
 from tests.unit.conftest import IMAGE
 
 RECORD = {

@@ -1,29 +1,80 @@
-"""Releases, merged from the records of all nodes."""
+"""Releases, merged from the records of all nodes; which can be gone back to, and what of that is lost on which node."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sparkcluster.answers import problem
 from sparkcluster.engines.phase import FOOTPRINT
 from sparkcluster.errors import SparkclusterError, UsageError
-from sparkcluster.facts.collect import collect_facts
+from sparkcluster.facts.base import Fact, Few, Number
 from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.release_record import ImageId
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.rollback_targets import Recorded, Records, kept_on, lost, recorded, release_of
+from sparkcluster.inspect.cluster import see
+from sparkcluster.node.shared import of_newest_images
 from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare, edited
-from sparkcluster.plan.release_record import cluster_ranks, recorded_groups, recorded_release
+from sparkcluster.plan.release_record import KEEP_IMAGES, RecordedGroup, recorded_groups
 from sparkcluster.spec import Spec
 
 # Arguments without which a measured KV cache says nothing.
 _COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
+
+TagNumber = Annotated[str, Field(pattern="^[0-9]{6,10}$")]
+
+
+class Records(Fact):
+    """The answer of the releases program.
+
+    Attributes:
+        records: each as it was written; ``release_of`` reads one.
+        images: the image that the tag of a release leads to, by number in six digits; None where Docker could not be
+            asked, or is not the runtime.
+        secrets: the releases whose secrets are kept.
+        switch: the document of the switch under way, as it was written; None without one.
+    """
+
+    records: Few[dict[str, Any]]
+    images: dict[TagNumber, ImageId] | None = None
+    secrets: Few[Number] = ()
+    switch: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """A release, the nodes that have its record, and those that keep something of it.
+
+    Attributes:
+        nodes: that have the record.
+        keepers: the nodes of groups that have answered, each with its group: others keep nothing of it.
+    """
+
+    release: ReleaseFact
+    nodes: list[str]
+    keepers: Mapping[str, RecordedGroup]
+
+    @property
+    def model(self) -> str:
+        """The model that it serves; empty in a record of an older version, which has no plan."""
+        return str(self.release.record.get("plan", {}).get("model", ""))
+
+
+def release_of(document: Mapping[str, Any]) -> ReleaseFact:
+    """The release that a record is about.
+
+    Raises:
+        ValidationError: it is malformed: edited, or of another version.
+    """
+    keys = {key: document.get(key) for key in ("number", "plan_hash")}
+    return ReleaseFact.model_validate({**keys, "record": document})
 
 
 def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
@@ -39,20 +90,15 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
         SparkclusterError: no node could be queried.
     """
     found, answers, errors = _recorded(fleet, spec)
-    facts = collect_facts(fleet, spec, list(answers)).facts
-    latest = recorded_release(spec.inventory, facts)
-    runs = latest is not None and cluster_ranks(spec.inventory.cluster, facts).of_release(latest)
-    running = (latest.number, latest.plan_hash) if latest and runs else None
-    kept = {name: kept_on(name, [each for each in found if name in each.nodes]) for name in answers}
-    releases = []
-    for place, each in enumerate(found):
+    view = see(fleet, spec, list(answers))
+    latest = view.newest if view.ranks.of_release(view.newest) else None
+    running = (latest.number, latest.plan_hash) if latest else None
+    kept = {name: _kept_on(name, [each for each in found if name in each.nodes]) for name in answers}
+    releases: list[dict[str, Any]] = []
+    for each, older in zip(found, [*found[1:], None], strict=False):
         release, record = each.release, each.release.record
-        before = [other.release.record.get("playbook") for other in found[place + 1 : place + 2]]
         keepers = [name for name in each.nodes if name in each.keepers]
         is_kept = bool(keepers) and all(release.number in kept[name] for name in keepers)
-        gone = lost(each, answers if is_kept else {})
-        if spec.inventory.runtime.kind == "docker":
-            errors = dict.fromkeys(gone.unknown, "Docker does not say which images of releases it keeps") | errors
         releases.append(
             {
                 "number": release.number,
@@ -67,21 +113,40 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
                 "nodes": each.nodes,
                 "running": (release.number, release.plan_hash) == running,
                 "kept": is_kept,
-                "lost": {"image": gone.image, "secrets": gone.secrets},
-                "changes": edited(before[0], record.get("playbook")) if before else [],
+                "lost": _lost(each, answers if is_kept else {}, errors),
+                "changes": edited(older.release.record.get("playbook"), record.get("playbook")) if older else [],
             }
         )
-    _remember(spec.inventory.cluster, releases)
+    text = "".join(f"{release['number']}\t{release['model']}\n" for release in releases)
+    file = state_home() / "releases" / spec.inventory.cluster
+    with contextlib.suppress(OSError, UsageError):  # for completion, which contacts no node
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(file, lambda opened: opened.write(text.encode()), private=True)
     return {"releases": releases, "errors": errors}
 
 
-def _remember(cluster: str, releases: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the numbers for completion, which contacts no node."""
-    file = state_home() / "releases" / cluster
-    text = "".join(f"{release['number']}\t{release['model']}\n" for release in releases)
-    with contextlib.suppress(OSError, UsageError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(file, lambda opened: opened.write(text.encode()), private=True)
+def _kept_on(node: str, releases: list[Recorded]) -> set[int]:
+    """The numbers of the releases that ``node`` keeps, of all that it has recorded."""
+    groups = {each.release.number: each.keepers.get(node) for each in releases}
+    images = {number: group.image_on(node) if group else None for number, group in groups.items()}
+    return of_newest_images(images, KEEP_IMAGES)
+
+
+def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, str]) -> dict[str, list[str]]:
+    """The nodes that lost image or secrets of ``release``, of those that answered; ``errors`` gets who cannot say."""
+    number = release.release.number
+    lost: dict[str, list[str]] = {"image": [], "secrets": []}
+    for node, group in release.keepers.items():
+        if (answer := answers.get(node)) is None:
+            continue
+        image = group.image_on(node)
+        if image is not None and answer.images is None:
+            errors.setdefault(node, "Docker does not say which images of releases it keeps")
+        elif image is not None and answer.images is not None and answer.images.get(f"{number:06d}") != image:
+            lost["image"].append(node)
+        if group.has_secrets(node) and number not in answer.secrets:
+            lost["secrets"].append(node)
+    return lost
 
 
 def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
@@ -180,7 +245,8 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Recor
                 continue
             key = (release.number, release.plan_hash)
             if key not in found:
-                found[key] = recorded(release)
+                groups = [group for group in recorded_groups(release.record).values() if group.verified]
+                found[key] = Recorded(release, [], {node: group for group in groups for node in group.ranks})
             found[key].nodes.append(name)
     return [found[key] for key in sorted(found, reverse=True)], answered, errors
 
