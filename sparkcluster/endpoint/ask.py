@@ -57,7 +57,6 @@ def request(
         "messages": messages or [{"role": "user", "content": verify.prompt}],
         **{name: getattr(verify, name) for name in Sampling.model_fields},
         "max_tokens": max_tokens,
-        "stream": True,
         "timeout_s": limit_s,
         "idle_s": idle_s,
         "key_file": endpoint.key_file,

@@ -2,7 +2,7 @@
 
 Streams JSON lines and ends with exactly one document::
 
-    {"text": "…"} {"reasoning": "…"}      while ``stream`` is on
+    {"text": "…"} {"reasoning": "…"}
     {"counters": {…}, "context": N}       every 2 s, where ``counters`` names metrics; empty where none can be read;
                                           once more before the error ``engine-dead``
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s",
@@ -31,6 +31,8 @@ from sparkcluster.node import common, engine_metrics
 
 TELL_S = 2.0
 METRICS_S = 3.0
+# Of a request, what the engine is sent as it is.
+_PASSED = ("model", "messages", "tools", "max_tokens", "temperature", "top_p", "top_k", "chat_template_kwargs")
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
 _TOO_LONG = re.compile(
     r"maximum context length|maximum model length|context_(?:length|window)_exceeded"
@@ -119,24 +121,15 @@ class Endpoint:
         self.idle_s = idle_s
         self.received = 0
         self.until = time.monotonic() + timeout_s
-        secure = parts.scheme == "https"
-        maker = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         host, port = parts.hostname or "127.0.0.1", parts.port or 80
         if not is_own(host, port):
             raise Failed("lost", "%s is not an address of this node, so its API is not there" % host)
-        self.socket: socket.socket | None = None
+        maker = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self.connection = maker(host, port, timeout=timeout_s)
         self.headers = {"Content-Type": "application/json", "Accept": "*/*"}
         key = key_from(request.get("key_file"), request.get("key_name"))
         if key:
             self.headers["Authorization"] = "Bearer " + key
-
-    def remaining_s(self) -> float:
-        """Seconds until the limit; Failed when none are left."""
-        remaining = self.until - time.monotonic()
-        if remaining <= 0:
-            raise self.late()
-        return remaining
 
     def moved(self, received: int) -> None:
         """Take in that ``received`` characters of the answer have come: with ``idle_s`` its limit starts again."""
@@ -152,66 +145,39 @@ class Endpoint:
             return Failed("timeout", "%s sent no token for %.0f s%s" % (self.where, self.timeout_s, after))
         return Failed("timeout", "%s gave no complete answer within %.0f s" % (self.where, self.timeout_s))
 
-    def open(self, method: str, path: str, body: Any = None) -> http.client.HTTPResponse:
-        """Send a request; Failed on anything but 200, which closes the connection."""
+    def lines(self, method: str, path: str, body: Any = None) -> Iterator[bytes]:
+        """Lines of the answer; the limit holds between them as well. Failed on any status but 200."""
         try:
-            return self._response(method, path, None if body is None else json.dumps(body).encode())
-        except Failed:
-            self.connection.close()
-            raise
-
-    def _response(self, method: str, path: str, data: bytes | None) -> http.client.HTTPResponse:
-        try:
+            data = None if body is None else json.dumps(body).encode()
             self.connection.request(method, path, data, self.headers)
             # the connection forgets it with the headers of an answer that is to end it
-            self.socket = self.connection.sock
+            connected: socket.socket = self.connection.sock
             response = self.connection.getresponse()
             if response.status != 200:
                 raise explain(response.status, response.read(65536), "Authorization" in self.headers)
-        except TimeoutError as error:
-            raise self.late() from error
-        except ConnectionRefusedError as error:
-            raise Failed("refused", "nothing is listening at %s" % self.where) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise Failed("lost", "%s: %s" % (self.where, error or type(error).__name__)) from error
-        return response
-
-    def lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        """Lines of a stream; the limit holds between them as well."""
-        try:
             while True:
-                remaining = self.remaining_s()
-                if self.socket is not None:
-                    self.socket.settimeout(remaining)
+                remaining_s = self.until - time.monotonic()
+                if remaining_s <= 0:
+                    raise self.late()
+                connected.settimeout(remaining_s)
                 line = response.readline()
                 if not line:
                     return
                 yield line.rstrip(b"\r\n")
         except TimeoutError as error:
             raise self.late() from error
+        except ConnectionRefusedError as error:
+            raise Failed("refused", "nothing is listening at %s" % self.where) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise Failed("lost", "%s broke off: %s" % (self.where, error or type(error).__name__)) from error
-
-    def get(self, path: str) -> bytes:
-        """The whole answer to ``GET path``."""
-        return b"\n".join(self.lines(self.open("GET", path)))
+            raise Failed("lost", "%s: %s" % (self.where, error or type(error).__name__)) from error
+        finally:
+            self.connection.close()
 
 
-def body_of(request: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Path and body of the completion that ``request`` asks for."""
-    body = {"model": request["model"], "stream": bool(request.get("stream", True))}
-    if body["stream"]:
-        body["stream_options"] = {"include_usage": True}
-    for name in ("max_tokens", "temperature", "top_p", "top_k", "tools", "seed", "stop", "logprobs"):
-        if request.get(name) is not None:
-            body[name] = request[name]
-    if request.get("messages") is None:
-        body["prompt"] = request.get("prompt", "")
-        return "/completions", body
-    body["messages"] = request["messages"]
-    if request.get("chat_template_kwargs"):
-        body["chat_template_kwargs"] = request["chat_template_kwargs"]
-    return "/chat/completions", body
+def body_of(request: dict[str, Any]) -> dict[str, Any]:
+    """The completion that ``request`` asks for."""
+    body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
+    return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 class Answer:
@@ -229,15 +195,15 @@ class Answer:
         self.usage: dict[str, Any] | None = None
 
     def feed(self, document: dict[str, Any]) -> None:
-        """A chunk of the answer, or a whole one."""
+        """Take in a chunk of the answer."""
         for choice in document.get("choices") or []:
             self.take(choice)
         self.usage = document.get("usage") or self.usage
 
     def take(self, choice: dict[str, Any]) -> None:
-        """Take in one choice of a chunk or of a whole answer."""
-        part = choice.get("delta") or choice.get("message") or {}
-        text = part.get("content") or choice.get("text") or ""
+        """Take in one choice of a chunk."""
+        part = choice.get("delta") or {}
+        text = part.get("content") or ""
         # the older name of the field is reasoning_content
         thought = part.get("reasoning") or part.get("reasoning_content") or ""
         calls = part.get("tool_calls") or []
@@ -276,20 +242,13 @@ class Answer:
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
     endpoint = Endpoint(request, float(request.get("timeout_s") or 120), request.get("idle_s"))
-    path, body = body_of(request)
     answer = Answer(tell)
-    response = endpoint.open("POST", endpoint.base + path, body)
-    if not body["stream"]:
-        answer.feed(decode(b"\n".join(endpoint.lines(response))))
-        return answer.done()
-    ended = False
-    for line in endpoint.lines(response):
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].strip()
+    for line in endpoint.lines("POST", endpoint.base + "/chat/completions", body_of(request)):
+        data = line[5:].strip() if line.startswith(b"data:") else b""
         if data == b"[DONE]":
-            ended = True
-            break
+            return answer.done()
+        if not data:
+            continue
         document = decode(data)
         if document.get("error"):
             error = document["error"]
@@ -297,9 +256,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
             raise explain(code if isinstance(code, int) else 500, data)
         answer.feed(document)
         endpoint.moved(answer.size)
-    if not ended:
-        raise Failed("lost", "%s closed the connection in the middle of an answer" % endpoint.where)
-    return answer.done()
+    raise Failed("lost", "%s closed the connection in the middle of an answer" % endpoint.where)
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -316,7 +273,7 @@ def decode(data: bytes) -> dict[str, Any]:
 def read_counters(request: dict[str, Any]) -> dict[str, float]:
     """The engine's counters by the names that ``request`` has for them, each the sum over all engines; {} without."""
     try:
-        text = Endpoint(request, METRICS_S).get("/metrics").decode(errors="replace")
+        text = b"\n".join(Endpoint(request, METRICS_S).lines("GET", "/metrics")).decode(errors="replace")
     except Failed:
         return {}
     found = engine_metrics.metrics(text, request["counters"])
@@ -327,7 +284,7 @@ def longest(request: dict[str, Any]) -> int | None:
     """Tokens of the longest prompt and answer that the engine takes, where it says so."""
     try:
         endpoint = Endpoint(request, METRICS_S)
-        models = decode(endpoint.get(endpoint.base + "/models")).get("data") or []
+        models = decode(b"".join(endpoint.lines("GET", endpoint.base + "/models"))).get("data") or []
     except Failed:
         return None
     lengths = [model.get("max_model_len") for model in models if isinstance(model, dict)]
@@ -351,10 +308,9 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
     lock, over = threading.Lock(), threading.Event()
 
     def tell(event: dict[str, Any]) -> None:
-        if request.get("stream", True):
-            with lock:
-                if not over.is_set():
-                    common.emit(event)
+        with lock:
+            if not over.is_set():
+                common.emit(event)
 
     if request.get("counters") or request.get("idle_s"):
         threading.Thread(target=tell_alive, args=(request, tell, over), daemon=True).start()

@@ -76,7 +76,6 @@ def request(endpoint: str, **more: Any) -> dict[str, Any]:
         "messages": [{"role": "user", "content": "hi"}],
         "max_tokens": 8,
         "temperature": 0.0,
-        "stream": True,
         "timeout_s": 5,
         **more,
     }
@@ -117,8 +116,6 @@ def test_an_answer_that_the_engine_broke_off_is_none(serve: Serve, text: str) ->
     body = stream_of({"delta": {"content": text}, "finish_reason": "abort"}, usage={"completion_tokens": 0})
     error = ask.main(request(serve(body)))["error"]
     assert (error["kind"], "aborted" in error["message"]) == ("unavailable", True)
-    whole = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": "abort"}]})
-    assert ask.main(request(serve(whole), stream=False))["error"]["kind"] == "unavailable"
 
 
 @pytest.mark.parametrize(
