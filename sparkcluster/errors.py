@@ -245,7 +245,7 @@ class SudoRefused(HostError):
         self,
         message: str,
         *,
-        reason: Literal["wrong password", "no password", "not in sudoers", "no terminal", "no sudo", "other"],
+        reason: Literal["wrong password", "no password", "not in sudoers", "other"],
         **context: str | None,
     ) -> None:
         super().__init__(message, **context)

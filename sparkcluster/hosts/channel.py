@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import Stream, remaining_s
-from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec, send_input
+from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec
 from sparkcluster.hosts.quote import MARK, end_line, named
 
 _CHUNK = 1 << 15  # what one SSH packet holds
@@ -64,7 +64,12 @@ class ChannelStream(Stream):
         return chunk
 
     def _write(self, data: bytes) -> None:
-        send_input(self._channel, data)
+        view = memoryview(data)
+        while view:
+            sent = self._channel.send(bytes(view[:_CHUNK]))
+            if not sent:
+                raise OSError("the channel is closed")
+            view = view[sent:]
 
     def _close_input(self) -> None:
         self._channel.shutdown_write()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -33,8 +32,6 @@ class Conversation(Closing):
         self.module = module
         self.stream: Stream = stream(host, module, request)
         self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=within_s)
-        self._lock = threading.Lock()
-        self._ended = False
 
     def say(self, request: dict[str, Any]) -> None:
         """Send it a line."""
@@ -58,10 +55,6 @@ class Conversation(Closing):
 
     def close(self) -> None:
         """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
         with contextlib.suppress(HostError):
             self.stream.finish()
         self.stream.close()
@@ -79,13 +72,11 @@ class Conversations(Closing):
         self, host: Host, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
     ) -> Conversation:
         """Start it on ``host``; HostError once this is closed."""
-        if not self.closed:
-            conversation = Conversation(host, self.module, request, silence_s=silence_s, within_s=within_s)
-            self._started.append(conversation)
-            if not self.closed:
-                return conversation
-            conversation.close()
-        raise HostError(f"{self.module} was stopped", node=host.name, step=self.module)
+        if self.closed:
+            raise HostError(f"{self.module} was stopped", node=host.name, step=self.module)
+        conversation = Conversation(host, self.module, request, silence_s=silence_s, within_s=within_s)
+        self._started.append(conversation)
+        return conversation
 
     def close(self) -> None:
         """End them at once: each has seconds to clean up after itself."""

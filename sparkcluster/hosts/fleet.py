@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -65,9 +64,20 @@ class Calls(Generic[T]):
     """One function running for many nodes, each in a thread of its own."""
 
     def __init__(self, function: Callable[[Argument], T], arguments: Mapping[str, Argument]) -> None:
-        self._calls = {name: _Call(name, function, argument) for name, argument in arguments.items()}
-        for name, call in self._calls.items():
-            threading.Thread(target=call.run, daemon=True, name=f"each {name}").start()
+        self._outcomes: dict[str, T | BaseException] = {}
+
+        def run(name: str, argument: Argument) -> None:
+            try:
+                self._outcomes[name] = function(argument)
+            except BaseException as error:  # noqa: BLE001 - raised again by wait()
+                self._outcomes[name] = error
+
+        self._threads = {
+            name: threading.Thread(target=run, args=(name, argument), daemon=True, name=f"each {name}")
+            for name, argument in arguments.items()
+        }
+        for thread in self._threads.values():
+            thread.start()
 
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
         """Per node the result of the function or its error, once all have ended.
@@ -76,57 +86,33 @@ class Calls(Generic[T]):
         ended ``limit_s`` seconds from now counts as CommandTimeout.
         """
         self.ended(limit_s)
-        outcomes = {name: call.outcome(limit_s) for name, call in self._calls.items() if call.defect is None}
-        for call in self._calls.values():
-            if call.defect is not None:
-                for error in failures(outcomes).values():
-                    call.defect.add_note(str(error))
-                raise call.defect
+        outcomes: dict[str, T | SparkclusterError] = {}
+        defects: list[BaseException] = []
+        for name in self._threads:
+            late = CommandTimeout(f"{name} did not end within {limit_s:g} s", node=name, step="wait")
+            outcome = self._outcomes.get(name, late)
+            if isinstance(outcome, BaseException) and not isinstance(outcome, SparkclusterError):
+                defects.append(outcome)
+            else:
+                outcomes[name] = outcome
+        for defect in defects:
+            for error in failures(outcomes).values():
+                defect.add_note(str(error))
+            raise defect
         return outcomes
 
     def ended(self, limit_s: float) -> bool:
         """Whether all have ended, at the latest ``limit_s`` seconds from now."""
         deadline = time.monotonic() + limit_s
-        return all(_ended(call.ended, deadline) for call in self._calls.values())
+        for thread in self._threads.values():
+            # In short waits: Ctrl-C ends a wait, but Python notes one that comes just before a wait begins after it.
+            while thread.is_alive() and time.monotonic() < deadline:
+                thread.join(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
+        return not self.pending()
 
     def pending(self) -> list[str]:
         """Names of the calls that have not ended."""
-        return [name for name, call in self._calls.items() if not call.ended.is_set()]
-
-
-def _ended(event: threading.Event, deadline: float) -> bool:
-    """Whether ``event`` is set, at the latest at ``deadline``.
-
-    In short waits: Ctrl-C ends a wait, but Python notes one that comes just before a wait begins only after it.
-    """
-    while not event.wait(max(0.0, min(_WAIT_S, deadline - time.monotonic()))):
-        if time.monotonic() >= deadline:
-            return False
-    return True
-
-
-class _Call(Generic[T]):
-    def __init__(self, name: str, function: Callable[[Argument], T], argument: Argument) -> None:
-        self.name = name
-        self.ended = threading.Event()
-        self.defect: BaseException | None = None
-        self._function = functools.partial(function, argument)
-        self._outcome: list[T | SparkclusterError] = []
-
-    def run(self) -> None:
-        try:
-            self._outcome.append(self._function())
-        except SparkclusterError as error:
-            self._outcome.append(error)
-        except BaseException as error:  # noqa: BLE001 - raised again by wait()
-            self.defect = error
-        finally:
-            self.ended.set()
-
-    def outcome(self, limit_s: float) -> T | SparkclusterError:
-        if self._outcome:
-            return self._outcome[0]
-        return CommandTimeout(f"{self.name} did not end within {limit_s:g} s", node=self.name, step="wait")
+        return [name for name, thread in self._threads.items() if thread.is_alive()]
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:

@@ -10,10 +10,8 @@ from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.handshake import Login
 from sparkcluster.hosts.resolve import SshTarget
-from sparkcluster.printable import shell, word
 
 DEFAULT = Path("~/.ssh/id_ed25519")
-_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _LINE = re.compile(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( [^\x00-\x1f\x7f]*)?")
 
 
@@ -23,7 +21,7 @@ def public_key(name: str, target: SshTarget) -> str | None:
     One that a passphrase protects, and that no agent has, counts as well.
 
     Raises:
-        UsageError: there is a private key, and its public one is unknown.
+        UsageError: the identity that the inventory names cannot be read.
     """
     found = Login(name, target).public_keys()
     if found:
@@ -33,12 +31,6 @@ def public_key(name: str, target: SshTarget) -> str | None:
         line = _text(file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")).strip()
         if _LINE.fullmatch(line):
             return line
-    for file in files:
-        if _PRIVATE.match(_text(file)):
-            raise UsageError(
-                f"the public key of {file} is unknown: {file.name}.pub is missing or damaged",
-                hint=f"{shell('ssh-keygen -y -f', file)} > {word(f'{file}.pub')}, then this again",
-            )
     return None
 
 

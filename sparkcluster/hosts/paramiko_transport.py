@@ -26,9 +26,7 @@ finally:
     if _without_invoke:
         del sys.modules["invoke"]
 
-__all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec", "send_input", "ssh_config"]
-
-_CHUNK = 1 << 15  # what one SSH packet holds
+__all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
 
 # Without a handler Python would print paramiko's log beside the errors of sparkcluster.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -169,21 +167,6 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
     message.add_boolean(True)
     message.add_string(line.encode("utf-8", "surrogateescape"))
     channel.get_transport()._send_user_message(message)  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-def send_input(channel: paramiko.Channel, data: bytes) -> None:
-    """Send all of ``data`` to the channel's command.
-
-    Raises:
-        OSError: the channel is closed.
-        TimeoutError: the command did not read for as long as the channel's time limit.
-    """
-    view = memoryview(data)
-    while view:
-        sent = channel.send(bytes(view[:_CHUNK]))
-        if not sent:
-            raise OSError("the channel is closed")
-        view = view[sent:]
 
 
 def ssh_config(host: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Literal
 
 from sparkcluster.errors import CommandTimeout, HostLost, SudoRefused
 from sparkcluster.hosts.base import Host, Stream
-from sparkcluster.hosts.quote import shown
 
 Sudo = Literal["root", "free", "password"]
 """How a user becomes root: it is, by sudo without a password, or by sudo with its password."""
@@ -29,7 +28,7 @@ _STOP = b"sparkcluster: stop\n"
 _SWAP = "exec 3>&1 1>&2 2>&3 3>&-; "
 _BEFORE = _SWAP + 'export LC_ALL=C; exec "$@"'
 
-# $1: what to print, and what the input begins with after lines that sudo left unread; $2: bytes of the program's input.
+# $1: what to print, and what the input begins with after lines that sudo left unread; $2: bytes of the script.
 # Signals of the user do not reach root's processes: a line ends them. The end of the input does not, since a broken
 # connection is no reason to leave a change half done.
 _AFTER = f"""{_SWAP}
@@ -45,23 +44,29 @@ exec 3<&0 </dev/null
 }} <&3 3<&- >/dev/null 2>&1 &
 exec 3<&-
 trap : TERM
-shift 2
-printf %s "${{input%.}}" | "$@"
+printf %s "${{input%.}}" | sh -c 'script=$(cat); eval "$script" </dev/null'
 code=$?
 kill -s KILL "$!"
 exit "$code"
 """
-_SCRIPT = ["sh", "-c", 'script=$(cat); eval "$script" </dev/null']
 
 _CHARACTERS = 300
 
-Reason = Literal["wrong password", "no password", "not in sudoers", "no terminal", "no sudo", "other"]
-_REASONS: dict[Reason, str] = {
-    "no sudo": r"sudo: not found|sudo.?: No such file",
-    "no terminal": r"you must have a tty",
-    "not in sudoers": r"not in the sudoers|is not allowed to|may not run sudo|I'm afraid I can't do that",
-    "wrong password": r"try again|incorrect (password|authentication)",
-    "no password": r"a password is required|interactive authentication is required",
+Reason = Literal["wrong password", "no password", "not in sudoers", "other"]
+_TRY = "log in as {user} and run: sudo true"
+# By what sudo prints: the reason, the message and the hint.
+_REASONS: dict[str, tuple[Reason, str, str]] = {
+    r"not in the sudoers|is not allowed to|may not run sudo|I'm afraid I can't do that": (
+        "not in sudoers",
+        "{user} may not run this by sudo",
+        "as an administrator of the node: sudo usermod -aG sudo {user}",
+    ),
+    r"try again|incorrect (password|authentication)": ("wrong password", "sudo refused the password of {user}", _TRY),
+    r"a password is required|interactive authentication is required": (
+        "no password",
+        "sudo asks for the password of {user}",
+        "run this on a terminal, to be asked for it",
+    ),
 }
 
 
@@ -76,42 +81,30 @@ def as_root(argv: Sequence[str], sudo: Sudo) -> list[str]:
     return ["sudo", *options, "--", *argv]
 
 
-def start_as_root(
-    host: Host, argv: Sequence[str], *, sudo: Sudo, password: str | None = None, stdin: bytes = b""
-) -> Stream:
-    """Start ``argv`` as root; its input is ``stdin`` (text) and then ends. ``password`` is that of the host's user.
-
-    Raises:
-        SudoRefused: sudo refused; nothing was run, and none of ``stdin`` sent.
-        HostError: the node could not be reached.
-    """
-    if sudo == "password" and password is None:
-        raise _refused(host, "no password", "")
-    root = ["setsid", "-w", "sh", "-c", _AFTER, "sh", _READY, str(len(stdin)), *argv]
-    typed = f"{password}\n".encode() if sudo == "password" else b""
-    stream = host.stream(["sh", "-c", _BEFORE, "sh", *as_root(root, sudo)])
-    stream.task = shown(argv)
-    try:
-        with contextlib.suppress(HostLost):  # sudo may refuse before it reads: what it says is read below
-            stream.send(typed)
-        _await_root(host, stream)
-        stream.send(f"{_READY}\n".encode() + stdin)
-    except BaseException:
-        stream.close()
-        raise
-    stream.stop = _STOP
-    return stream
-
-
 def stream_as_root(host: Host, script: bytes, *, sudo: Sudo, password: str | None = None, task: str) -> Stream:
-    """Start a POSIX shell ``script`` as root, once all of it has arrived; it has no input. ``task`` is for messages.
+    """Start a POSIX shell ``script`` (text) as root, once all of it has arrived; it has no input.
+
+    ``password`` is that of the host's user; ``task`` is for messages.
 
     Raises:
         SudoRefused: sudo refused; nothing was run, and nothing of ``script`` sent.
         HostError: the node could not be reached.
     """
-    stream = start_as_root(host, _SCRIPT, sudo=sudo, password=password, stdin=script)
+    if sudo == "password" and password is None:
+        raise _refused(host, "a password is required")
+    root = ["setsid", "-w", "sh", "-c", _AFTER, "sh", _READY, str(len(script))]
+    typed = f"{password}\n".encode() if sudo == "password" else b""
+    stream = host.stream(["sh", "-c", _BEFORE, "sh", *as_root(root, sudo)])
     stream.task = task
+    try:
+        with contextlib.suppress(HostLost):  # sudo may refuse before it reads: what it says is read below
+            stream.send(typed)
+        _await_root(host, stream)
+        stream.send(f"{_READY}\n".encode() + script)
+    except BaseException:
+        stream.close()
+        raise
+    stream.stop = _STOP
     return stream
 
 
@@ -131,26 +124,13 @@ def _await_root(host: Host, stream: Stream) -> None:
         said.append("it asks for more than a password, or does not answer")
     else:
         said += (result.stdout + result.stderr).decode(errors="replace").splitlines()
-    text = "\n".join(line for line in said if line and line != _PROMPT)
-    reason: Reason = next((each for each, pattern in _REASONS.items() if re.search(pattern, text)), "other")
-    raise _refused(host, reason, text)
+    raise _refused(host, "\n".join(line for line in said if line and line != _PROMPT))
 
 
-def _refused(host: Host, reason: Reason, said: str) -> SudoRefused:
+def _refused(host: Host, said: str) -> SudoRefused:
     """The error of ``host`` whose sudo said ``said``."""
     last = said.splitlines()[-1].removeprefix("sudo: ")[:_CHARACTERS] if said else "no output"
-    text, hint = {
-        "wrong password": (f"sudo refused the password of {host.user}", f"log in as {host.user} and run: sudo true"),
-        "no password": (f"sudo asks for the password of {host.user}", "run this on a terminal, to be asked for it"),
-        "not in sudoers": (
-            f"{host.user} may not run this by sudo",
-            f"as an administrator of the node: sudo usermod -aG sudo {host.user}",
-        ),
-        "no terminal": (
-            f"sudo runs only on a terminal for {host.user}",
-            f"on the node: sudo visudo, and add: Defaults:{host.user} !requiretty",
-        ),
-        "no sudo": ("sudo is not installed", "as root on the node: apt-get install sudo"),
-        "other": (f"sudo failed: {last}", f"log in as {host.user} and run: sudo true"),
-    }[reason]
-    return SudoRefused(f"{host.name}: {text}", node=host.name, step="sudo", hint=hint, reason=reason)
+    found = (refusal for pattern, refusal in _REASONS.items() if re.search(pattern, said))
+    reason, text, hint = next(found, ("other", "sudo failed: {last}", _TRY))
+    message = f"{host.name}: {text.format(user=host.user, last=last)}"
+    return SudoRefused(message, node=host.name, step="sudo", hint=hint.format(user=host.user), reason=reason)

@@ -34,18 +34,6 @@ def test_a_key_is_that_of_its_file(home, passphrase):
     assert found(home / "absent", home / "id").split()[:2] == line.split()[:2]
 
 
-def test_a_key_with_a_passphrase_and_without_a_public_one_says_how_to_make_that(home):
-    line = keygen(home / "id", "secret")
-    (home / "id.pub").unlink()
-    with pytest.raises(UsageError) as caught:
-        found(home / "id")
-    assert caught.value.hint == f"ssh-keygen -y -f {home / 'id'} > {home / 'id'}.pub, then this again"
-    other = keygen(home / "other", "secret")
-    assert found(home / "id", home / "other") == other
-    (home / "id.pub").write_text(line)
-    assert found(home / "id", home / "other") == line
-
-
 def test_a_key_is_created_where_there_is_no_file(home):
     line = create()
     assert line == (home / ".ssh" / "id_ed25519.pub").read_text().strip()
