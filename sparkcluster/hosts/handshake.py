@@ -284,10 +284,6 @@ class Login:
                 transport.auth_timeout = remaining_s(self._deadline)
                 try:
                     more = transport.auth_publickey(self.target.user, key)
-                except paramiko.BadAuthenticationType as error:
-                    reason = f"it accepts {', '.join(error.allowed_types)} only"
-                    hint = "on the node: PubkeyAuthentication yes in /etc/ssh/sshd_config"
-                    break
                 except paramiko.AuthenticationException:
                     if self._late():
                         raise
@@ -335,8 +331,6 @@ class Login:
                 more = transport.auth_password(user, password, fallback=False)
             else:
                 more = transport.auth_interactive(user, answer)
-        except paramiko.BadAuthenticationType as error:
-            self._refused(f"it accepts {', '.join(error.allowed_types)} only", set(error.allowed_types))
         except paramiko.AuthenticationException:
             if self._late():
                 raise

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +20,6 @@ from sparkcluster.hosts.quote import quote, shown
 
 class LocalHost(Host):
     """The machine that runs sparkcluster. Commands start in the home directory, as over SSH."""
-
-    @property
-    def python(self) -> str:
-        """The interpreter of sparkcluster: with runtime ``process`` the engine is looked up beside it first."""
-        return sys.executable
 
     @property
     def user(self) -> str:

@@ -91,16 +91,14 @@ def standalone(module: str, engine: str = "") -> str:
     return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
 
 
-def command(
-    module: str, request: dict[str, Any], *, python: str = "python3", task: str = "", engine: str = ""
-) -> tuple[list[str], bytes]:
+def command(module: str, request: dict[str, Any], *, task: str = "", engine: str = "") -> tuple[list[str], bytes]:
     """Command line and input that run a program of ``sparkcluster.node`` with ``request``.
 
     The last word of the command line is its ``task``, for ``ps`` on the node and for messages; default: ``module``.
     ``engine`` is the inference engine whose ``node.py`` is sent along.
     """
     boot = {"start": _UNPACK + _LOADER, "program": module, "packed": _packed(module, engine), "request": request}
-    return [python, *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
+    return ["python3", *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
 
 
 def full_disk(host: Host, reason: str) -> str | None:
