@@ -60,8 +60,8 @@ Files on a node
     ├── downloads/HASH/                     the download of weights: a job, likewise
     ├── builds/HASH/                        the build of an image: a job, likewise
     ├── pulls/HASH/                         the pull of an image: a job (`node/job.py`), which outlives who began it
-    │   ├── lock  order.lock                held by its process; held while an order is written
-    │   └── job.json state.json end.json    what operators ordered, with their leases; how far it is; how it ended
+    │   ├── lock  followers                 held by its process; by the programs that follow it
+    │   └── state.json  orders              how far it is, and how it ended; what operators ordered of a worker
     ├── models/HASH.jsonl                   of a model: SHA-256 of files that were read, and which of them staging
                                             wrote
     ├── files/MARK/NAME  .whole             what a playbook mounts or builds of its own directory, a file or a

@@ -9,12 +9,11 @@ image that it is built on), ``folder``, which of its files is the ``dockerfile``
 from __future__ import annotations
 
 import collections
-import hashlib
 import os
 import time
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, docker, job, programs, wire
+from sparkcluster.node import common, docker, job, programs
 from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
@@ -22,7 +21,6 @@ Request = dict[str, Any]
 LINES = 20  # of the log of a build that failed
 _LINE = 300
 _PAUSE_S = 1.0  # between two words about it
-_ADOPTED_S = 180.0  # who holds the lease may want the same image
 
 # BuildKit's own format moves the cursor; another builder than Docker's would keep the image to itself.
 _ENVIRONMENT = {"BUILDKIT_PROGRESS": "plain", "BUILDX_BUILDER": "default", "DOCKER_CLI_HINTS": "false"}
@@ -32,19 +30,7 @@ _ENVIRONMENT["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Build, or end the build; the answer is that of ``wire.answer``."""
-    action = cancel if request["do"] == "cancel" else build
-    return wire.answer(request, stdin, lambda check: action(request, check))
-
-
-def build(request: Request, check: wire.Check) -> dict[str, Any]:
-    """Follow the build of the reference, which is started unless it is under way, to its end."""
-    return job.run(_directory(request), common.lease_of(request), lambda own: _Builder(request, own).build(), check)
-
-
-def cancel(request: Request, check: wire.Check) -> dict[str, Any]:
-    """End the build of the reference, if one is under way and no other operator wants it."""
-    job.cancel(_directory(request), common.lease_of(request))
-    return {}
+    return job.answer(request, stdin, "builds", request["reference"], lambda own: build(request, own))
 
 
 def running_script(script: str) -> str:
@@ -52,54 +38,37 @@ def running_script(script: str) -> str:
     return "ARG BASE\nFROM $BASE\nCOPY . /sparkcluster-build\nRUN cd /sparkcluster-build && sh ./%s\n" % script
 
 
-def _directory(request: Request) -> str:
-    name = hashlib.sha256(request["reference"].encode()).hexdigest()[:16]
-    return os.path.join(common.private(request["state_dir"]), "builds", name)
+def build(request: Request, own: job.Job) -> dict[str, Any]:
+    """Run the build, and look for the image."""
+    until, said, log, rest = time.monotonic() + request["limit_s"], 0.0, collections.deque[str](maxlen=LINES), b""
 
-
-class _Builder:
-    """The process that builds."""
-
-    def __init__(self, request: Request, own: job.Job) -> None:
-        self.request = request
-        self.job = own
-        self.last: collections.deque[str] = collections.deque(maxlen=LINES)
-        self.rest = b""
-
-    def build(self) -> dict[str, Any]:
-        """Run the build, and look for the image."""
-        until, said = time.monotonic() + self.request["limit_s"], 0.0
-        with programs.started(self._command(), env=dict(os.environ, **_ENVIRONMENT)) as process:
-            for chunk in programs.chunks(process, _PAUSE_S):
-                self._read(chunk)
-                self.job.check(_ADOPTED_S, held=True)
-                now = time.monotonic()
-                if now >= until:
-                    raise self._failed("it took longer than %d s (timeout_s)" % self.request["limit_s"])
-                if now - said >= _PAUSE_S:
-                    said = now
-                    self.job.say(line=self.last[-1] if self.last else "")
-        self._read(b"\n")
-        if process.returncode:
-            raise self._failed("docker build: exit code %d" % process.returncode)
-        if programs.inspect(docker.inspect_image(self.request["reference"])) is None:
-            raise self._failed("docker build ended without the image")
-        return {"bytes": 0}
-
-    def _command(self) -> list[str]:
-        folder = common.inside(self.request["folder"], self.request["state_dir"])
-        if self.request["script"]:
-            file = os.path.join(self.job.directory, "Dockerfile")
-            common.write_atomically(file, running_script(self.request["script"]).encode())
-        else:
-            file = os.path.join(folder, self.request["dockerfile"])
-        return docker.build(self.request["reference"], self.request["base"], file, folder)
-
-    def _read(self, chunk: bytes) -> None:
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        self.last.extend(line.decode(errors="replace").strip()[:_LINE] for line in lines if line.strip())
-        self.rest = self.rest[-_LINE:]
-
-    def _failed(self, why: str) -> Failed:
-        self.job.say(line="", log=list(self.last))
+    def failed(why: str) -> Failed:
+        own.say({"line": "", "log": list(log)})
         return Failed("build", why)
+
+    with programs.started(_command(request, own.directory), env=dict(os.environ, **_ENVIRONMENT)) as process:
+        for chunk in programs.chunks(process, _PAUSE_S):
+            *lines, rest = (rest + chunk).split(b"\n")
+            log.extend(line.decode(errors="replace").strip()[:_LINE] for line in lines if line.strip())
+            rest = rest[-_LINE:]
+            now = time.monotonic()
+            if now >= until:
+                raise failed("it took longer than %d s (timeout_s)" % request["limit_s"])
+            if now - said >= _PAUSE_S:
+                said = now
+                own.say({"line": log[-1] if log else ""})
+    if process.returncode:
+        raise failed("docker build: exit code %d" % process.returncode)
+    if programs.inspect(docker.inspect_image(request["reference"])) is None:
+        raise failed("docker build ended without the image")
+    return {"bytes": 0}
+
+
+def _command(request: Request, directory: str) -> list[str]:
+    folder = common.inside(request["folder"], request["state_dir"])
+    if request["script"]:
+        file = os.path.join(directory, "Dockerfile")
+        common.write_atomically(file, running_script(request["script"]).encode())
+    else:
+        file = os.path.join(folder, request["dockerfile"])
+    return docker.build(request["reference"], request["base"], file, folder)

@@ -6,21 +6,19 @@ for that of this node), ``offline`` (whether the operator wants no hub asked), `
 gets by its environment and never by an argument, and the lease. What arrived is hashed and recorded.
 
 Without a lease it is the operator's own machine that downloads: nothing is recorded, and it ends with its input. Else a
-download is a job (``job``), in ``state_dir/downloads/HASH``: it goes on while the operator is silent. It ends, with
-its container, when another one has held the lease for 3 minutes and does not want the same.
+download is a job (``job``), in ``state_dir/downloads/HASH``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import http.client
 import json
 import os
 import re
-import select
 import shutil
+import signal
 import socket
 import ssl
 import time
@@ -39,7 +37,6 @@ from sparkcluster.node.wire import Failed
 Request = dict[str, Any]
 
 _TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its variables
-_ADOPTED_S = 180.0  # who holds the lease may want the same; a client that is ended drops what it began
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _LIST_BYTES = 64 << 20
 _FILE_BYTES = 1 << 40
@@ -61,39 +58,20 @@ _SNAPSHOT = (
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Download, or end the download; the answer is that of ``wire.answer``."""
     if "epoch" not in request:
-        return wire.outcome(lambda: download(request, _Here(stdin)))
-    lease = common.lease_of(request)
-    names = [request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")]
-    folder = hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:16]
-    directory = os.path.join(common.private(request["state_dir"]), "downloads", folder)
-
-    def action(check: wire.Check) -> dict[str, Any]:
-        if request["do"] == "cancel":
-            job.cancel(directory, lease)
-            return {}
-        return job.run(directory, lease, lambda own: download(request, own), check)
-
-    return wire.answer(request, stdin, action)
+        job.end_by_signal()
+        common.end_with(stdin, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        return wire.outcome(lambda: download(request, common.emit, "here"))
+    key = json.dumps([request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")], sort_keys=True)
+    return job.answer(
+        request, stdin, "downloads", key, lambda own: download(request, own.say, os.path.basename(own.directory))
+    )
 
 
-class _Here(job.Job):
-    """A download that nobody else follows."""
+def download(request: Request, say: Callable[[dict[str, Any]], None], name: str) -> dict[str, Any]:
+    """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image.
 
-    def __init__(self, stdin: BinaryIO) -> None:
-        super().__init__("here", {})
-        self._stdin = stdin
-
-    def say(self, **state: Any) -> None:
-        common.emit(state)
-
-    def check(self, adopted_s: float = 0.0, *, held: bool = False) -> None:  # noqa: ARG002 - the base class's
-        """Refused if the input has ended."""
-        if select.select([self._stdin], [], [], 0)[0]:
-            raise common.Refused("the operator is gone")
-
-
-def download(request: Request, own: job.Job) -> dict[str, Any]:
-    """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image."""
+    ``say`` gets the bytes that are there and those of all files; ``name`` tells its container from others.
+    """
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
     environment.pop("HF_HUB_CACHE", None)  # it would go elsewhere
@@ -112,7 +90,7 @@ def download(request: Request, own: job.Job) -> dict[str, Any]:
             "hub", "model.files and model.exclude leave none of the %d files of %s" % (len(sizes), request["id"])
         )
     served = sum(sizes[name] for name in files)
-    container = "sparkcluster-fetch-" + os.path.basename(own.directory)
+    container = "sparkcluster-fetch-" + name
     argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [], container)
     if argv is None:
         why = "neither hf nor an image with huggingface_hub"
@@ -129,22 +107,13 @@ def download(request: Request, own: job.Job) -> dict[str, Any]:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
     root = os.path.join(hf_home, hub_folder(request["id"]))
     before, total = _paths(root), min(served, 1 << 50)
-
-    def check() -> None:
-        own.check(_ADOPTED_S, held=True)
-
-    def tell(done: int) -> None:
-        check()
-        own.say(bytes=done, total=total)
-
-    own.say(bytes=_size(folder), total=total)
     with _alone(container if argv[0] == "docker" else None):
-        done, code, text = follow(argv, environment, tell, lambda: _size(folder))
+        done, code, text = follow(argv, environment, lambda done: say({"bytes": done, "total": total}), folder)
     if code:
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, reason(text))
     if "epoch" in request:
-        _verify(request, root, before, check)
+        _verify(request, root, before)
     left_out = min(sum(sizes.values()) - served, 1 << 50)
     return {"bytes": done, "left_out_bytes": left_out, "whole": not sizes}
 
@@ -260,33 +229,30 @@ def reach_hub(environment: dict[str, str]) -> None:
 
 
 def follow(
-    argv: list[str], environment: dict[str, str], tell: Callable[[int], None], size: Callable[[], int]
+    argv: list[str], environment: dict[str, str], tell: Callable[[int], None], folder: str
 ) -> tuple[int, int, str]:
-    """Run ``argv`` and ``tell`` its ``size()`` each second; that at the end, its exit code, the end of its output.
+    """Run ``argv`` and ``tell`` the size of ``folder`` each second; that at the end, its exit code, its last output.
 
     Raises:
-        Failed: neither output nor ``size()`` changed for ``_SILENT_S``.
+        Failed: neither output nor size changed for ``_SILENT_S``.
     """
-    tail = b""
-    changed = told = time.monotonic()
-    done = size()
+    tail, done, changed, told = b"", _size(folder), time.monotonic(), time.monotonic()
+    tell(done)
     with programs.started(argv, env=environment) as process:
         for chunk in programs.chunks(process, 1):
             tail = (tail + chunk)[-(1 << 16) :]
-            total = size()
-            now = time.monotonic()
-            if chunk or total != done:
+            now, before, done = time.monotonic(), done, _size(folder)
+            if chunk or done != before:
                 changed = now
-            done = total
             if now - told >= 1:
                 told = now
                 tell(done)
             if now - changed > _SILENT_S:
                 raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
-    return size(), process.returncode, tail.decode("utf-8", "replace")
+    return _size(folder), process.returncode, tail.decode("utf-8", "replace")
 
 
-def _verify(request: Request, root: str, before: set[str], check: wire.Check) -> None:
+def _verify(request: Request, root: str, before: set[str]) -> None:
     """Hash what was downloaded and record it: the hub's client compares sizes only.
 
     Raises:
@@ -302,11 +268,10 @@ def _verify(request: Request, root: str, before: set[str], check: wire.Check) ->
     record.own(before)
     made = None if any(path.startswith("snapshots/%s/" % revision) for path in before) else revision
 
-    def check_and_save() -> None:
+    def save() -> None:
         record.save(request["cluster"], made, soon=True)  # this process may be killed
-        check()
 
-    files = listing(root, revision, request.get("choice"), record, reads="unknown", check=check_and_save)
+    files = listing(root, revision, request.get("choice"), record, reads="unknown", check=save)
     record.save(request["cluster"], made)
     for each in files:
         if each.is_misnamed:

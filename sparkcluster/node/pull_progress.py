@@ -31,13 +31,11 @@ class Progress:
 
     Attributes:
         moved_at: when a byte came last, a layer changed its state, or the engine said that it still unpacks.
-        restarted: layers that began again from their first byte.
         status: the last line about the image, with which a successful pull ends.
     """
 
     def __init__(self, now: float) -> None:
         self.moved_at = now
-        self.restarted = 0
         self.status = ""
         self._layers: dict[str, _Layer] = {}
         self._history: collections.deque[tuple[float, int]] = collections.deque([(now, 0)])
@@ -67,8 +65,7 @@ class Progress:
         if layer.total is not None and 0 < total < layer.total:
             layer.base += layer.total - total
         elif current < layer.current:
-            layer.base = 0
-            self.restarted += 1
+            layer.base = 0  # it begins again from its first byte
         layer.current, layer.total, layer.loaded = current, total if total > 0 else layer.total, False
 
     @property
@@ -114,10 +111,9 @@ class Progress:
             "remaining_s": None if remaining is None else round(remaining),
         }
 
-    def stalled(self, now: float, disk_changed_at: float) -> str | None:
-        """Why the pull is given up; None while bytes come or, as it unpacks, free disk space changes."""
-        if self.phase != "unpack":
-            silent_s, limit_s, what = now - self.moved_at, STALL_S, "no byte came"
-        else:
-            silent_s, limit_s, what = now - max(self.moved_at, disk_changed_at), UNPACK_STALL_S, "nothing was unpacked"
-        return "%s for %.0f s" % (what, limit_s) if silent_s > limit_s else None
+    def stalled(self, now: float) -> str | None:
+        """Why the pull is given up; None while it moves."""
+        unpacks = self.phase == "unpack"
+        limit_s = UNPACK_STALL_S if unpacks else STALL_S
+        what = "nothing was unpacked" if unpacks else "no byte came"
+        return "%s for %.0f s" % (what, limit_s) if now - self.moved_at > limit_s else None

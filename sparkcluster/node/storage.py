@@ -276,8 +276,7 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
     folders = [state_dir + "/downloads", state_dir + "/pulls", common.cluster_dir(state_dir, cluster) + "/staging"]
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
     for job in jobs if found else ():
-        leases = common.read_json(machine.at(job + "/job.json"), {"leases": dict}).get("leases", ())
-        ours = any(name.partition(" ")[0] == cluster for name in leases)
+        ours = common.read_json(machine.at(job + "/state.json")).get("cluster") == cluster
         if found and ours and common.is_locked(machine.at(job + "/lock")):
             found["at_work"] = True
     return found

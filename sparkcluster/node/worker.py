@@ -75,8 +75,11 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     def check() -> None:
         common.not_taken(**lease)
 
-    what = request.get("files_sha256")
-    return job.run(directory, lease, lambda own: Worker(request, own).run(), check, lines, what=what, report=report)
+    def action(own: job.Job) -> Document:
+        return Worker(request, own).run()
+
+    what, order = request.get("files_sha256"), {"lease": lease}
+    return job.run(directory, request["cluster"], action, check, what=what, order=order, lines=lines, report=report)
 
 
 class Worker:
@@ -95,6 +98,7 @@ class Worker:
         self.busy = time.monotonic()
         self.news = threading.Event()
         self.looks_at_lease = threading.get_ident()
+        self.taken_at: float | None = None
 
     def run(self) -> Document:
         """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
@@ -149,11 +153,17 @@ class Worker:
 
     def _lease(self) -> None:
         """Stand still while another operator has the lease; Refused if he does not come to this job in time."""
-        if self.job.taken() is None:
-            self.gate.open.set()
-        else:
+        now = time.monotonic()
+        try:
+            common.not_taken(**self.job.order()["lease"])
+        except common.Refused:
             self.gate.open.clear()
-        self.job.check(_ADOPTED_S)
+            self.taken_at = self.taken_at or now
+            if now - self.taken_at > _ADOPTED_S:
+                raise
+        else:
+            self.gate.open.set()
+            self.taken_at = None
 
     def _stand_still(self) -> None:
         """Before anything is changed. This thread alone looks at the lease: where it waits itself, it goes on looking.
@@ -279,7 +289,7 @@ class Worker:
         found = self.store.hashes()
         if found:
             self.said["sha256"] = {str(number): sha256 for number, sha256 in found.items()}
-        self.job.say(**self.said)
+        self.job.say(self.said)
 
 
 def peak_bytes() -> int:

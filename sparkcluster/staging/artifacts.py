@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
@@ -39,8 +38,7 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
     asks, and to no other that the node may be configured for.
     """
     if what == "image":
-        docker = read(facts.docker)
-        return {"reference": spec.image, "images_dir": docker.images_dir if docker is not None else "/"}
+        return {"reference": spec.image}
     return {
         "id": spec.playbook.model.id,
         "revision": spec.playbook.model.revision,

@@ -72,7 +72,8 @@ def sums(lab, names=None):
 
 def state(spark):
     """What the worker on ``spark`` says of itself."""
-    return json.loads(spark.run(["sh", "-c", f"cat {STAGING}/*/staging/*/state.json"]).stdout)
+    found = json.loads(spark.run(["sh", "-c", f"cat {STAGING}/*/staging/*/state.json"]).stdout)
+    return {"pid": found["pid"], **found["said"]}
 
 
 def worker(spark):

@@ -28,7 +28,7 @@ def downloaded(tmp_path, contents):
 
 def verified(tmp_path, root, before=(), choice=None):
     request = {"revision": "main", "choice": choice, "state_dir": str(tmp_path / "state"), "cluster": "atlas"}
-    fetch._verify(request, str(root), set(before), lambda: None)
+    fetch._verify(request, str(root), set(before))
 
 
 def test_what_was_downloaded_is_hashed_and_recorded_as_staged(tmp_path):

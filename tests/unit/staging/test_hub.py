@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.hosts import program
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
 from sparkcluster.staging.artifacts import download_request
@@ -93,13 +92,6 @@ def world(node, lease, spark, cluster, tmp_path, hub, monkeypatch):
     return World(node("a"), lease, spark, cluster, tmp_path / "tools")
 
 
-@pytest.fixture
-def quickly(set_source):
-    """Downloads that end at once when the lease is taken."""
-    real = program.source.__wrapped__
-    set_source(lambda module, engine: real(module, engine).replace("_ADOPTED_S = 180.0", "_ADOPTED_S = 0.0"))
-
-
 def test_a_gated_model_is_denied_and_comes_with_the_token(world, hub):
     denied = world.fetch(model="org/gated")
     assert isinstance(denied, Failure)
@@ -148,17 +140,6 @@ def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(wor
     assert sorted(hub.served) == [(TINY, name) for name in sorted(FILES)], "each file was asked for once"
 
 
-def test_a_download_ends_when_another_operator_takes_the_lease_and_does_not_want_it(world, hub, quickly):
-    hub.rate_bytes_s = 4_000_000
-    with world.begin() as running:
-        eventually(lambda: hub.sent_bytes > 1_500_000)
-        assert world.clients()
-        world.lease.record(granted=False)
-        assert "refused" in json.loads([*running.lines(60)][-1])
-    eventually(lambda: not common.is_locked(str(world.job() / "lock")))
-    assert world.clients() == []
-
-
 def test_ctrl_c_ends_the_download_on_the_node(world, hub):
     hub.rate_bytes_s = 4_000_000
 
@@ -169,7 +150,7 @@ def test_ctrl_c_ends_the_download_on_the_node(world, hub):
     with pytest.raises(KeyboardInterrupt):
         fetch(world.step, world.host, world.request(), interrupt)
     eventually(lambda: not world.clients() and not common.is_locked(str(world.job() / "lock")))
-    assert common.read_json(str(world.job() / "end.json")) == {"refused": "it was cancelled"}
+    assert common.read_json(str(world.job() / "state.json"))["end"]["kind"] == "cancelled"
 
 
 def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_nothing(world, hub):

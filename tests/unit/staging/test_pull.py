@@ -32,7 +32,7 @@ def with_changes(set_source):
     def change(changes: dict[str, str]) -> None:
         def source(module: str, engine: str) -> str:
             text = real(module, engine)
-            for old, new in {"_PAUSE_S = 0.5": "_PAUSE_S = 0.05", **changes}.items():
+            for old, new in {"PAUSE_S = 0.5": "PAUSE_S = 0.05", **changes}.items():
                 text = text.replace(old, new)
             return text
 
@@ -46,7 +46,7 @@ class Pull:
 
     def __init__(self, host, lease) -> None:
         self.host, self.engine = host, host.engine
-        self.request = {"reference": "vllm:v1", "images_dir": str(host.home)}
+        self.request = {"reference": "vllm:v1"}
         self.lease = lease
         self.step = Step("stage image", lambda _: lease.document(), lambda: False, patience_s=1)
         self.reports: list[Pulling] = []
