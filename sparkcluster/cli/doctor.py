@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show what is wrong with the cluster; exit 1 unless it serves without errors."""
     from sparkcluster import output_file
-    from sparkcluster.inspect import bundle, first_hour
+    from sparkcluster.inspect import bundle
     from sparkcluster.inspect.doctor import doctor
 
     if args.bundle:
@@ -32,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
         if args.bundle:
-            bundle.write(
-                args.bundle, found, first_hour.gather(fleet, spec, found.view.facts, None, report, changes=False)
-            )
+            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, changes=False))
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if not emitted(args, found.as_json() | {"next": hints.command_line(found.next)}):
         show(found, verbose=args.verbose)

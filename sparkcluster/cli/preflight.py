@@ -46,10 +46,9 @@ def run(args: argparse.Namespace) -> int:
         options = Options(deep=args.deep, hashes=args.hash, ignore=tuple(args.ignore))
         found = preflight(fleet, spec, options, report, probes)
         if args.bundle:
-            from sparkcluster.inspect import bundle, first_hour
+            from sparkcluster.inspect import bundle
 
-            gathered = first_hour.gather(fleet, spec, found.view.facts, found.view.topology, report, changes=True)
-            bundle.write(args.bundle, found, gathered)
+            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, changes=True))
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     from sparkcluster.spec import consent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import json
 import os
@@ -11,19 +12,32 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import sparkcluster
 from sparkcluster import output_file
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.collect import collect_facts
+from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call
+from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import Diagnosis
 from sparkcluster.inspect.preflight import Preflight
+from sparkcluster.plan.docker_run import limits
 from sparkcluster.printable import LINES, clean, one_line
-from sparkcluster.runtime import observed, secrets
-from sparkcluster.spec import Spec
+from sparkcluster.report import Report, count
+from sparkcluster.runtime import Changer, observed, secrets
+from sparkcluster.runtime.lease import Lease
+from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.secret_patterns import names_secret, without_secrets
+from sparkcluster.staging.copy_request import Settings
+from sparkcluster.staging.run import stage
+from sparkcluster.topology.model import Topology
 
 REMOVED = "(removed)"
 
@@ -121,8 +135,89 @@ def _forms(value: str) -> Iterator[str]:
             yield _BETWEEN.join(letters)
 
 
+# What only real machines can tell (docs/first-hour.md): of the facts, and by the node program ``first_hour``.
+_KNOWN = {"docker", "memory", "hcas", "image"}
+_SIZE_BYTES = 1 << 20
+_NODE_LIMIT_S = 180
+_REFERENCE = "sparkcluster-first-hour:latest"
+
+
+def gather(fleet: Fleet, view: View, report: Report, *, changes: bool) -> dict[str, Any]:
+    """The document ``first-hour.json``, of the nodes that answered; what was not gathered is there with the reason.
+
+    ``changes``: whether containers of the image are started, and a small image is copied between the first two nodes,
+    under the lease, and removed.
+    """
+    facts = view.facts
+    if changes:
+        consent.require(view.spec)
+    report.step("bundle", count(len(facts), "Spark"))
+
+    def look(host: Host) -> dict[str, Any]:
+        node = facts[host.name]
+        request: dict[str, Any] = {"do": "look", "hf_home": node.hf_home, "containers": {}}
+        image = node.image
+        if changes and isinstance(image, Image) and isinstance(image.inside, EngineFacts):
+            # as Docker starts one, and with a rank's options
+            rank = [*limits(), *(["--device", "/dev/infiniband"] if node.infiniband_devices else [])]
+            request |= {"containers": {"plain": [], "rank": rank}, "image_id": image.id, "python": image.inside.python}
+        return call(host, "first_hour", request, answer=dict[str, Any], timeout_s=_NODE_LIMIT_S)
+
+    nodes = {}
+    for name, seen in fleet.each(look, facts).items():
+        known = facts[name].model_dump(mode="json", include=_KNOWN, exclude={"image": {"inside": {"flags"}}})
+        nodes[name] = known | ({"unread": seen.message} if isinstance(seen, SparkclusterError) else seen)
+    copies = _copies(fleet, view, report) if changes else "only preflight copies one"
+    return {"nodes": nodes, "image_copies": copies}
+
+
+def _copies(fleet: Fleet, view: View, report: Report) -> list[dict[str, Any]] | str:
+    """A small image copied between the first two nodes, each way, as ``stage`` copies; or why not."""
+    spec, topology = view.spec, view.topology
+    names = [name for name in topology.members if name in view.facts][:2] if topology is not None else []
+    if topology is None or len(names) < 2:
+        return "there are no two nodes"
+    if spec.inventory.runtime.kind != "docker":
+        return "runtime process has no images"
+    small = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"image": _REFERENCE}))
+    inventory = spec.inventory
+    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure", kind="staging")
+    try:
+        with lease.acquire(names):
+            return [_copy(lease.changer, small, topology, pair, report) for pair in (names, names[::-1])]
+    except SparkclusterError as error:
+        return error.message
+
+
+def _copy(changer: Changer, small: Spec, topology: Topology, pair: Sequence[str], report: Report) -> dict[str, Any]:
+    source, target = pair
+    result: dict[str, Any] = {"from": source, "to": target, "bytes": _SIZE_BYTES}
+
+    def do(node: str, what: str) -> None:
+        request = {**changer.lease(node), "do": what, "reference": _REFERENCE, "size_bytes": _SIZE_BYTES}
+        answer = call(changer.fleet[node], "first_hour", request, answer=dict[str, Any], timeout_s=_NODE_LIMIT_S)
+        if answer.get("done") is None:
+            raise SparkclusterError(f"{what} on {node}: {answer.get('failed') or answer.get('refused')}", node=node)
+
+    report.progress(target, f"copying an image of 1 MiB from {source}")
+    try:
+        do(source, "make")
+        found = collect_facts(changer.fleet, small, pair)
+        # loaded and removed, and never run
+        copied = stage(changer, found.facts, topology, small, what=["image"], settings=Settings(yes=True)).copied
+        result["seconds"] = [round(each.seconds, 2) for each in copied]
+    except SparkclusterError as error:
+        result["failed"] = error.message
+    for name in pair:
+        try:
+            do(name, "remove")
+        except SparkclusterError as error:
+            result["left"] = error.message
+    return result
+
+
 def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:
-    """Write the bundle: readable by its owner alone, and whole or not at all; ``first_hour`` as it was gathered.
+    """Write the bundle: readable by its owner alone, and whole or not at all; ``first_hour`` as ``gather`` returned it.
 
     Raises:
         UsageError: it could not be written after all.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sparkcluster.errors import LaunchError, SparkclusterError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect import bundle, first_hour
+from sparkcluster.inspect import bundle
 from sparkcluster.inspect.doctor import doctor
 from sparkcluster.report import Report
 from sparkcluster.runtime import failed_logs
@@ -36,7 +36,7 @@ def _bundle(fleet: Fleet, spec: Spec, report: Report) -> Path | None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = doctor(fleet, spec, DOCTOR_S, report)
-        bundle.write(path, found, first_hour.gather(fleet, spec, found.view.facts, None, report, changes=False))
+        bundle.write(path, found, bundle.gather(fleet, found.view, report, changes=False))
     except (SparkclusterError, OSError) as error:
         report.note(f"no bundle was written: {error}")
         return None

@@ -109,7 +109,7 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
     assert {"preflight.json", "findings.txt", "spec/inventory.json", "facts/spark-1.json"} <= set(files)
 
     for document in (idle, last):
-        stores = {name: node["image_store"]["containerd_store"] for name, node in document["nodes"].items()}
+        stores = {name: node["docker"]["containerd_store"] for name, node in document["nodes"].items()}
         assert stores == {"spark-1": False, "spark-2": True}
         for copy in document["image_copies"]:
             assert not {"failed", "left"} & set(copy), copy
@@ -117,7 +117,9 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
             assert node["memory"]["free_bytes"] > 0
             assert node["cache"][0]["path"].endswith("huggingface")
             assert node["hub"].startswith("no: ")
-            assert any(gid["value"].startswith("0000:0000:0000:0000:0000:ffff") for gid in node["gids"])
+            assert any(
+                gid["value"].startswith("0000:0000:0000:0000:0000:ffff") for hca in node["hcas"] for gid in hca["gids"]
+            )
     for node in last["nodes"].values():
         assert node["image"]["entrypoint"]
         # The others stay below the hard limits of the machine that the lab runs on.

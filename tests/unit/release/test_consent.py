@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect import first_hour, preflight
+from sparkcluster.inspect import bundle, preflight
+from sparkcluster.inspect.cluster import View
 from sparkcluster.release import stage, up
 from sparkcluster.release.restore import restore
 from sparkcluster.release.rollback_target import Kept
@@ -19,7 +21,9 @@ RUN = {
     "up": lambda fleet, spec: up.up(fleet, spec, up.Options(), Report()),
     "stage": lambda fleet, spec: stage.stage(fleet, spec, stage.Options(), Report()),
     "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, preflight.Options(deep=True), Report()),
-    "preflight --bundle": lambda fleet, spec: first_hour.gather(fleet, spec, {}, None, Report(), changes=True),
+    "preflight --bundle": lambda fleet, spec: bundle.gather(
+        fleet, View(spec, Collected({}, {}), {}), Report(), changes=True
+    ),
 }
 
 
