@@ -14,8 +14,8 @@ from sparkcluster import output_file
 from sparkcluster.errors import AuthFailed, HostError, HostListedTwice, SparkclusterError, UsageError
 from sparkcluster.facts.base import Fact, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.facts.machine import doubles
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.network import doubles
 from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.facts.probe import Answer, begin
 from sparkcluster.findings import Finding

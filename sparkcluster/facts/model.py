@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Sha256, Time, Unread, Version, read
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Time, Unread, Version, read
 from sparkcluster.facts.docker import Docker, EngineFacts, Image, Layers, OtherContainer, Rank
+from sparkcluster.facts.machine import Machine
 from sparkcluster.facts.network import Hca, Interface, Listener
 from sparkcluster.facts.release_record import PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument
 from sparkcluster.facts.weights import Weights
@@ -19,22 +20,6 @@ class PythonFacts(Fact):
 
     executable: str
     version: Version
-
-
-class OsRelease(Fact):
-    """``/etc/os-release``."""
-
-    id: str
-    version: Version
-
-
-class Dgx(Fact):
-    """``/etc/dgx-release`` without the serial number."""
-
-    name: str
-    platform: str | None = None
-    ota_version: Version | None = None
-    swbuild_version: Version | None = None
 
 
 class Gpu(Fact):
@@ -141,12 +126,10 @@ class EnabledFact(Fact):
         return None if self.stopped or self.waits is None else f"it waits: {self.waits}"
 
 
-class Facts(Fact):
+class Facts(Machine):
     """Everything that the probe read of one node in one round trip.
 
     Attributes:
-        machine: SHA-256 of /etc/machine-id; None where it could not be read.
-        reached_at: the node's address of the SSH connection; None without SSH.
         clock_offset_s: how far the node's clock is ahead of the controller's; set by the controller.
         clock_error_s: error of that offset (half the round trip); likewise.
         names: IPv4 addresses that the inventory's host names resolve to on this node; empty for an unknown name (such
@@ -168,23 +151,13 @@ class Facts(Fact):
         rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
     """
 
-    hostname: str
-    user: str
-    uid: int
-    groups: Few[str]
-    home: Path
     python: PythonFacts
-    architecture: str
-    kernel: str
     clock_s: Time
-    os: OsRelease | Unread
-    dgx: Dgx | Unread
     driver: Version | Unread
     gpus: Few[Gpu] | Unread
     memory: Memory | Unread
     disks: Few[Disk] | Unread
     docker: Docker | Unread
-    interfaces: Few[Interface] | Unread
     hcas: Few[Hca] | Unread
     infiniband_devices: bool
     listeners: tuple[Listener, ...] | Unread
@@ -195,11 +168,9 @@ class Facts(Fact):
     weights: Weights | Unread | None
     containers: Few[OtherContainer] = ()
     companions: dict[str, Weights] | Unread = Field(default_factory=dict)
-    machine: Sha256 | None = None
     rays: Few[str] = ()
     vocabularies: Few[str] = ()
     files: Few[str] = ()
-    reached_at: str | None = None
     clock_offset_s: float | None = None
     clock_error_s: float | None = None
     names: dict[str, Few[str] | Unread] = Field(default_factory=dict)
@@ -211,7 +182,6 @@ class Facts(Fact):
     kernel_log: Few[str] | Unread | None = None
     boot_before: Few[str] | Unread | None = None
     state_dir: Path
-    hf_home: Path
     release: ReleaseFact | Unread | None
     switch: SwitchDocument | Unread | None = None
     enabled: EnabledFact | Unread | None = None
@@ -233,5 +203,5 @@ class Facts(Fact):
         return next((hca for hca in read(self.hcas) or () if hca.name == name), None)
 
     def hca_of(self, interface: str) -> Hca | None:
-        """The HCA whose network device is ``interface``."""
-        return next((hca for hca in read(self.hcas) or () if hca.netdev == interface), None)
+        """The HCA that sends for ``interface``: its network device, or one on top of that with GIDs, such as a VLAN."""
+        return next((hca for hca in read(self.hcas) or () if interface in hca.netdevs), None)

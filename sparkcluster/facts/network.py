@@ -1,17 +1,15 @@
-"""What a node reports of its network: interfaces, HCAs, GIDs, listening sockets; which names are one machine."""
+"""What a node reports of its network: interfaces, HCAs, GIDs, listening sockets."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping
-from typing import Annotated, Protocol
+from collections.abc import Callable
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from sparkcluster.facts.base import Fact, Few, Port, Unread, Version, read
-from sparkcluster.node.shared import VIRTUAL_INTERFACES
+from sparkcluster.facts.base import Fact, Few, Port, Version
 
 _MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)  # of one interface, not of a group
 _NO_MAC = "00:00:00:00:00:00"
@@ -98,6 +96,11 @@ class Hca(Fact):
     gids: Few[Gid] = ()
 
     @property
+    def netdevs(self) -> set[str | None]:
+        """Interfaces that it sends for: the kernel keeps GIDs of VLANs beside those of the port (roce_gid_mgmt.c)."""
+        return {self.netdev, *(gid.netdev for gid in self.gids)}
+
+    @property
     def active(self) -> bool:
         """Whether its port can carry traffic; DOWN with LINK_UP is not active."""
         return self.state == "ACTIVE"
@@ -115,50 +118,6 @@ class Listener(Fact):
     process: str | None = None
 
 
-class Identified(Protocol):
-    """What a machine reports of itself: SHA-256 of its /etc/machine-id, None where unknown, and its interfaces."""
-
-    @property
-    def machine(self) -> str | None:
-        """SHA-256 of /etc/machine-id."""
-
-    @property
-    def interfaces(self) -> tuple[Interface, ...] | Unread:
-        """Its interfaces, with their hardware addresses."""
-
-
 def is_own(mac: str) -> bool:
     """Whether this is the hardware address of one interface, not of a group nor of none."""
     return _MAC.fullmatch(mac) is not None and mac != _NO_MAC
-
-
-def same_machine(one: Identified, other: Identified) -> bool:
-    """Whether two reports are of one machine.
-
-    Machines that were installed from one image may share a machine ID, and their bridges a hardware address.
-    """
-    if one.machine is None or one.machine != other.machine:
-        return False
-    first, second = _macs(one), _macs(other)
-    return bool(first & second) or not (first and second)
-
-
-def doubles(reports: Mapping[str, Identified]) -> dict[str, str]:
-    """Names whose machine has another name before, each with that, in the order of ``reports``."""
-    by_machine: dict[str | None, list[str]] = defaultdict(list)
-    found = {}
-    for name, report in reports.items():
-        first = next((each for each in by_machine[report.machine] if same_machine(reports[each], report)), None)
-        if first is None:
-            by_machine[report.machine].append(name)
-        else:
-            found[name] = first
-    return found
-
-
-def _macs(report: Identified) -> set[str]:
-    return {
-        each.mac
-        for each in read(report.interfaces) or ()
-        if is_own(each.mac) and not each.name.startswith(VIRTUAL_INTERFACES)
-    }

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Path, Raw, Sha256, Time, Unread
-from sparkcluster.facts.model import Dgx, OsRelease
-from sparkcluster.facts.network import Address, Device, Interface
+from sparkcluster.facts.base import Fact, Few, Raw, Sha256, Time, Unread
+from sparkcluster.facts.machine import Machine
+from sparkcluster.facts.network import Address, Device
 
 Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
 HostKey = Annotated[str, Field(pattern=r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
@@ -77,12 +77,10 @@ class JournalEntry(Fact):
     after: str
 
 
-class Survey(Fact):
+class Survey(Machine):
     """Everything that ``discover`` and ``setup`` read of one machine in one round trip.
 
     Attributes:
-        machine: SHA-256 of /etc/machine-id, which is the same over all addresses of a machine.
-        reached_at: its address of the SSH connection; None without SSH.
         neighbours: who answers on its QSFP ports.
         unaddressed: interfaces of QSFP ports that have a link, but neither an IPv4 nor an IPv6 address.
         host_keys: public host keys.
@@ -99,24 +97,11 @@ class Survey(Fact):
         journal: what ``setup`` changed here and did not undo.
     """
 
-    hostname: str
-    user: str
-    uid: int
-    groups: Few[str]
-    home: Path
-    machine: Sha256 | None
-    architecture: str
-    kernel: str
-    os: OsRelease | Unread
-    dgx: Dgx | Unread
-    reached_at: str | None = None
     sudo: Sudo
     host_keys: Few[HostKey] = ()
-    interfaces: Few[Interface] | Unread
     neighbours: Few[Neighbour] = ()
     unaddressed: Few[Device] = ()
     ranks: Few[str] = ()
-    hf_home: Path
     foreign: int = 0
     docker: str | None = None
     runtimes: Few[str] = ()

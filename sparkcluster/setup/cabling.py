@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.network import doubles, is_own
+from sparkcluster.facts.machine import doubles
+from sparkcluster.facts.network import is_own
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup import troubles
 from sparkcluster.setup.ports import Key, Loose, Port, Segment, Trouble, ports_of

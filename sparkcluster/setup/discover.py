@@ -11,7 +11,8 @@ from typing import Literal
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.network import Interface, same_machine
+from sparkcluster.facts.machine import same_machine
+from sparkcluster.facts.network import Interface
 from sparkcluster.facts.survey import Neighbour, Survey
 from sparkcluster.hosts.connect import Address, behind, connect, store_keys
 from sparkcluster.hosts.fleet import Fleet

@@ -276,3 +276,28 @@ def test_the_endpoint_can_be_typed(spark, cluster, host, listens, endpoint):
     group = topology.build(cluster(TWO, api={"host": host}), two(spark)).groups[0]
 
     assert (group.api_host, group.endpoint) == (listens, endpoint)
+
+
+def test_a_rail_in_a_vlan_has_the_hca_of_its_port(spark, cluster):
+    """The kernel lists GIDs of a VLAN's interface in the table of the port below it."""
+    facts = {}
+    for place, name in enumerate(TWO, 11):
+        node = spark({"enp1s0f1np1": f"10.0.77.{place}/24"})
+        moved = [
+            each.model_copy(update={"name": "enp1s0f1np1.100", "driver": None, "pci": None})
+            for each in node.interfaces
+            if each.name == "enp1s0f1np1"
+        ]
+        gids = {
+            hca.name: [gid.model_copy(update={"netdev": f"{gid.netdev}.100"}) if gid.ipv4 else gid for gid in hca.gids]
+            for hca in node.hcas
+        }
+        hcas = tuple(hca.model_copy(update={"gids": tuple(gids[hca.name])}) for hca in node.hcas)
+        bare = [each.model_copy(update={"addresses": ()}) for each in node.interfaces if each.name == "enp1s0f1np1"]
+        others = [each for each in node.interfaces if each.name != "enp1s0f1np1"]
+        facts[name] = node.model_copy(update={"interfaces": (*others, *bare, *moved), "hcas": hcas})
+    (group,) = topology.build(cluster(TWO), facts).groups
+    for member in group.members:
+        assert [(link.interface, link.hca, link.gid_index) for link in member.links] == [
+            ("enp1s0f1np1.100", "rocep1s0f1", 3)
+        ]
