@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--concurrency N", "concurrent requests of full context (default: 1)", at_least(1), default=1)
     option(parser, "--memory-gb GB", "nominal memory of a node (default: 128)", number(1, 65536), default=128.0)
     option(parser, "--nodes N", "nodes that share the model (default: of the inventory, or the fewest)", at_least(1))
-    option(parser, "-v --verbose", "also show the sources, and what vLLM will log of the KV cache")
+    option(parser, "-v --verbose", "also show the sources, and what the engine will log of the KV cache")
     common_flags(parser, "--set", "--json")
 
 
@@ -122,7 +122,7 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
     enough = f"; {least} is enough for {count(found['concurrency_wanted'], 'request')} at once"
     data(f"{cache['set_by']} {now}{enough if (safe or 0) <= 1 else ''}")
     if verbose:
-        data(f"vLLM will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
+        data(f"the engine will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
 
 
 def _parts(memory: Mapping[str, Any], cache: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparkcluster.cli.common import emitted, option
 from sparkcluster.cli.output import data, message
+from sparkcluster.engines import DEFAULT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     up = commands.add_parser("up", help="start virtual Sparks; the last line is the path of their inventory")
     option(up, "--sparks N", "number of Sparks (default: 2, or as in the spec)", int)
-    option(up, "--engine E", "engine: vllm, stub or none", choices=("vllm", "stub", "none"), default="vllm")
+    option(up, "--engine E", f"engine: {DEFAULT}, stub or none", choices=(DEFAULT, "stub", "none"), default=DEFAULT)
     option(up, "--spec FILE", "description of each Spark, see docs/lab.md", Path)
     option(up, "--bare", "Sparks as they come out of the box, without inventory")
     option(up, "--login HOW", "with --bare: what sshd accepts, key or password", choices=("key", "password"))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from sparkcluster.engines import DEFAULT
 from sparkcluster.printable import as_json, clean
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _JOINED = "\N{NO-BREAK SPACE}"
 _PROGRAMS = (
     "sparkcluster|sudo|docker|ssh|ssh-(?:keygen|keyscan|copy-id)|export|unset|mkdir|ls|cp|mv|rm|cat|chmod|chown|curl|ping|"
     "rsync|ip|nmcli|netplan|systemctl|journalctl|loginctl|timedatectl|nvidia-smi|hf|uv|pip|apt-get|python3?|df|du|echo|"
-    "lspci|getent|findmnt|lsblk|dmesg|ethtool|ibv_devinfo|ibdev2netdev|modprobe|sysctl|readlink|vllm"
+    f"lspci|getent|findmnt|lsblk|dmesg|ethtool|ibv_devinfo|ibdev2netdev|modprobe|sysctl|readlink|{DEFAULT}"
 )
 
 

@@ -1,6 +1,6 @@
 """Commands of other programs, and what to type instead; imported for an unknown command alone.
 
-``verbs.txt`` has them, each line after the command of ours: of docker, kubectl, ray, ollama, vllm, systemctl, kamal.
+``verbs.txt`` has them, each line after the command of ours: of docker, kubectl, ray, ollama, engines, systemctl, kamal.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LATENT = {
     "longcat_flash",
     "pangu_ultra_moe",
 }
-# Those whose tokens are selected (DeepSeek sparse attention): vllm/models/deepseek_v32 serves all of them.
+# Those whose tokens are selected (DeepSeek sparse attention): one class of the engine serves all of them.
 SPARSE = {"deepseek_v32", "glm_moe_dsa"}
 INDEXED = "minimax_m3"
 UNKNOWN = {

@@ -1,4 +1,4 @@
-"""How vLLM is started, and one block of one layer of its KV cache: what ``kv.py`` computes with."""
+"""How the engine is started, and one block of one layer of its KV cache: what ``kv.py`` computes with."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from sparkcluster.fit.defaults import Version
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """How vLLM is started, as far as its KV cache is concerned.
+    """How the engine is started, as far as its KV cache is concerned.
 
     Attributes:
-        version: of vLLM.
+        version: of the engine.
         ranks: tensor parallel size.
         stages: pipeline parallel size.
         context: --max-model-len.
         sequences: --max-num-seqs.
         batched_tokens: --max-num-batched-tokens.
-        block_size: --block-size; None for vLLM's own choice.
+        block_size: --block-size; None for the engine's own choice.
         kv_dtype: --kv-cache-dtype.
         dtype: --dtype.
         state_dtype: --mamba-ssm-cache-dtype.
         convolution_dtype: --mamba-cache-dtype.
-        prefix_caching: None for vLLM's default.
+        prefix_caching: None for its default.
         drafted: tokens that speculative decoding proposes at once; 0 without it.
         mtp_drafts: whether the model's own multi-token-prediction layers draft.
         falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
-        largest_graph: --max-cudagraph-capture-size; None for vLLM's own choice.
+        largest_graph: --max-cudagraph-capture-size; None for the engine's own choice.
         profiles_graphs: whether it estimates the memory of CUDA graphs, if its version can.
         loader: --load-format.
     """

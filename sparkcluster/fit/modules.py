@@ -149,7 +149,7 @@ def _latent(name: str, cache: Latent, text: Document, shape: Shape) -> Iterator[
 
 
 def _compressed(name: str, cache: Compressed, text: Document, shape: Shape) -> Iterator[Module]:
-    """DeepSeek V4: vllm/models/deepseek_v4/attention.py and compressor.py."""
+    """DeepSeek V4: see ``kv_packed``."""
     hidden, heads = shape.hidden, shape.heads
     rank, groups = text.number("q_lora_rank", most=1 << 16), text.number("o_groups", most=4096)
     grouped = groups * text.number("o_lora_rank", most=1 << 16)

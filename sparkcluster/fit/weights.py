@@ -1,6 +1,6 @@
 """How many bytes of weights a rank holds: of a checkpoint's tensors, or where those are not known, of its config.
 
-What vLLM 0.32 shards and what every rank keeps whole: ``vllm/model_executor/layers/linear.py``,
+What the engine shards and what every rank keeps whole: ``model_executor/layers/linear.py``,
 ``vocab_parallel_embedding.py`` (vocabulary padded to a multiple of 64) and the models' own ReplicatedLinear.
 """
 

@@ -46,7 +46,7 @@ from sparkcluster.node.programs import chunks, started
 
 ENGINE_S, RAY_S = 20, 5
 """Seconds that the engine's processes of a worker, and then its Ray, get to end; less than the rank's own grace."""
-# As Ray and engines name their processes (``ray::RayWorkerProc``, ``VLLM::Worker_TP1``); Ray's own agents end its node
+# As Ray and engines name their processes (``ray::RayWorkerProc``, ``NAME::Worker_TP1``); Ray's own agents end its node
 # when they end.
 ACTOR = re.compile(rb"\w+::(?!(DashboardAgent|RuntimeEnvAgent)\b)")
 

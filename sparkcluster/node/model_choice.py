@@ -2,7 +2,7 @@
 
 What is downloaded, copied, verified and counted is chosen here. A choice is a document: ``include`` and ``exclude``
 are patterns (``model.files`` and ``model.exclude`` of the playbook), ``format`` is what the engine loads: ``mistral``
-(the consolidated files), ``any``, or None for safetensors, and only without those other weights. By vLLM's
+(the consolidated files), ``any``, or None for safetensors, and only without those other weights. By its
 ``model_executor/model_loader/default_loader.py``; it ignores ``original/`` as well (``LoadConfig.ignore_patterns``).
 """
 

@@ -27,7 +27,7 @@ _CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquant
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _MOST_OTHERS = 4  # other commits of a model that are examined
 _MOST_MARKS = 1000
-# vLLM reads params.json where Mistral's own format has no config.json
+# The engine reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 

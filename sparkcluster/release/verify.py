@@ -102,7 +102,7 @@ def verify_group(
 
     def expect(reply: Reply) -> str | None:
         if not reply.content.strip():
-            # deepseek_r1 takes the whole answer of Qwen3 for reasoning where that is off (vllm-project/vllm#17327)
+            # A parser may take the whole answer for reasoning where that is off.
             parser = hints().get("reasoning") if reply.text and reply.finish == "stop" else None
             return parser or f"raise verify.max_tokens in the playbook above {verify.max_tokens}"
         if garbage(reply.content):

@@ -104,7 +104,7 @@ def evict(
 ) -> None:
     """Drop the weights and images of ranks that will start on ``nodes`` from the page cache; report what is free now.
 
-    CUDA on a Spark allocates MemFree, and takes the page cache for used (vllm-project/vllm#48140). Raises nothing.
+    CUDA on a Spark allocates MemFree, and takes the page cache for used (source: check HOST-022). Raises nothing.
     """
     steps: dict[str, list[Step]] = {}
     for name, node in nodes.items():

@@ -22,7 +22,7 @@ from sparkcluster.runtime.change import Step
 
 GRACE_S = 30
 """Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
-leaves shared memory behind, and on a Spark memory of the GPU (github.com/eugr/spark-vllm-docker/issues/257)."""
+leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005)."""
 DRAIN_MOST_S = 600
 """The most seconds that requests in flight get before these, whatever a label says."""
 

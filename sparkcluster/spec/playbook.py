@@ -120,7 +120,7 @@ class Cache(Section):
 # Template variables that turn reasoning on and off: of Qwen, Nemotron, Gemma and GLM; of DeepSeek and Kimi (the models'
 # cards). A model of Mistral's own tokenizer refuses every one (Alishahryar1/free-claude-code#130), so none is guessed.
 SWITCHES = ("enable_thinking", "thinking")
-# What an answer may take where reasoning comes first: 512 at least, 1,024 for tools (https://conselara.dev/tags/vllm/);
+# What an answer may take where reasoning comes first: 512 at least, 1,024 for tools (source: check SM121-085);
 # request.max_tokens of most bundled playbooks is this.
 REASONING_TOKENS = 2048
 
@@ -136,7 +136,7 @@ class Sampling(Section):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The fields of a request that are set, by the names of OpenAI's API as vLLM extends it."""
+        """The fields of a request that are set, by the names of OpenAI's API as engines extend it."""
         fields = {name: getattr(self, name) for name in Sampling.model_fields}
         return {name: value for name, value in fields.items() if value not in (None, {})}
 

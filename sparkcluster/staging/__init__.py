@@ -9,6 +9,6 @@
   ``$SPARKCLUSTER_CACHE``), sent to one node, copied from there to the others over the interconnect, and mounted
   read-only. Only the package ``ray`` is on ``PYTHONPATH``, which comes before the image's own packages; of what Ray
   requires the launcher shows the image what it lacks and nothing else, so that no protobuf of ours shadows the one
-  that its vLLM was built with. Whether Ray is brought is decided from facts alone: with executor ``auto``, what runs
+  that its engine was built with. Whether Ray is brought is decided from facts alone: with executor ``auto``, what runs
   without it stays so, though it could be fetched by now.
 """

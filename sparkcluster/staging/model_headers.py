@@ -161,7 +161,7 @@ def _config(text: bytes, name: str) -> Any:
 
 
 def _quantized(config: Any, beside: Any) -> Any:
-    """A config.json with the quantization that is written beside it, as vLLM reads both (``config/model.py``)."""
+    """A config.json with the quantization that is written beside it, as the engine reads both."""
     if not isinstance(config, dict) or "quantization_config" in config or not isinstance(beside, dict):
         return config
     return {**config, "quantization_config": {"quant_method": "modelopt", **beside}}

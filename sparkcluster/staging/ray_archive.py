@@ -1,15 +1,15 @@
 """The pinned Ray and its dependencies for an image's Python and platform, fetched once and cached as one archive.
 
 Not one directory of packages, since directories in ``PYTHONPATH`` precede the image's packages, and our protobuf or
-click must not shadow the one that the image's vLLM was built with. So ::
+click must not shadow the one that the image's engine was built with. So ::
 
     ray/  ray-2.60.0.dist-info/     alone at the top: this is what PYTHONPATH names
     needs/                          everything else that Ray requires
     needs.json                      {distribution: [names in needs/]}
     bin/ray                         the command, for whatever python3 comes first
 
-The launcher adds to the path only the distributions that the image's Python lacks (an image of vLLM lacks msgpack
-and nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``, which ``scripts/pin`` writes.
+The launcher adds to the path only the distributions that the image's Python lacks (most lack msgpack and
+nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``, which ``scripts/pin`` writes.
 """
 
 from __future__ import annotations

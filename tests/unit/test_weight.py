@@ -26,6 +26,18 @@ def lines_of_code(path: Path) -> int:
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") and at not in dropped for at, line in lines)
 
 
+KNOWS_VLLM = ("engines/", "importer/", "lab/")
+MODULES_ABOUT_VLLM = 17
+
+
+def test_few_modules_outside_its_directory_know_vllm() -> None:
+    """What is vLLM's belongs behind ``engines/base.py``; elsewhere it is the engine."""
+    sources = [path for path in (PROJECT / "sparkcluster").rglob("*.py") if "vllm" in path.read_text().lower()]
+    names = [str(path.relative_to(PROJECT / "sparkcluster")) for path in sources]
+    found = sorted(name for name in names if not name.startswith(KNOWS_VLLM))
+    assert len(found) <= MODULES_ABOUT_VLLM, found
+
+
 def test_rooms_keep_to_what_they_may_weigh() -> None:
     """Over it: a simpler room, not a larger number."""
     rows = re.findall(

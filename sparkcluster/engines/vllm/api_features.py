@@ -50,7 +50,7 @@ def _tool_remedy(parser: str | None, usual: str | None, *, complete: bool) -> st
 
 
 def _reasoning_remedy(parser: str | None, usual: str | None) -> str:
-    if parser:
+    if parser:  # deepseek_r1 takes the whole answer of Qwen3 for reasoning where that is off (vllm-project/vllm#17327)
         instead = f", usually {usual} for this model" if usual and usual != parser else ""
         return f"{REASONING} is {parser}: it has to fit the model{instead} ({_DOCS}, Reasoning Outputs)"
     return f"write in args of the playbook: {REASONING}: {usual or f'NAME ({_DOCS}, Reasoning Outputs)'}"

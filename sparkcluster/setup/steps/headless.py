@@ -18,7 +18,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 STEP = Step(
     "headless",
     "no desktop after the next boot",
-    "2 to 3 GB more memory are free (a published guide to vLLM on DGX Spark: Disable GUI for headless servers)",
+    "2 to 3 GB more memory are free (a published guide to DGX Spark: Disable GUI for headless servers)",
     look,
     option=True,
 )

@@ -23,6 +23,6 @@ STEP = Step(
     "sysctl",
     _TITLE,
     "Memory of the GPU is system memory: swap late, and write dirty pages early "
-    "(a published guide to vLLM on DGX Spark: System tuning)",
+    "(a published guide to DGX Spark: System tuning)",
     look,
 )

@@ -48,7 +48,7 @@ act configure_runtime || return 1
 say done
 }
 
-# Memory of the GPU is system memory: swap late, and write dirty pages early (a published guide to vLLM on DGX Spark: System tuning)
+# Memory of the GPU is system memory: swap late, and write dirty pages early (a published guide to DGX Spark: System tuning)
 step_sysctl() {
 step=sysctl
 say 'vm.swappiness=1, vm.dirty_bytes=268435456'
@@ -95,7 +95,7 @@ act change ntp clock yes || return 1
 say done
 }
 
-# 2 to 3 GB more memory are free (a published guide to vLLM on DGX Spark: Disable GUI for headless servers)
+# 2 to 3 GB more memory are free (a published guide to DGX Spark: Disable GUI for headless servers)
 step_headless() {
 step=headless
 say 'no desktop after the next boot'

@@ -48,7 +48,7 @@ say 'undo: NVIDIA'"'"'s runtime in Docker'
 undo_step
 }
 
-# Memory of the GPU is system memory: swap late, and write dirty pages early (a published guide to vLLM on DGX Spark: System tuning)
+# Memory of the GPU is system memory: swap late, and write dirty pages early (a published guide to DGX Spark: System tuning)
 step_sysctl() {
 step=sysctl
 say 'undo: vm.swappiness=1, vm.dirty_bytes=268435456'
@@ -83,7 +83,7 @@ say 'undo: a synchronized clock'
 undo_step
 }
 
-# 2 to 3 GB more memory are free (a published guide to vLLM on DGX Spark: Disable GUI for headless servers)
+# 2 to 3 GB more memory are free (a published guide to DGX Spark: Disable GUI for headless servers)
 step_headless() {
 step=headless
 say 'undo: no desktop after the next boot'
