@@ -18,7 +18,6 @@ Each cluster has a directory below ``state_dir``::
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -129,27 +128,16 @@ def write_atomically(path: str, content: bytes | bytearray, mode: int = 0o600, *
 
 
 def write_on_full_disk(path: str, content: bytes) -> None:
-    """``write_atomically``; where the disk is full, over the old content of a JSON file, which needs no space.
+    """Write a small JSON document over what is there, in the block that the file has: a full disk has no other.
 
     Raises:
-        OSError: the disk is full, and there is no old content, or it has fewer blocks.
+        OSError: the disk is full, and there is no old content.
     """
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        try:
-            file = open(path, "r+b", buffering=0)
-        except OSError:
-            raise error from None
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if not size or len(content) > max(size, BLOCK_BYTES):
-                raise
-            # White space at its end covers what was longer.
-            file.write(content.ljust(size))
-            os.fsync(file.fileno())
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb", buffering=0) as file:
+        file.write(content.ljust(BLOCK_BYTES))
+        file.truncate(BLOCK_BYTES)
+        os.fsync(file.fileno())
 
 
 def read_env_file(path: str) -> dict[str, str]:

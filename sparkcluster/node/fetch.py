@@ -24,7 +24,7 @@ import ssl
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, job, model_choice, programs, wire
@@ -39,7 +39,6 @@ Request = dict[str, Any]
 _TRUE = ("1", "ON", "YES", "TRUE")  # as huggingface_hub reads its variables
 _SILENT_S = 300.0  # a slow hub makes progress within this time
 _LIST_BYTES = 64 << 20
-_FILE_BYTES = 1 << 40
 _ARGUMENTS_BYTES = 100_000  # Linux takes 128 KiB in one
 # A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
 _DENIED = re.compile(
@@ -60,17 +59,15 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     if "epoch" not in request:
         job.end_by_signal()
         common.end_with(stdin, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-        return wire.outcome(lambda: download(request, common.emit, "here"))
+        return wire.outcome(lambda: download(request, common.emit))
     key = json.dumps([request[name] for name in ("id", "revision", "choice", "hf_home", "endpoint")], sort_keys=True)
-    return job.answer(
-        request, stdin, "downloads", key, lambda own: download(request, own.say, os.path.basename(own.directory))
-    )
+    return job.answer(request, stdin, "downloads", key, lambda own: download(request, own.say))
 
 
-def download(request: Request, say: Callable[[dict[str, Any]], None], name: str) -> dict[str, Any]:
+def download(request: Request, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Download what is served of the model into this node's cache, with its ``hf`` or in the serving image.
 
-    ``say`` gets the bytes that are there and those of all files; ``name`` tells its container from others.
+    ``say`` gets the bytes that are there and those of all files.
     """
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1")
@@ -90,32 +87,29 @@ def download(request: Request, say: Callable[[dict[str, Any]], None], name: str)
             "hub", "model.files and model.exclude leave none of the %d files of %s" % (len(sizes), request["id"])
         )
     served = sum(sizes[name] for name in files)
-    container = "sparkcluster-fetch-" + name
-    argv = _downloader(request, hf_home, environment, files if len(files) < len(sizes) else [], container)
-    if argv is None:
-        why = "neither hf nor an image with huggingface_hub"
-        if request.get("token"):
-            why = "no hf (uv tool install huggingface_hub), and the playbook's image gets no token"
-        raise Failed("no downloader", "the node has " + why)
     os.makedirs(hf_home, exist_ok=True)
-    folder = os.path.join(hf_home, hub_folder(request["id"]), "blobs")
-    if not writable_xet(hf_home):  # a container of root's made it; the folder of this repository is the user's
-        environment["HF_XET_CACHE"] = os.path.join(os.path.dirname(folder), ".xet")
-    forget_left(hf_home, os.path.basename(hub_folder(request["id"])))
+    root = os.path.join(hf_home, hub_folder(request["id"]))
+    folder = os.path.join(root, "blobs")
+    # That of the cache may be root's, made by a container, and the client has to write it (huggingface/xet-core#417).
+    environment["HF_XET_CACHE"] = os.path.join(root, ".xet")
+    forget_left(hf_home, os.path.basename(root))
     needed, free = served - _size(folder), shutil.disk_usage(hf_home).free
     if needed > free:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (hf_home, free / 1e9, needed / 1e9))
-    root = os.path.join(hf_home, hub_folder(request["id"]))
-    before, total = _paths(root), min(served, 1 << 50)
-    with _alone(container if argv[0] == "docker" else None):
-        done, code, text = follow(argv, environment, lambda done: say({"bytes": done, "total": total}), folder)
+    before, some = _paths(root), files if len(files) < len(sizes) else []
+
+    def tell(done: int) -> None:
+        say({"bytes": done, "total": served})
+
+    with docker.named("fetch", lambda argv: programs.run(argv, 20)) as container:
+        argv = _downloader(request, hf_home, environment, some, container)
+        done, code, text = follow(argv, environment, tell, folder)
     if code:
         kind = "hub auth" if _DENIED.search(text) else "disk" if "No space left" in text else "hub"
         raise Failed(kind, reason(text))
     if "epoch" in request:
         _verify(request, root, before)
-    left_out = min(sum(sizes.values()) - served, 1 << 50)
-    return {"bytes": done, "left_out_bytes": left_out, "whole": not sizes}
+    return {"bytes": done, "left_out_bytes": sum(sizes.values()) - served, "whole": not sizes}
 
 
 def reason(text: str) -> str:
@@ -139,33 +133,6 @@ def forget_left(hf_home: str, repository: str) -> None:
                 os.unlink(path)
 
 
-@contextlib.contextmanager
-def _alone(container: str | None) -> Iterator[None]:
-    """Remove the container of a job that was killed, and at an error ours: it outlives Docker's client."""
-
-    def remove() -> None:
-        with contextlib.suppress(programs.Failed):
-            programs.run(docker.remove(str(container)), 20)
-
-    try:
-        if container:
-            remove()
-        yield
-    except BaseException:
-        if container:
-            remove()
-        raise
-
-
-def writable_xet(hf_home: str) -> bool:
-    """Whether the hub's client can write its Xet cache, which it does not without (huggingface/xet-core#417)."""
-    xet = os.path.join(hf_home, "xet")
-    if not os.path.lexists(xet):
-        return os.access(hf_home, os.W_OK | os.X_OK)
-    inside = [path for depth in ("*", "*/*") for path in glob.glob(os.path.join(glob.escape(xet), depth))]
-    return all(os.access(each, os.W_OK | os.X_OK) for each in [xet, *filter(os.path.isdir, inside)])
-
-
 def _listed(request: Request, environment: dict[str, str]) -> dict[str, int]:
     """Size of each file of the repository; none where the hub does not say it without a token: then all are taken."""
     endpoint = (environment.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
@@ -175,7 +142,7 @@ def _listed(request: Request, environment: dict[str, str]) -> dict[str, int]:
         context = ssl.create_default_context(cafile=environment.get("REQUESTS_CA_BUNDLE") or None)
         with urllib.request.urlopen(address, timeout=15, context=context) as response:
             found = json.loads(response.read(_LIST_BYTES))["siblings"]
-        sizes = {str(each["rfilename"]): min(max(0, int(each.get("size") or 0)), _FILE_BYTES) for each in found}
+        sizes = {str(each["rfilename"]): int(each.get("size") or 0) for each in found}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, http.client.HTTPException):
         return {}
     # A name that the downloader would take for an option or a pattern comes only with all others.
@@ -184,20 +151,26 @@ def _listed(request: Request, environment: dict[str, str]) -> dict[str, int]:
 
 
 def _downloader(
-    request: Request, hf_home: str, environment: dict[str, str], files: list[str], container: str
-) -> list[str] | None:
-    """Command that downloads ``files`` of the repository, without any the whole of it; None if there is none."""
+    request: Request, hf_home: str, environment: dict[str, str], files: list[str], container: list[str]
+) -> list[str]:
+    """Command that downloads ``files`` of the repository, without any the whole of it; ``container`` names one.
+
+    Raises:
+        Failed: there is none.
+    """
     path = os.pathsep.join([environment.get("PATH", os.defpath), os.path.expanduser("~/.local/bin"), "/usr/local/bin"])
-    for name in ("hf", "huggingface-cli"):
-        found = shutil.which(name, path=path)
-        if found:
-            return [found, "download", request["id"], *files, "--revision", request["revision"]]
+    found = shutil.which("hf", path=path) or shutil.which("huggingface-cli", path=path)
+    if found:
+        return [found, "download", request["id"], *files, "--revision", request["revision"]]
+    if request.get("token"):
+        why = "the node has no hf (uv tool install huggingface_hub), and the playbook's image gets no token"
+        raise Failed("no downloader", why)
     if not request.get("image"):
-        return None
+        raise Failed("no downloader", "the node has neither hf nor an image with huggingface_hub")
     environment["SPARKCLUSTER_ID"] = request["id"]
     environment["SPARKCLUSTER_REVISION"] = request["revision"]
     environment["SPARKCLUSTER_FILES"] = json.dumps(files or None)
-    options = ["--name", container, "--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
+    options = [*container, "--init", "--network", "host", "--user", "%d:%d" % (os.getuid(), os.getgid())]
     options += ["--security-opt", "no-new-privileges"]  # it stays that user
     # It sees this repository and its locks, not the rest of the cache, nor the token beside it.
     cache = os.path.join(hf_home, "hub")

@@ -19,7 +19,7 @@ from sparkcluster.node.programs import Failed, run
 from sparkcluster.node.shared import kept_image, kept_repository, of_newest_images
 
 _NUMBER = re.compile(r"[0-9]{6,10}")
-_FILE = re.compile(r"([0-9]{1,10})\.(json|env)")
+_FILE = re.compile(r"([0-9]{6,10})\.(json|env)")
 _LIST_S, _PRUNE_S = 10, 60
 
 
@@ -71,7 +71,7 @@ def record(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     enabled.recorded(request, step)  # first: a record without it would be taken for whole
     common.write_atomically(_path(directory, number, "json"), json.dumps(step["record"], sort_keys=True).encode())
     for old in numbers(directory, "json")[: -int(step.get("keep", 20))]:
-        _remove(directory, old, "json")
+        os.unlink(_path(directory, old, "json"))
     with contextlib.suppress(Failed, OSError):
         _prune(cluster, directory, int(step.get("keep_images", 3)))
     return {}
@@ -121,14 +121,6 @@ def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -
     return content
 
 
-def _remove(directory: str, number: int, suffix: str) -> None:
-    """Remove the file of a release, however many zeros its name begins with."""
-    for name in os.listdir(directory):
-        match = _FILE.fullmatch(name)
-        if match and (int(match.group(1)), match.group(2)) == (number, suffix):
-            os.unlink(os.path.join(directory, name))
-
-
 def _prune(cluster: str, directory: str, keep_images: int) -> None:
     """Remove tags and secrets of releases that have no record, or an older image than the newest ``keep_images``."""
     try:
@@ -138,7 +130,7 @@ def _prune(cluster: str, directory: str, keep_images: int) -> None:
     kept = of_newest_images({number: tagged.get(number) for number in numbers(directory, "json")}, keep_images)
     for number in numbers(directory, "env"):
         if number not in kept:
-            _remove(directory, number, "env")
+            os.unlink(_path(directory, number, "env"))
     for name in os.listdir(directory):
         if name.startswith(".partial-"):  # secrets, perhaps, of an agent that was killed; no other one is at work
             os.unlink(os.path.join(directory, name))
