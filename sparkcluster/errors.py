@@ -86,9 +86,9 @@ class SparkclusterError(Exception):
 
     def finding(self, code: str, **parts: Any) -> Finding:
         """The error as a finding; ``parts`` are further fields, or replace what the error says."""
-        from sparkcluster.findings import Finding  # noqa: PLC0415 - slow to import, for what fails alone
+        from sparkcluster.findings import Finding, remedies  # noqa: PLC0415 - slow to import, for what fails alone
 
-        told = {"summary": self.message, "node": self.node, "remedy": (self.hint,) if self.hint else ()}
+        told = {"summary": self.message, "node": self.node, "remedies": remedies([self.hint or ""])}
         return Finding(code, **{"severity": "error", **told, **parts})
 
     def as_json(self) -> dict[str, Any]:

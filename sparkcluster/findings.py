@@ -4,17 +4,69 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from sparkcluster.hints import Typed
+from sparkcluster.printable import word
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
-_TYPED_ON_NODE = re.compile(r"(?:sudo|docker|ip|df|du|ls|nvidia-smi|systemctl|journalctl|loginctl|lspci|cat|echo)\s")
 REMEDY_LABELS = ("hint", "then", "or")
 """What is typed first, what is typed next, and what is typed instead of all of that."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remedy:
+    """One step of what fixes a finding.
+
+    Attributes:
+        text: a command or a sentence; ``{name}`` stands for a value that ``remedies`` fills in.
+        kind: a command for a ``node``, one for this machine (``here``), a change of a ``file``, or ``words``.
+        on: where a command for a node is typed, if not on the finding's node.
+        note: what the command does, or when it is needed.
+        instead: whether it is in place of those before it.
+    """
+
+    text: str
+    kind: Literal["node", "here", "file", "words"] = "words"
+    on: str = ""
+    note: str = ""
+    instead: bool = False
+
+    def shown(self, node: str | None = None) -> str:
+        """As one line; a command for a node with its name, by default ``node``."""
+        where = self.on or (node if self.kind == "node" else None)
+        return (f"on {where}: " if where else "") + self.text + (f"   {self.note}" if self.note else "")
+
+    def __str__(self) -> str:
+        return f"or {self.shown()}" if self.instead else self.shown()
+
+
+def on_node(command: str, note: str = "", *, on: str = "", instead: bool = False) -> Remedy:
+    """A command for the finding's node, or for the nodes that ``on`` names."""
+    return Remedy(command, "node", on, note, instead)
+
+
+def here(command: str, note: str = "", *, instead: bool = False) -> Remedy:
+    """A command for this machine."""
+    return Remedy(command, "here", note=note, instead=instead)
+
+
+def edit(change: str, *, instead: bool = False) -> Remedy:
+    """A change of a file."""
+    return Remedy(change, "file", instead=instead)
+
+
+def remedies(steps: Iterable[Remedy | str], values: Mapping[str, object] | None = None) -> tuple[Remedy, ...]:
+    """``steps``, of which a text is words; with ``values`` in place of their names, each as one word of a shell."""
+
+    def value(name: re.Match[str]) -> str:
+        return word(values[name[1]]) if values and name[1] in values else name[0]
+
+    every = (Remedy(each) if isinstance(each, str) else each for each in steps if each)
+    return tuple(dataclasses.replace(each, text=re.sub(r"\{(\w+)\}", value, each.text)) for each in every)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +80,7 @@ class Finding:
         node: name of the node it is about, or None for the whole cluster.
         seen: what was read, verbatim if possible.
         why: what happens otherwise.
-        remedy: commands or sentences that fix it, in order; one that begins with ``or`` is in place of those before it.
+        remedies: what fixes it, in order.
         file: the user's file it is about, if any.
         line: one-based line in ``file``.
         step: step of ``sparkcluster setup`` that fixes it, if there is one.
@@ -40,7 +92,7 @@ class Finding:
     node: str | None = None
     seen: str = ""
     why: str = ""
-    remedy: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     file: str | None = None
     line: int | None = None
     step: str | None = None
@@ -58,9 +110,14 @@ class Finding:
         return f"{self.code} {self.place or node}{self.summary}"
 
     @property
+    def remedy(self) -> tuple[str, ...]:
+        """Its remedies as text; ``or`` before one that is in place of those before it."""
+        return tuple(map(str, self.remedies))
+
+    @property
     def fixed_by_setup(self) -> bool:
-        """Whether ``setup`` fixes it now; where ranks would have to be stopped first, ``remedy`` has the command."""
-        return self.step is not None and not any(f"--only {self.step}" in remedy for remedy in self.remedy)
+        """Whether ``setup`` fixes it now; where ranks would have to be stopped first, a remedy has the command."""
+        return self.step is not None and not any(f"--only {self.step}" in each.text for each in self.remedies)
 
     def notes(self, typed: Typed) -> Iterator[str]:
         """Lines for a command that continues: the summary, what was seen, and what to type, with this inventory."""
@@ -75,30 +132,21 @@ class Finding:
         A command for the node says so, unless the finding is ``headed`` by the node's name.
         """
         node = None if headed else self.node
-        remedies = ((label, placed(text, node)) for label, text in self._remedies())
-        labelled = [("seen", self.seen), ("why", self.why), *remedies]
-        return ((label, text) for label, text in labelled if text)
-
-    def _remedies(self) -> Iterator[tuple[str, str]]:
-        """Each remedy with its label: that of ``setup`` first, and what is done by hand in place of it."""
+        found = [("seen", self.seen), ("why", self.why)]
         label = "hint"
         if self.fixed_by_setup:
-            yield label, f"sparkcluster setup INVENTORY --only {self.step}"
+            found.append((label, f"sparkcluster setup INVENTORY --only {self.step}"))
             label = "or"
-        for remedy in filter(None, self.remedy):
-            other = re.match("or,? ", remedy)
-            yield ("or", remedy[other.end() :]) if other else (label, remedy)
+        for each in self.remedies:
+            found.append(("or" if each.instead else label, each.shown(node)))
             label = "then"
+        return ((name, text) for name, text in found if text)
 
     def as_json(self) -> dict[str, Any]:
         """The finding in the stable JSON format."""
-        return {**dataclasses.asdict(self), "remedy": list(self.remedy)}
-
-
-def placed(remedy: str, node: str | None) -> str:
-    """``remedy``; where it is a command for ``node``, with its name."""
-    told = "   on " in remedy or any(f" on {word} " in remedy for word in ("the", "that", "both", "every"))
-    return f"on {node}: {remedy}" if node and _TYPED_ON_NODE.match(remedy) and not told else remedy
+        document = dataclasses.asdict(self)
+        del document["remedies"]
+        return {**document, "remedy": list(self.remedy)}
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparkcluster import checks
 from sparkcluster.checks.registry import EXAMPLE
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.findings import SEVERITIES, Finding
+from sparkcluster.findings import SEVERITIES, Finding, edit, remedies
 from sparkcluster.hints import Typed
 from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.assignments import Assignments
@@ -105,8 +105,11 @@ def _unchanged(path: Path) -> Iterator[Finding]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         value, mark, _ = line.partition("# CHANGE")
         if mark and value.strip():
-            summary, remedy = f"still marked CHANGE: {value.strip(' -')}", "write your own value, and delete CHANGE"
-            yield Finding(EXAMPLE, "warning", summary, remedy=(remedy,), file=str(path), line=number)
+            summary, remedy = (
+                f"still marked CHANGE: {value.strip(' -')}",
+                edit("write your own value, and delete CHANGE"),
+            )
+            yield Finding(EXAMPLE, "warning", summary, remedies=(remedy,), file=str(path), line=number)
 
 
 def _playbook(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
@@ -134,7 +137,7 @@ def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[F
         Finding(
             UNUSED, "info", f"no playbook in its directory allows the overlay {name}", seen=f"overlay: {name}",
             why="an overlay is checked together with the playbooks that allow it", file=str(path), line=1,
-            remedy=(f"write overlays: [{name}] in a playbook",),
+            remedies=(edit(f"write overlays: [{name}] in a playbook"),),
         )
     ]  # fmt: skip
 
@@ -173,7 +176,8 @@ def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
 def _with_path(finding: Finding, inventory: Path) -> Finding:
     """``finding`` with the inventory in its remedies, so that they can be pasted."""
     typed = Typed(str(inventory))
-    return dataclasses.replace(finding, remedy=tuple(typed(line) for line in finding.remedy))
+    with_path = (dataclasses.replace(each, text=typed(each.text)) for each in finding.remedies)
+    return dataclasses.replace(finding, remedies=tuple(with_path))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
@@ -187,7 +191,7 @@ def _malformed(problem: Problem) -> Finding:
         severity="error",
         summary=problem.summary,
         seen=f"line {problem.line}, column {problem.column}",
-        remedy=(problem.hint,) if problem.hint else (),
+        remedies=remedies([problem.hint or ""]),
         file=problem.file,
         line=problem.line or None,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sparkcluster.checks.registry import Context, Seen, check, link_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
+from sparkcluster.findings import edit, here, on_node
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec.inventory import OPEN_API
 from sparkcluster.topology.model import Link
@@ -20,7 +21,10 @@ RAY_DASHBOARD_PORT = 8265
     "The API requires a key if others can reach it",
     stage="written",
     severity="warning",
-    remedy="sparkcluster key INVENTORY, or set api.host: 127.0.0.1 in the inventory",
+    remedy=(
+        here("sparkcluster key INVENTORY"),
+        edit("set api.host in the inventory to 127.0.0.1, and use an SSH tunnel", instead=True),
+    ),
 )
 def key(context: Context) -> Iterator[Seen]:
     """Anyone who reaches the port can use the model, read its metrics and fill its queue.
@@ -28,16 +32,8 @@ def key(context: Context) -> Iterator[Seen]:
     It is open unless it listens on loopback, or on the interconnect, which joins the nodes alone.
     """
     api = context.spec.inventory.api
-    if not api.open_without_key:
-        return
-    yield Seen(
-        "the API requires no key, and is open to the network",
-        f"api.host: {api.host}, port {api.port}",
-        (
-            "sparkcluster key INVENTORY",
-            "or set api.host in the inventory to 127.0.0.1, and use an SSH tunnel",
-        ),
-    )
+    if api.open_without_key:
+        yield Seen("the API requires no key, and is open to the network", f"api.host: {api.host}, port {api.port}")
 
 
 @node_check(
@@ -46,7 +42,10 @@ def key(context: Context) -> Iterator[Seen]:
     needs=("listeners",),
     severity="warning",
     source="docs.ray.io, Security: anyone who reaches the dashboard can run code; CVE-2023-48022",
-    remedy="ray stop, or --include-dashboard=false",
+    remedy=(
+        on_node(f"sudo ss -ltnp 'sport = :{RAY_DASHBOARD_PORT}'"),
+        "ray stop, or start it with --include-dashboard=false",
+    ),
 )
 def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Anyone who reaches it can run any command on the node, without a password.
@@ -57,14 +56,8 @@ def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
         # The process is None if it belongs to another user.
         ray = listener.process is None or listener.process.startswith(("ray", "python"))
         if listener.port == RAY_DASHBOARD_PORT and ray and not listener.address.startswith(("127.", "::1")):
-            yield Seen(
-                f"a Ray dashboard on {name} is open to the network",
-                f"{listener.process or 'a process of another user'} on {listener.address}:{listener.port}",
-                (
-                    f"sudo ss -ltnp 'sport = :{listener.port}'",
-                    "ray stop, or start it with --include-dashboard=false",
-                ),
-            )
+            seen = f"{listener.process or 'a process of another user'} on {listener.address}:{listener.port}"
+            yield Seen(f"a Ray dashboard on {name} is open to the network", seen)
             break
 
 
@@ -73,7 +66,10 @@ def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "Rails are cables between the nodes",
     needs=("interfaces",),
     source="practitioners' reports on Gloo over docker0",
-    remedy="list interfaces of the QSFP ports under interconnect, or set it to auto",
+    remedy=(
+        edit("set interconnect: auto in the inventory, or list interfaces of the QSFP ports"),
+        on_node("ip -br addr"),
+    ),
 )
 def cables(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """Ranks wait for each other until Gloo or NCCL times out: `DistStoreError 1/2 clients joined`.
@@ -88,6 +84,5 @@ def cables(context: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"{link.interface} of {name} is {slow or 'not connected to another node'}",
             f"{link.address} in {link.subnet}, from interconnect in the inventory",
-            ("set interconnect: auto in the inventory", "ip -br addr"),
             severity="warning" if slow else "error",
         )

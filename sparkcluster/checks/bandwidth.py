@@ -7,12 +7,14 @@ over TCP 1 to 3 (NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks; owners
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from sparkcluster.checks.attribution import Way, by_common_node
-from sparkcluster.checks.lists import abridged, listed
-from sparkcluster.checks.registry import Context, Seen, bandwidth_check, check
+from sparkcluster.checks.compare import abridged, listed
+from sparkcluster.checks.registry import DEEP, PREFLIGHT, REBOOT, Context, Seen, bandwidth_check, check
 from sparkcluster.facts.measured import Rate, RateKind
+from sparkcluster.findings import here, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology.model import Group
 
@@ -29,149 +31,106 @@ ONE_TWIN_GB_S = (9.0, 14.0)
 RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
 
 SPARK = "NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks"
-REBOOT = ("reboot both nodes with the cable connected: a port that was hot-plugged stays slow", "sudo reboot")
+REBOOT_BOTH = ("reboot both nodes with the cable connected: a port that was hot-plugged stays slow", REBOOT)
+SHOWS_HCAS = here("sparkcluster plan INVENTORY -v", "shows NCCL_IB_HCA and what env of the playbook overrides")
+NCCL_DEBUG = "NCCL_DEBUG: INFO in env of the playbook shows what NCCL chose"
 
 
 @bandwidth_check(
     "NET-050",
-    "Each twin reaches its RDMA bandwidth",
+    "Each twin reaches its RDMA bandwidth, and both twins of a port together",
     source=SPARK,
-    remedy="reboot both nodes with the cable connected",
+    remedy=("reseat the cable at both ends", *REBOOT_BOTH),
 )
 def twin(context: Context) -> Iterator[Seen]:
     """Every token waits for the slowest rail: at 13 Gb/s tensor parallelism is slower than a single node.
 
     About 13 Gb/s per rail with everything else normal means that the port was hot-plugged. Of two nodes it cannot be
-    said which is slow; of more, the node that all slow pairs have in common is named.
+    said which is slow; of more, the node that all slow pairs have in common is named. Where each twin is healthy and
+    both together are not, it is a warning: they may share a subnet.
     """
-    for node, rates in by_node(context, slow_twins(context)).items():
+    slow = slow_twins(context)
+    for node, rates in by_node(context, slow).items():
         least = min(figure(rate) for rate in rates)
         hot_plugged = HOT_PLUG_GBIT_S[0] <= least <= HOT_PLUG_GBIT_S[1]
         yield Seen(
             f"RDMA of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s, "
             f"healthy is 92 to 112" + (": degraded after a hot-plug" if hot_plugged else ""),
             seen(rates),
-            REBOOT if least <= HOT_PLUG_GBIT_S[1] else ("reseat the cable at both ends", *REBOOT),
+            REBOOT_BOTH if least <= HOT_PLUG_GBIT_S[1] else None,
             severity="error" if least < HALF_GBIT_S else "warning",
             node=node,
         )
-
-
-@bandwidth_check(
-    "NET-051",
-    "Both twins of a port together reach their bandwidth",
-    severity="warning",
-    source=SPARK,
-    remedy="give each twin its own subnet and the same MTU, then reboot with the cable connected",
-)
-def both(context: Context) -> Iterator[Seen]:
-    """NCCL uses both at once and reaches no more than they do."""
-    slow = {(rate.nodes, rate.subnet) for rate in slow_twins(context)}
     for rate in rates_of(context, "rdma-both"):
-        if figure(rate) < BOTH_GBIT_S and not any(set(rate.nodes) == set(nodes) for nodes, _ in slow):
+        if figure(rate) < BOTH_GBIT_S and not any(set(rate.nodes) == set(each.nodes) for each in slow):
             yield Seen(
                 f"both twins together reach {figure(rate):g} Gb/s between {listed(rate.nodes)}, healthy is 190 to 198",
                 seen([rate]),
-                ("ip -br addr   on both: each twin needs its own subnet", *REBOOT),
+                (on_node("ip -br addr", "each twin needs its own subnet", on="both"), *REBOOT_BOTH),
+                severity="warning",
             )
 
 
 @bandwidth_check(
     "NET-052",
     "The group's all-gather is as fast as its links",
-    severity="warning",
-    source=SPARK,
-    remedy="reboot all nodes of the group with the cables connected",
+    source=f"{SPARK}; owners' reports of 196 Gb/s by RDMA but 24 by NCCL, and a ping of 1.0 ms instead of 0.28",
+    remedy=(NCCL_DEBUG, *REBOOT_BOTH),
 )
 def collective(context: Context) -> Iterator[Seen]:
     """Every layer ends in a collective, so each token pays for a slow one.
 
-    Measured in the serving image with 256 MiB; the published figures are for 16 GB, so expect somewhat less.
+    Measured in the serving image with 256 MiB; the published figures are for 16 GB, so expect somewhat less. About
+    3 GB/s despite healthy RDMA is an error: the fabric was reconfigured without a reboot, which a round trip of 1 ms
+    for small messages shows as well. 11 to 12 GB/s are those of one twin.
     """
-    for group, rate, bus in gathers(context):
-        if floor(group) > bus > RECONFIGURED_GB_S and not one_twin(group, bus):
-            yield Seen(
-                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s, "
-                f"healthy is at least {floor(group):g}",
-                seen([rate]),
-                ("NCCL_DEBUG: INFO in env of the playbook shows what NCCL chose", *REBOOT),
-            )
-
-
-@bandwidth_check(
-    "NET-053",
-    "NCCL uses RDMA",
-    source="NVIDIA NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers",
-    remedy="check that /dev/infiniband exists and the HCAs are ACTIVE",
-)
-def fallback(context: Context) -> Iterator[Seen]:
-    """Over sockets it reaches 1 to 3 GB/s instead of 22; the answers are correct, only slow."""
+    slow, reported = {name for rate in slow_twins(context) for name in rate.nodes}, bool(slow_twins(context))
     for group, rate in all_gathers(context):
-        if "Socket" in rate.over and any(member.hcas for member in group.members):
-            bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
-            yield Seen(
-                f"NCCL of {_name(context, group)} uses TCP instead of its HCAs: {bus}",
-                seen([rate]),
-                (
-                    "ls /dev/infiniband   on every node; if it is missing, sudo modprobe -a ib_uverbs rdma_ucm",
-                    "sparkcluster plan INVENTORY -v   shows NCCL_IB_HCA and what env of the playbook overrides",
-                ),
-            )
-
-
-@bandwidth_check(
-    "NET-054",
-    "The fabric was not reconfigured without a reboot",
-    source="owners' reports of 196 Gb/s by RDMA but 24 by NCCL, and a ping of 1.0 ms instead of 0.28",
-    remedy="reboot all nodes of the group",
-)
-def reconfigured(context: Context) -> Iterator[Seen]:
-    """RDMA alone looks healthy, but NCCL reaches an eighth of it until the nodes are rebooted.
-
-    Detected by an all-gather of about 3 GB/s despite healthy RDMA, or by a round trip of 1 ms for small messages.
-    """
-    reported = False
-    for group, rate, bus in gathers(context):
+        bus = figure(rate) / 8
+        if "IB" not in rate.over or rate.gbit_s is None or slow & set(rate.nodes) or bus >= floor(group):
+            continue
+        what = f"the all-gather of {context.called(group)} reaches {bus:.1f} GB/s"
         if bus <= RECONFIGURED_GB_S:
             reported = True
             names = listed(member.name for member in group.members)
             yield Seen(
-                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s "
-                "though RDMA is not slow: the fabric was reconfigured without a reboot",
+                f"{what} though RDMA is not slow: the fabric was reconfigured without a reboot",
                 seen([rate, *rates_of(context, "rdma")]),
-                (f"sudo reboot   on {names}, with the cables connected",),
+                [dataclasses.replace(REBOOT, on=names, note="with the cables connected")],
             )
+        elif one_twin(group, bus):
+            remedy = [SHOWS_HCAS, on_node("ibdev2netdev", on="every node")]
+            yield Seen(f"{what}, the bandwidth of one twin, with two in use", seen([rate]), remedy, severity="warning")
+        else:
+            summary = f"{what}, healthy is at least {floor(group):g}"
+            yield Seen(summary, seen([rate]), severity="warning")
     late = [rate for rate in rates_of(context, "tcp") if (rate.latency_ms or 0) >= SLOW_PING_MS]
-    if reported or slow_twins(context):
-        return
-    for node, rates in by_node(context, late).items():
+    for node, rates in () if reported else by_node(context, late).items():
         most = max(rate.latency_ms or 0 for rate in rates)
         yield Seen(
             f"the round trip {between(node, rates)} on {rails(rates)} takes {most:.2g} ms, healthy is 0.28",
             "; ".join(f"{way(rate)}: {rate.latency_ms:.2g} ms" for rate in rates),
-            ("sudo reboot   on both nodes: the fabric was changed without a reboot",),
+            [dataclasses.replace(REBOOT, on="both nodes", note="the fabric was changed without a reboot")],
             severity="warning",
             node=node,
         )
 
 
 @bandwidth_check(
-    "NET-055",
-    "NCCL uses both twins",
-    severity="warning",
-    source=SPARK,
-    remedy="list both twins in NCCL_IB_HCA on every node",
+    "NET-053",
+    "NCCL uses RDMA",
+    source="NVIDIA NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers",
+    remedy=(
+        on_node("ls /dev/infiniband", "if it is missing, sudo modprobe -a ib_uverbs rdma_ucm", on="every node"),
+        SHOWS_HCAS,
+    ),
 )
-def half(context: Context) -> Iterator[Seen]:
-    """A single twin reaches 11 to 12 GB/s instead of 22 to 24."""
-    for group, rate, bus in gathers(context):
-        if bus < floor(group) and one_twin(group, bus):
-            yield Seen(
-                f"the all-gather of {_name(context, group)} reaches {bus:.1f} GB/s, "
-                "the bandwidth of one twin, with two in use",
-                seen([rate]),
-                ("sparkcluster plan INVENTORY -v   shows NCCL_IB_HCA of every node", "ibdev2netdev   on every node"),
-            )
+def fallback(context: Context) -> Iterator[Seen]:
+    """Over sockets it reaches 1 to 3 GB/s instead of 22; the answers are correct, only slow."""
+    for group, rate in all_gathers(context):
+        if "Socket" in rate.over and any(member.hcas for member in group.members):
+            bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
+            yield Seen(f"NCCL of {context.called(group)} uses TCP instead of its HCAs: {bus}", seen([rate]))
 
 
 @bandwidth_check(
@@ -195,12 +154,9 @@ def tcp(context: Context) -> Iterator[Seen]:
     ]
     for node, rates in by_node(context, slow).items():
         least = min(figure(rate) for rate in rates)
-        yield Seen(
-            f"TCP of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s",
-            seen(rates),
-            (f"{shell('ip -s link show', rates[0].over)}   on {rates[0].nodes[0]}: errors and drops", *REBOOT),
-            node=node,
-        )
+        errors = on_node(shell("ip -s link show", rates[0].over), "errors and drops", on=rates[0].nodes[0])
+        summary = f"TCP of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s"
+        yield Seen(summary, seen(rates), (errors, *REBOOT_BOTH), node=node)
 
 
 @bandwidth_check(
@@ -215,77 +171,52 @@ def result(context: Context) -> Iterator[Seen]:
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
     for rate in missing:
         if rate.kind == "collective" and "Socket" not in rate.over:
-            yield Seen(
-                f"the all-gather of {listed(rate.nodes)} gave no result",
-                seen([rate]),
-                ("sparkcluster preflight INVENTORY", "NCCL_DEBUG: INFO in env of the playbook logs the reason"),
-            )
+            yield Seen(f"the all-gather of {listed(rate.nodes)} gave no result", seen([rate]), (PREFLIGHT, NCCL_DEBUG))
     for kind, program, command in (
-        ("rdma", "ib_write_bw", "show_gids   on both"),
-        ("rdma-both", "ib_write_bw", "show_gids   on both"),
-        ("nccl", "NCCL", "show_gids   on both"),
-        ("tcp", "TCP", "sudo ufw status verbose   on both"),
+        ("rdma", "ib_write_bw", "show_gids"),
+        ("rdma-both", "ib_write_bw", "show_gids"),
+        ("nccl", "NCCL", "show_gids"),
+        ("tcp", "TCP", "sudo ufw status verbose"),
     ):
         for node, rates in by_node(context, [rate for rate in missing if rate.kind == kind]).items():
             summary = f"{program} gave no result {between(node, rates)} on {rails(rates)}"
-            yield Seen(summary, seen(rates), (command, "sparkcluster preflight INVENTORY"), node=node)
+            yield Seen(summary, seen(rates), (on_node(command, on="both"), PREFLIGHT), node=node)
 
 
-@bandwidth_check(
+@check(
     "NET-058",
-    "RDMA was measured",
-    severity="info",
+    "Every link was measured: RDMA, and the all-gather with NCCL",
+    stage="deep",
+    severity="warning",
     source="linux-rdma/perftest",
-    remedy="sudo apt-get install perftest",
-    step="perftest",
+    remedy=[dataclasses.replace(DEEP, note="while not serving and with the image on every node")],
 )
-def perftest(context: Context) -> Iterator[Seen]:
-    """TCP does not show the bandwidth of RDMA: a port degraded to 13 Gb/s looks healthy over TCP."""
+def unmeasured(context: Context) -> Iterator[Seen]:
+    """The bandwidth of its links is unknown; TCP does not show it: a port degraded to 13 Gb/s looks healthy over TCP.
+
+    A warning for a node that could not be measured at all, else information.
+    """
+    for name, reason in context.measured.unasked.items():
+        yield Seen(f"{name} could not be measured", reason, [DEEP], node=name)
     by_nccl = {name for rate in rates_of(context, "nccl") for name in rate.nodes}
     why = context.measured.skipped.get("nccl")
     for name in (name for name in context.measured.without_perftest if name not in by_nccl):
         yield Seen(
             f"RDMA of {name} was not measured",
             "ib_write_bw is not installed" + (f", and NCCL was not measured in its place: {why}" if why else ""),
+            [on_node("sudo apt-get install perftest")],
+            severity="info",
             node=name,
+            step="perftest",
         )
-
-
-@bandwidth_check(
-    "NET-059",
-    "The all-gather was measured with NCCL",
-    severity="info",
-    remedy="run it while the cluster is not serving and the image is on every node",
-)
-def unmeasured(context: Context) -> Iterator[Seen]:
-    """It is unknown how fast NCCL is in the serving image."""
-    reason = context.measured.skipped.get("collective")
-    if reason is not None:
-        yield Seen(
-            "no all-gather was measured",
-            reason,
-            ("sparkcluster preflight INVENTORY --deep   while not serving and with the image on every node",),
-        )
+    if (skipped := context.measured.skipped.get("collective")) is not None:
+        yield Seen("no all-gather was measured", skipped, severity="info")
     for group, rate in all_gathers(context):
         if rate.over.startswith("Gloo") and rate.gbit_s is not None:
-            yield Seen(
-                f"the all-gather of {_name(context, group)} was measured with Gloo: torch finds no GPU in the image",
-                seen([rate]),
-                ("nvidia-smi   on every node",),
+            summary = (
+                f"the all-gather of {context.called(group)} was measured with Gloo: torch finds no GPU in the image"
             )
-
-
-@check(
-    "NET-060",
-    "Every node was measured",
-    stage="deep",
-    severity="warning",
-    remedy="fix the connection to the node and run it again",
-)
-def node_unmeasured(context: Context) -> Iterator[Seen]:
-    """The bandwidth of its links is unknown."""
-    for name, reason in context.measured.unasked.items():
-        yield Seen(f"{name} could not be measured", reason, ("sparkcluster preflight INVENTORY --deep",), node=name)
+            yield Seen(summary, seen([rate]), [on_node("nvidia-smi", on="every node")], severity="info")
 
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
@@ -306,12 +237,8 @@ def slow_twins(context: Context) -> list[Rate]:
 
 def tcp_floor(context: Context, rate: Rate) -> float:
     """Least TCP rate of a healthy rail in Gb/s: what any Spark reaches, or half the speed of a slower link."""
-    speeds = [
-        link.speed_mbps / 1000
-        for name, link in context.links()
-        if name in rate.nodes and link.subnet == rate.subnet and link.speed_mbps
-    ]
-    return min([TCP_GBIT_S, *(speed / 2 for speed in speeds)])
+    links = [link for name, link in context.links() if name in rate.nodes and link.subnet == rate.subnet]
+    return min([TCP_GBIT_S, *(link.speed_mbps / 2000 for link in links if link.speed_mbps)])
 
 
 def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
@@ -319,18 +246,6 @@ def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
     for rate in context.measured.rates:
         if rate.kind == "collective":
             yield context.topology.group_of(rate.nodes[0]), rate
-
-
-def _name(context: Context, group: Group) -> str:
-    return context.spec.inventory.called(group.name)
-
-
-def gathers(context: Context) -> Iterator[tuple[Group, Rate, float]]:
-    """All-gathers over RDMA with their bus bandwidth in GB/s, of groups whose links are not slow themselves."""
-    slow = {name for rate in slow_twins(context) for name in rate.nodes}
-    for group, rate in all_gathers(context):
-        if "IB" in rate.over and rate.gbit_s is not None and not slow & set(rate.nodes):
-            yield group, rate, rate.gbit_s / 8
 
 
 def floor(group: Group) -> float:
@@ -341,8 +256,7 @@ def floor(group: Group) -> float:
 
 def one_twin(group: Group, bus: float) -> bool:
     """Whether a group with two twins per node reaches only the bandwidth of one."""
-    twins = min(len(member.hcas) for member in group.members)
-    return twins > 1 and group.kind != "ring" and ONE_TWIN_GB_S[0] <= bus <= ONE_TWIN_GB_S[1]
+    return floor(group) == ALL_GATHER_GB_S and ONE_TWIN_GB_S[0] <= bus <= ONE_TWIN_GB_S[1]
 
 
 def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Rate]]:

@@ -1,13 +1,34 @@
-"""Which nodes differ from the others: the majority is right, and without a majority the newest."""
+"""Which nodes differ from the others: the majority is right, and without a majority the newest; lists in one line."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from sparkcluster.checks.lists import listed
+from sparkcluster.findings import Remedy
+
+T = TypeVar("T")
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *others, last = list(names)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def abridged(observations: Iterable[str], limit: int) -> str:
+    """The first ``limit`` of them, and how many more there are."""
+    every = list(observations)
+    more = [f"and {len(every) - limit} more"] if len(every) > limit else []
+    return "; ".join([*every[:limit], *more])
+
+
+def common(values: Iterable[T]) -> T | None:
+    """The most frequent value; of equally frequent ones the first."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,11 +58,10 @@ class Outlier:
         rule = "; there is no majority, so the older one is reported" if self.tie else ""
         return f"{self.value} on {self.node}, {self.expected} on {listed(self.others)}{rule}"
 
-    def update(self, *commands: str) -> tuple[str, ...]:
+    def update(self, *commands: Remedy) -> tuple[Remedy, ...]:
         """``commands`` for the nodes that need the update: this one, or the others if this one is newer."""
-        if not self.newer:
-            return commands
-        return tuple(f"on {listed(self.others)}: {command}" for command in commands)
+        on = listed(self.others) if self.newer else ""
+        return tuple(dataclasses.replace(command, on=on) for command in commands)
 
 
 def outliers(values: Mapping[str, str | None], usable: Callable[[str], bool] = bool) -> list[Outlier]:

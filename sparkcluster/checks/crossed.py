@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkcluster.checks.registry import Context, Seen, interconnect_check
+from sparkcluster.checks.compare import common
+from sparkcluster.checks.registry import NETPLAN_APPLY, Context, Seen, interconnect_check
 from sparkcluster.checks.twins import port_of
+from sparkcluster.findings import Remedy, edit
 from sparkcluster.topology.model import Link, Member
 from sparkcluster.topology.netplan import NETPLAN
 
@@ -28,9 +29,8 @@ def crossed(context: Context) -> Iterator[Seen]:
         ordered = {member.name: found for member in group.members if (found := _ordered(context, member))}
         if group.kind == "ring" or len({frozenset(_subnets(links)) for links in ordered.values()}) != 1:
             continue
-        orders = Counter(map(_subnets, ordered.values()))
         # Of orders that are equally frequent the head's, which comes first.
-        right = orders.most_common(1)[0][0]
+        right = common(map(_subnets, ordered.values()))
         reference = next(name for name, links in ordered.items() if _subnets(links) == right)
         for name, links in ordered.items():
             if _subnets(links) != right:
@@ -64,16 +64,16 @@ def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str,
         (port_of(facts[reference], mine.interface), port_of(facts[name], there.interface)) for mine, there in pairs
     }
     halves = all(_domain(context, reference, mine) == _domain(context, name, there) for mine, there in pairs)
-    remedy: tuple[str, ...]
-    if halves and all(port != other for port, other in ports):
-        remedy = (f"swap the two cables at {name}, p0 with p1",)
-    else:
-        moved = [
-            f"give {link.interface} of {name} an address in {mine.subnet} in {NETPLAN}"
+    remedy: list[Remedy | str] = [
+        *(
+            edit(f"give {link.interface} of {name} an address in {mine.subnet} in {NETPLAN}")
             for mine, link in zip(expected, links, strict=True)
             if mine.subnet != link.subnet
-        ]
-        remedy = (*moved, "sudo netplan apply")
+        ),
+        NETPLAN_APPLY,
+    ]
+    if halves and all(port != other for port, other in ports):
+        remedy = [f"swap the two cables at {name}, p0 with p1"]
     return Seen(
         f"the twins of {name} are in another order than those of {reference}",
         f"{reference}'s {mine.interface} ({_pci(context, reference, mine)}) is in {mine.subnet} with {name}'s"

@@ -9,9 +9,12 @@ from sparkcluster.checks.registry import Context, Seen, container_node_check, do
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
+from sparkcluster.findings import Remedy, edit, here, on_node
 from sparkcluster.printable import shell
 
-CDI_REFRESH = "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+CDI_REFRESH = on_node("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")
+ADD_RUNTIME = on_node("sudo nvidia-ctk runtime configure --runtime=docker")
+RESTART_DOCKER = on_node("sudo systemctl restart docker")
 
 
 @container_node_check(
@@ -27,38 +30,35 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     is not a local socket are not supported.
     """
     if isinstance(facts.docker, Unread):
-        reason = facts.docker.unread.lower()
-        step = "docker-group" if "permission denied" in reason else None
+        reason, step = facts.docker.unread.lower(), None
+        remedy: list[Remedy | str]
         if "permission denied" in reason:
-            summary = f"{facts.user} has no permission to use Docker on {name}"
-            remedy = [shell("sudo usermod -aG docker", facts.user), "log out and back in, or reboot the node"]
+            step, summary = "docker-group", f"{facts.user} has no permission to use Docker on {name}"
+            remedy = [on_node(shell("sudo usermod -aG docker", facts.user)), "log out and back in, or reboot the node"]
         elif "no such file" in reason or "not found" in reason:
             summary = f"the Docker engine is not running on {name}"
             remedy = [
-                "sudo systemctl enable --now docker",
-                "or, if it is not installed: sudo apt-get install -y docker.io",
+                on_node("sudo systemctl enable --now docker"),
+                on_node("sudo apt-get install -y docker.io", "if it is not installed", instead=True),
             ]
         else:
             summary = f"the Docker engine of {name} does not answer"
-            remedy = ["sudo systemctl restart docker", "journalctl -u docker -n 50"]
-        yield Seen(summary, facts.docker.unread, tuple(remedy), step=step)
+            remedy = [RESTART_DOCKER, on_node("journalctl -u docker -n 50")]
+        yield Seen(summary, facts.docker.unread, remedy, step=step)
 
 
 @docker_check(
     "HOST-002",
     "Docker can pass GPUs to containers",
     source="NVIDIA Container Toolkit, installation guide",
-    remedy="sudo nvidia-ctk runtime configure --runtime=docker, then sudo systemctl restart docker",
+    remedy=(ADD_RUNTIME, RESTART_DOCKER),
     step="nvidia-runtime",
 )
 def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Without NVIDIA's container toolkit, `docker run --gpus all` fails with `could not select device driver`."""
     if "nvidia" not in engine.runtimes and not _has_cdi(engine):
-        yield Seen(
-            f"the Docker engine of {name} has no nvidia runtime",
-            f"runtimes: {', '.join(engine.runtimes) or 'none'}",
-            ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker"),
-        )
+        seen = f"runtimes: {', '.join(engine.runtimes) or 'none'}"
+        yield Seen(f"the Docker engine of {name} has no nvidia runtime", seen)
 
 
 @docker_check(
@@ -66,7 +66,12 @@ def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     "Docker is not a snap",
     severity="warning",
     source="NVIDIA Container Toolkit, supported platforms; docs.docker.com, Install on Ubuntu",
-    remedy="sudo snap remove docker, then install docker.io by apt",
+    remedy=(
+        on_node("sudo snap remove docker"),
+        on_node("sudo apt-get install -y docker.io nvidia-container-toolkit"),
+        ADD_RUNTIME,
+        RESTART_DOCKER,
+    ),
 )
 def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Containers of a snap can access neither the driver's libraries nor files outside /home.
@@ -74,23 +79,14 @@ def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     The launch then fails with `could not select device driver` or a refused mount. Docker from apt has neither limit.
     """
     if engine.snap:
-        yield Seen(
-            f"Docker on {name} is a snap",
-            engine.root_dir,
-            (
-                "sudo snap remove docker",
-                "sudo apt-get install -y docker.io nvidia-container-toolkit",
-                "sudo nvidia-ctk runtime configure --runtime=docker",
-                "sudo systemctl restart docker",
-            ),
-        )
+        yield Seen(f"Docker on {name} is a snap", engine.root_dir)
 
 
 @docker_check(
     "HOST-026",
     "The CDI specification matches the loaded driver",
     source="NVIDIA Container Toolkit, Container Device Interface support",
-    remedy=CDI_REFRESH,
+    remedy=(CDI_REFRESH, RESTART_DOCKER),
 )
 def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Containers get libraries of a driver that was removed: they fail to start, or lose the GPU while running.
@@ -99,14 +95,12 @@ def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     A warning if Docker also has the nvidia runtime, since most containers then do not use CDI.
     """
     driver = read(context.facts[name].driver)
-    if engine.cdi_driver is None or driver is None or engine.cdi_driver == driver:
-        return
-    yield Seen(
-        f"the CDI specification of {name} is for another driver",
-        f"written for {engine.cdi_driver}, {driver} is loaded",
-        (CDI_REFRESH, "sudo systemctl restart docker"),
-        severity="warning" if "nvidia" in engine.runtimes else "error",
-    )
+    if engine.cdi_driver is not None and driver is not None and engine.cdi_driver != driver:
+        yield Seen(
+            f"the CDI specification of {name} is for another driver",
+            f"written for {engine.cdi_driver}, {driver} is loaded",
+            severity="warning" if "nvidia" in engine.runtimes else "error",
+        )
 
 
 @docker_check(
@@ -114,16 +108,13 @@ def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     "Docker shares the layers of images",
     severity="warning",
     source="docs.docker.com, Select a storage driver",
-    remedy='"storage-driver": "overlay2" in /etc/docker/daemon.json',
+    remedy=(edit('set "storage-driver": "overlay2" in /etc/docker/daemon.json'), RESTART_DOCKER),
 )
 def storage(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Every layer and every container is a full copy of 20 GB, which takes minutes and fills the disk."""
     if engine.storage_driver == "vfs":
-        yield Seen(
-            f"Docker on {name} copies every layer in full",
-            f"storage driver {engine.storage_driver} at {engine.root_dir}",
-            ('set "storage-driver": "overlay2" in /etc/docker/daemon.json', "sudo systemctl restart docker"),
-        )
+        seen = f"storage driver {engine.storage_driver} at {engine.root_dir}"
+        yield Seen(f"Docker on {name} copies every layer in full", seen)
 
 
 @docker_check(
@@ -131,7 +122,7 @@ def storage(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     "Containers keep their GPU when systemd reloads",
     severity="info",
     source="NVIDIA Container Toolkit, troubleshooting: NVML Unknown Error; NVIDIA/nvidia-container-toolkit#48",
-    remedy=CDI_REFRESH,
+    remedy=(on_node("sudo apt-get install -y nvidia-container-toolkit"), CDI_REFRESH, RESTART_DOCKER),
 )
 def reload(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """`systemctl daemon-reload`, which every package update runs, removes the GPU from running containers.
@@ -140,24 +131,18 @@ def reload(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     toolkit is too old to describe its devices by CDI.
     """
     if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
-        yield Seen(
-            f"containers of {name} lose their GPU when systemd reloads",
-            "cgroup driver systemd, no CDI device nvidia.com/gpu",
-            ("sudo apt-get install -y nvidia-container-toolkit", CDI_REFRESH, "sudo systemctl restart docker"),
-        )
+        seen = "cgroup driver systemd, no CDI device nvidia.com/gpu"
+        yield Seen(f"containers of {name} lose their GPU when systemd reloads", seen)
 
 
 def _has_cdi(engine: Docker) -> bool:
     return any(device.startswith("nvidia.com/gpu") for device in engine.cdi_devices)
 
 
-def hand_over(context: Context, node: str, containers: Iterable[OtherContainer]) -> tuple[str, ...]:
+def hand_over(context: Context, node: str, containers: Iterable[OtherContainer]) -> Iterator[Remedy]:
     """What to type so that ``containers`` of somebody else no longer hold what a launch on ``node`` needs."""
-    lines: list[str] = []
-    host = next((each.host for each in context.spec.inventory.nodes if each.label == node), node)
     for each in containers:
         if each.engine in engines.names():
-            command = shell("sparkcluster import --container", each.name, "--node", host)
-            lines.append(f"{command}   to keep its settings as a playbook")
-        lines.append(f"on {node}: {shell('docker stop', each.name)}")
-    return tuple(lines)
+            command = shell("sparkcluster import --container", each.name, "--node", context.host(node))
+            yield here(command, "to keep its settings as a playbook")
+        yield on_node(shell("docker stop", each.name), on=node)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, container_node_check, gpu_check
+from sparkcluster.checks.registry import REBOOT, Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.running import GpuSample
-from sparkcluster.printable import shell
+from sparkcluster.findings import edit, on_node
 
 # As nvidia-smi prints it for a GB10.
 CAPABILITY = "12.1"
@@ -24,39 +24,46 @@ BUSY_PERCENT = 90.0
 THROTTLED_W, THROTTLED_MHZ = 20.0, 850.0
 # 96 % at 22-26 W and not one token (MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11).
 HUNG_W = (22.0, 26.0)
+INSTALL_MODULES = on_node("sudo apt-get install -y {modules}")
+KERNEL_LOG = on_node("sudo dmesg | grep -iE 'nvrm|xid' | tail")
+POWER_CYCLE = (on_node("sudo poweroff"), "disconnect its power supply for a minute, then start it again")
 
 
 @container_node_check(
     "HOST-003",
-    "The GPU responds",
-    source="NVIDIA DGX Spark user guide; DGX Spark forum, GSP failures",
-    remedy="nvidia-smi, the kernel log, a reboot",
+    "The GPU responds, and the running kernel has the driver's module",
+    source="NVIDIA DGX Spark user guide; DGX Spark forum: GSP failures; no nvidia.ko after a kernel update",
+    remedy=(on_node("nvidia-smi"), INSTALL_MODULES, REBOOT),
 )
 def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """The container does not start, or its engine fails with `No CUDA GPUs are available`.
+    """The container does not start, or its engine fails with `No CUDA GPUs are available` or `driver not loaded`.
 
-    A GPU that fell off the bus (`No devices were found`, exit code 6) usually returns with a reboot. A kernel without
-    its module is HOST-014.
+    A GPU that fell off the bus (`No devices were found`, exit code 6) usually returns with a reboot. After an update
+    that installed the kernel without its modules, the next reboot starts that kernel.
     """
-    if read(facts.gpus) or module_missing(facts):
-        return
-    unloaded = isinstance(facts.driver, Unread)
-    yield Seen(
-        f"the GPU of {name} does not respond",
-        facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
-        (
-            "nvidia-smi",
-            shell("sudo apt-get install -y", modules(facts)) if unloaded else "sudo dmesg | grep -iE 'nvrm|xid' | tail",
-            "sudo reboot",
-        ),
-    )
+    driver = facts.driver.unread if isinstance(facts.driver, Unread) else None
+    values = {"modules": modules(facts)}
+    if module_missing(facts):
+        summary = f"kernel {facts.kernel} of {name} has no nvidia module"
+        yield Seen(summary, driver or "no module", (INSTALL_MODULES, REBOOT), values=values)
+    elif not read(facts.gpus):
+        yield Seen(
+            f"the GPU of {name} does not respond",
+            facts.gpus.unread if isinstance(facts.gpus, Unread) else "nvidia-smi lists none",
+            None if driver else (on_node("nvidia-smi"), KERNEL_LOG, REBOOT),
+            values=values,
+        )
 
 
 @container_node_check(
     "HOST-010",
     "The driver series works with CUDA graphs",
     needs=("driver",),
-    remedy="install the packages of series 580",
+    remedy=(
+        on_node(f"sudo apt-get install -y nvidia-driver-{SERIES}-open {{modules}}"),
+        REBOOT,
+        edit("set enforce-eager: true in the playbook, at half the speed", instead=True),
+    ),
 )
 def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
@@ -73,31 +80,8 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} has a driver of series 590",
             f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
-            (
-                shell("sudo apt-get install -y", f"nvidia-driver-{SERIES}-open", modules(facts)),
-                "sudo reboot",
-                "or set enforce-eager: true in the playbook, at half the speed",
-            ),
             severity="warning" if eager or wants else "error",
-        )
-
-
-@container_node_check(
-    "HOST-014",
-    "The running kernel has the driver's module",
-    source="NVIDIA DGX Spark forum: no nvidia.ko after a kernel update; `nvml error: driver not loaded`",
-    remedy="install the linux-modules-nvidia package of that kernel, then reboot",
-)
-def module(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """No container with a GPU starts: `nvml error: driver not loaded`.
-
-    After an update that installed the kernel without its modules, the next reboot starts that kernel.
-    """
-    if module_missing(facts):
-        yield Seen(
-            f"kernel {facts.kernel} of {name} has no nvidia module",
-            facts.driver.unread if isinstance(facts.driver, Unread) else "no module",
-            (shell("sudo apt-get install -y", modules(facts)), "sudo reboot"),
+            values={"modules": modules(facts)},
         )
 
 
@@ -106,7 +90,7 @@ def module(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "The loaded driver is the installed one",
     severity="warning",
     source="NVIDIA forum: `Failed to initialize NVML: Driver/library version mismatch`",
-    remedy="sudo reboot",
+    remedy=[REBOOT],
 )
 def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """New containers get libraries of the new driver, which do not work with the old one that is still loaded.
@@ -127,7 +111,7 @@ def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "The GPU is a GB10",
     severity="warning",
     source="NVIDIA CUDA GPUs: GB10 has compute capability 12.1",
-    remedy="remove the node from the inventory, or adapt the playbook",
+    remedy=[edit("remove the node from the inventory, or check args and env of the playbook for this GPU")],
 )
 def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """Playbooks and rules are written for compute capability 12.1; kernels chosen for it fail on other GPUs."""
@@ -135,7 +119,6 @@ def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
         yield Seen(
             f"the GPU of {name} is not a GB10",
             f"{device.name}, compute capability {device.compute_capability}, not {CAPABILITY}",
-            ("remove the node from the inventory, or check args and env of the playbook for this GPU",),
         )
 
 
@@ -144,7 +127,7 @@ def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     "The GPU gets full power",
     severity="warning",
     source="minefield PR #55: 36.5 instead of 91.6 TFLOP/s until the power was removed",
-    remedy="shut down, disconnect the power supply for a minute, start again",
+    remedy=POWER_CYCLE,
 )
 def power(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """The GPU runs at a third of its clock without any error until it is disconnected from power.
@@ -156,7 +139,6 @@ def power(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
         yield Seen(
             f"the GPU of {name} is short of power",
             f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
-            ("sudo poweroff", f"unplug the power supply of {name} for a minute, then start it again"),
         )
 
 
@@ -166,7 +148,7 @@ def power(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
     needs=("ranks",),
     severity="warning",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11: 96 % at 22-26 W is a collective that hangs",
-    remedy="stop the other process",
+    remedy=(on_node("nvidia-smi"), on_node("docker ps"), "stop the other process"),
 )
 def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """Another process uses compute and memory that the engine needs, and both together may freeze the node.
@@ -180,7 +162,6 @@ def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
         yield Seen(
             f"the GPU of {name} is busy, but not with this cluster",
             f"{device.utilization_percent:.0f} %{watts}{', typical of a hanging collective' if hung else ''}",
-            ("nvidia-smi", "docker ps"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sparkcluster import engines
 from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.errors import PlanError
@@ -13,8 +14,8 @@ from sparkcluster.facts.docker import OtherContainer
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Listener
+from sparkcluster.findings import edit, on_node
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK
-from sparkcluster.printable import shell
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
 
@@ -27,7 +28,7 @@ INSTEAD = {
     RENDEZVOUS: "executor: ray in the playbook",
 }
 # Names of the processes of engines in containers, as root sees them.
-_OF_ENGINES = re.compile(r"(?i)python|vllm|ray|sglang")
+_OF_ENGINES = re.compile(rf"(?i)python|ray|sglang|{'|'.join(engines.names())}")
 # logind ignores users with a lower ID (SYS_UID_MAX of login.defs is 999 on Ubuntu).
 FIRST_PERSON = 1000
 
@@ -55,8 +56,8 @@ def ports(context: Context) -> Iterator[Seen]:
                             *hand_over(context, name, holders),
                             f"sparkcluster down, with the inventory of cluster {other}"
                             if other
-                            else f"sudo ss -ltnp 'sport = :{port}'",
-                            f"or set {INSTEAD[use]}",
+                            else on_node(f"sudo ss -ltnp 'sport = :{port}'"),
+                            edit(f"set {INSTEAD[use]}", instead=True),
                         ),
                         node=name,
                     )
@@ -69,7 +70,7 @@ def ports(context: Context) -> Iterator[Seen]:
     needs=("remove_ipc",),
     severity="warning",
     source="logind.conf(5), RemoveIPC; systemd#2039",
-    remedy="loginctl enable-linger, or RemoveIPC=no in /etc/systemd/logind.conf.d",
+    remedy=[on_node("sudo loginctl enable-linger {user}")],
 )
 def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """When the last session of its user ends, the engine loses its semaphores and shared memory, and crashes.
@@ -82,8 +83,8 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} removes shared memory of {facts.user} at logout",
             f"RemoveIPC=yes, uid {facts.uid}",
-            (shell("sudo loginctl enable-linger", facts.user),),
             severity="info" if context.docker else "warning",
+            values={"user": facts.user},
         )
 
 

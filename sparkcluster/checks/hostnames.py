@@ -6,13 +6,14 @@ import dataclasses
 import ipaddress
 from collections.abc import Iterator
 
-from sparkcluster.checks.lists import listed
-from sparkcluster.checks.registry import Context, Each, Seen, check, node_check
+from sparkcluster.checks.compare import listed
+from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
+from sparkcluster.findings import edit, on_node
 from sparkcluster.node.shared import VIRTUAL_INTERFACES
-from sparkcluster.printable import shell
+from sparkcluster.printable import word
 from sparkcluster.topology.candidates import is_up
 
 
@@ -26,15 +27,12 @@ class Resolution:
     addresses: tuple[ipaddress.IPv4Address, ...]
 
 
-resolution_check = Each(lambda context: ((each.on, each) for each in _resolutions(context)))
-
-
 @node_check(
     "NET-016",
     "Nodes with a wired connection are reached by wire",
     severity="warning",
     source="practitioners' reports: a .local name that resolves to the WiFi address",
-    remedy="set host to the wired address in the inventory",
+    remedy=[edit("set host of {node} in the inventory to {wired}")],
 )
 def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Everything sent to the node is slow: staging, logs, and API responses if the API listens on that address.
@@ -42,99 +40,84 @@ def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     Only for information if the node has no network but WiFi.
     """
     interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
-    if interface is None or not interface.wireless:
-        return
-    wired = _wired(facts)
-    yield Seen(
-        f"SSH reaches {name} over WiFi",
-        f"{facts.reached_at} on {interface.name}",
-        (f"set host of {name} in the inventory to {wired}",)
-        if wired
-        else (f"connect {name} by a network cable, and set host in the inventory to its address",),
-        severity="warning" if wired else "info",
-    )
-
-
-@resolution_check(
-    "NET-017",
-    "The host name of a node resolves to that node everywhere",
-    severity="warning",
-    source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address",
-    remedy="put the right address in /etc/hosts, or set host: ADDRESS in the inventory",
-)
-def resolves(context: Context, on: str, resolution: Resolution) -> Iterator[Seen]:
-    """Programs that use the name reach another machine or none: ssh and rsync by hand, and Ray's tools.
-
-    Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
-    Addresses elsewhere (a jump host, a router) are ignored.
-    """
-    facts = context.facts[resolution.node]
-    addresses = _addresses(facts)
-    assigned = {address.ip for _, address in addresses}
-    if assigned & set(resolution.addresses) or not assigned:
-        return
-    networks = [address.network for interface, address in addresses if not _virtual(interface)]
-    for address in resolution.addresses:
-        owner = next((name for name, other in context.facts.items() if other.interface_of(str(address))), None)
-        elsewhere = owner in {None, resolution.node} and not any(address in network for network in networks)
-        if elsewhere and not address.is_loopback:
-            continue
-        belongs = owner and not address.is_loopback
+    if interface is not None and interface.wireless:
+        wired = _wired(facts)
+        cable = f"connect {name} by a network cable, and set host in the inventory to its address"
         yield Seen(
-            f"{resolution.name} does not resolve to {resolution.node} on {on}",
-            f"{address}, {f'an address of {owner}' if belongs else f'which {resolution.node} does not have'}",
-            _fix_hosts(resolution, facts),
-        )
-        break
-
-
-@resolution_check(
-    "NET-018",
-    "The host name of a node resolves to a wired address",
-    severity="warning",
-    source="practitioners' reports: mDNS names in .local that resolve to the WiFi address",
-    remedy="put the wired address in /etc/hosts, or set host: ADDRESS in the inventory",
-)
-def resolves_to_wire(context: Context, on: str, resolution: Resolution) -> Iterator[Seen]:
-    """Programs that use the name are slowed down by WiFi, and so is Ray if it is given the name."""
-    facts = context.facts[resolution.node]
-    interfaces = [facts.interface_of(str(address)) for address in resolution.addresses]
-    wireless = all(interface is not None and interface.wireless for interface in interfaces)
-    if wireless and _wired(facts):
-        yield Seen(
-            f"{resolution.name} resolves on {on} to the WiFi address of {resolution.node}",
-            ", ".join(map(str, resolution.addresses)),
-            _fix_hosts(resolution, facts),
+            f"SSH reaches {name} over WiFi",
+            f"{facts.reached_at} on {interface.name}",
+            None if wired else [cable],
+            severity="warning" if wired else "info",
+            values={"wired": wired},
         )
 
 
 @check(
-    "NET-019",
-    "The host name of a node resolves to the same address on every node",
-    severity="info",
-    source="practitioners' reports",
-    remedy="put the same line in /etc/hosts of every node",
+    "NET-017",
+    "The host name of a node resolves to that node everywhere, to a wired address, and to the same one",
+    severity="warning",
+    source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address; mDNS names in .local"
+    " that resolve to the WiFi address",
+    remedy=(
+        on_node("getent ahostsv4 {name}"),
+        on_node("sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts"),
+        edit("set host of {node} in the inventory to {wired}", instead=True),
+    ),
 )
-def resolves_alike(context: Context) -> Iterator[Seen]:
-    """Logs and links that contain the name refer to different addresses, so they cannot be compared.
+def resolves(context: Context) -> Iterator[Seen]:
+    """Programs that use the name reach another machine, none, or this one over WiFi: ssh, rsync and Ray's tools.
 
-    In a ring this is necessary, since each pair of nodes has its own subnets.
+    Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
+    Addresses elsewhere (a jump host, a router) are ignored. Wired addresses that differ from node to node are
+    information: in a ring this is necessary, since each pair of nodes has its own subnets.
     """
-    by_name: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-    for resolution in _resolutions(context):
-        facts = context.facts[resolution.node]
-        addresses = tuple(sorted(map(str, resolution.addresses)))
-        interfaces = [facts.interface_of(address) for address in addresses]
-        if any(each and not each.wireless for each in interfaces):
-            by_name.setdefault((resolution.node, resolution.name), {})[resolution.on] = addresses
-    for (node, name), resolved in by_name.items():
+    alike: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    for each in _resolutions(context):
+        facts = context.facts[each.node]
+        interfaces = [facts.interface_of(str(address)) for address in each.addresses]
+        addresses = tuple(sorted(map(str, each.addresses)))
+        if (wrong := _elsewhere(context, each)) is not None:
+            owner = next((name for name, other in context.facts.items() if other.interface_of(str(wrong))), None)
+            whose = f"an address of {owner}" if owner and not wrong.is_loopback else f"which {each.node} does not have"
+            yield _seen(context, each, f"{each.name} does not resolve to {each.node} on {each.on}", f"{wrong}, {whose}")
+        elif all(interface is not None and interface.wireless for interface in interfaces) and _wired(facts):
+            summary = f"{each.name} resolves on {each.on} to the WiFi address of {each.node}"
+            yield _seen(context, each, summary, ", ".join(addresses))
+        elif any(interface is not None and not interface.wireless for interface in interfaces):
+            alike.setdefault((each.node, each.name), {})[each.on] = addresses
+    for (node, name), resolved in alike.items():
         if len(resolved) > 1 and not set.intersection(*(set(addresses) for addresses in resolved.values())):
             yield Seen(
                 f"{name} resolves to different addresses of {node}",
                 "; ".join(f"{', '.join(addresses)} on {on}" for on, addresses in resolved.items()),
-                (f"give {name} one address in /etc/hosts of {listed(resolved)}",),
+                [f"give {name} one address in /etc/hosts of {listed(resolved)}"],
+                severity="info",
                 node=node,
             )
+
+
+def _elsewhere(context: Context, resolution: Resolution) -> ipaddress.IPv4Address | None:
+    """The address that is another machine's or none's, where the node has none of those that its name resolves to."""
+    addresses = _addresses(context.facts[resolution.node])
+    assigned = {address.ip for _, address in addresses}
+    if assigned & set(resolution.addresses) or not assigned:
+        return None
+    networks = [address.network for interface, address in addresses if not _virtual(interface)]
+    others = [facts for name, facts in context.facts.items() if name != resolution.node]
+    for address in resolution.addresses:
+        of_other = any(facts.interface_of(str(address)) for facts in others)
+        if of_other or address.is_loopback or any(address in network for network in networks):
+            return address
+    return None
+
+
+def _seen(context: Context, resolution: Resolution, summary: str, seen: str) -> Seen:
+    """A finding about the node on which a name resolves wrongly, where the name can be put into a command as it is."""
+    wired, name = _wired(context.facts[resolution.node]), resolution.name
+    plain = wired is not None and word(name) == name
+    values = {"name": name, "wired": wired, "node": resolution.node}
+    remedy = None if plain else [on_node("getent hosts {name}")]
+    return Seen(summary, seen, remedy, node=resolution.on, values=values)
 
 
 def _resolutions(context: Context) -> Iterator[Resolution]:
@@ -178,16 +161,3 @@ def _wired(facts: Facts) -> str | None:
 
 def _virtual(interface: Interface) -> bool:
     return interface.name.startswith(VIRTUAL_INTERFACES)
-
-
-def _fix_hosts(resolution: Resolution, facts: Facts) -> tuple[str, ...]:
-    wired = _wired(facts)
-    name = resolution.name
-    look = shell("getent hosts", name)
-    if wired is None or look != f"getent hosts {name}":
-        return (f"{look}   on {resolution.on}",)
-    return (
-        f"getent ahostsv4 {name}",
-        f"sudo sed -i.bak '/[[:space:]]{name}$/d' /etc/hosts && echo '{wired} {name}' | sudo tee -a /etc/hosts",
-        f"or set host of {resolution.node} in the inventory to {wired}",
-    )

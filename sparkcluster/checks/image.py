@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 
-from sparkcluster.checks.compare import outliers
-from sparkcluster.checks.lists import listed
+from sparkcluster.checks.compare import listed, outliers
 from sparkcluster.checks.registry import (
+    PREFLIGHT,
     Context,
     Seen,
     check,
@@ -21,12 +22,14 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, expected_images, has_token
 from sparkcluster.facts.model import Facts
-from sparkcluster.printable import shell
+from sparkcluster.findings import edit, here, on_node
 from sparkcluster.suggest import closest
 from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
-STAGE = "sparkcluster stage INVENTORY image"
+STAGE = here("sparkcluster stage INVENTORY image")
+BRINGS = dataclasses.replace(STAGE, note="brings it now")
+NEWER_RAY = edit("use an image with Ray 2.52 or newer, or executor: native in the playbook")
 
 
 @container_check(
@@ -34,7 +37,7 @@ STAGE = "sparkcluster stage INVENTORY image"
     "Every node has the same image",
     needs=("image",),
     source="ray-project: `Version mismatch`",
-    remedy="docker rmi IMAGE on the node that differs, then sparkcluster stage INVENTORY image",
+    remedy=(on_node("docker rmi --force {image}"), STAGE),
 )
 def same(context: Context) -> Iterator[Seen]:
     """Ranks of different builds end with `Version mismatch`, or give wrong answers.
@@ -53,8 +56,8 @@ def same(context: Context) -> Iterator[Seen]:
                 f"{name} has another build of {reference} than {listed(right or ['recorded'])}",
                 f"image ID {image.id[:19]}{f', on {listed(right)} {first.id[:19]}' if first else ''}"
                 f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
-                (shell("docker rmi --force", reference), STAGE),
                 node=name,
+                values={"image": reference},
             )
 
 
@@ -62,18 +65,14 @@ def same(context: Context) -> Iterator[Seen]:
     "IMG-002",
     "The image is built for the node's processor",
     source="docs.docker.com, multi-platform images",
-    remedy="docker pull --platform linux/arm64 IMAGE",
+    remedy=[on_node("docker pull --platform linux/{platform} {image}")],
 )
 def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
     """The container ends with `exec format error` before the first log line."""
     node, built = context.facts[name].architecture, image.architecture
     if foreign(context, name, image):
-        platform = ARCHITECTURES.get(node, node)
-        yield Seen(
-            f"the image on {name} is built for {built}, the node is {node}",
-            image.reference,
-            (shell("docker pull --platform", f"linux/{platform}", image.reference),),
-        )
+        values = {"platform": ARCHITECTURES.get(node, node), "image": image.reference}
+        yield Seen(f"the image on {name} is built for {built}, the node is {node}", image.reference, values=values)
 
 
 def foreign(context: Context, name: str, image: Image) -> bool:
@@ -86,7 +85,9 @@ def foreign(context: Context, name: str, image: Image) -> bool:
     "IMG-003",
     "The image contains the engine",
     source="general",
-    remedy="image in the playbook; with runtime process, runtime.python in the inventory",
+    remedy=[
+        edit("set image in the playbook, or with runtime process runtime.python in the inventory, to one that has it")
+    ],
 )
 def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No rank can start from an image without the engine, or without a Python that runs.
@@ -96,25 +97,21 @@ def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     title = context.engine.title
     if not context.docker:
         if not isinstance(facts.engine, EngineFacts) or not facts.engine.version:
-            yield Seen(
-                f"the Python of runtime process on {name} has no {title}",
-                facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it",
-                ("set runtime.python in the inventory to a Python that has it",),
-            )
+            seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
+            yield Seen(f"the Python of runtime process on {name} has no {title}", seen)
     elif isinstance(facts.image, Image) and not foreign(context, name, facts.image):
         image, inside = facts.image, facts.image.inside
-        remedy = (f"set image in the playbook to one with {title}",)
         if isinstance(inside, Unread) and answered(inside):
-            yield Seen(f"the image {image.reference} on {name} runs no Python", inside.unread, remedy)
+            yield Seen(f"the image {image.reference} on {name} runs no Python", inside.unread)
         elif isinstance(inside, EngineFacts) and not inside.version:
-            yield Seen(f"the image {image.reference} on {name} has no {title}", inside.python, remedy)
+            yield Seen(f"the image {image.reference} on {name} has no {title}", inside.python)
 
 
 @interconnect_check(
     "IMG-004",
     "Ray requires a token",
     source="docs.ray.io, Ray token authentication: since 2.52",
-    remedy="an image with Ray 2.52 or newer, executor: native, or a C compiler on the node",
+    remedy=[NEWER_RAY],
 )
 def token(context: Context) -> Iterator[Seen]:
     """Anyone who reaches Ray can run commands on every node: Ray before 2.52 has no token.
@@ -129,11 +126,9 @@ def token(context: Context) -> Iterator[Seen]:
         executor = parallel.executor(context.spec.playbook, found, nodes=group.size, bring_ray=False)
         if executor != "ray" or has_token(found, brought=False):
             continue
-        remedy = "use an image with Ray 2.52 or newer, or executor: native in the playbook"
         yield Seen(
-            f"Ray {found.ray_version} of {context.spec.inventory.called(group.name)} has no token authentication",
+            f"Ray {found.ray_version} of {context.called(group)} has no token authentication",
             found.ray_version,
-            (remedy,),
             severity="warning",
             node=group.head.name,
         )
@@ -143,7 +138,7 @@ def token(context: Context) -> Iterator[Seen]:
                 yield Seen(
                     f"Ray {found.ray_version} has no token, and would listen on every network of {name}",
                     "no C compiler on the node or in the image, to build the library that restricts it",
-                    ("sudo apt-get install gcc", f"or {remedy}"),
+                    (on_node("sudo apt-get install gcc"), dataclasses.replace(NEWER_RAY, instead=True)),
                     node=name,
                 )
 
@@ -152,7 +147,10 @@ def token(context: Context) -> Iterator[Seen]:
     "IMG-005",
     "The engine's versions are the same on every node",
     source="ray-project: `Version mismatch: The cluster was started with …`",
-    remedy="the same packages beside runtime.python of every node",
+    remedy=(
+        "install the same versions beside {python}",
+        edit("set runtime.python in the inventory to a Python that is the same on every node", instead=True),
+    ),
 )
 def versions(context: Context) -> Iterator[Seen]:
     """Ray rejects its members with `Version mismatch`, and ranks of different versions wait for each other forever.
@@ -176,12 +174,9 @@ def versions(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"the engine of {name} differs from the others",
                 "; ".join(seen),
-                (
-                    f"install the same versions beside {engines[name].python}",
-                    "or set runtime.python in the inventory to a Python that is the same on every node",
-                ),
                 severity="error" if name in fatal else "warning",
                 node=name,
+                values={"python": engines[name].python},
             )
 
 
@@ -208,16 +203,19 @@ def ray(context: Context) -> Iterator[Seen]:
                 yield Seen(
                     f"{name} has no Ray, and the playbook requires it",
                     f"beside {found.python}",
-                    (f"{found.python} -m pip install 'ray>=2.52'", "or set executor: auto in the playbook"),
+                    (
+                        on_node("{python} -m pip install 'ray>=2.52'"),
+                        edit("set executor: auto in the playbook", instead=True),
+                    ),
                     node=name,
+                    values={"python": found.python},
                 )
             elif context.docker and not context.facts[name].rays:
+                backend = "a matching one" if required else "one, or uses the engine's own multi-node backend"
                 yield Seen(
-                    f"the image on {name} has no Ray: up brings a matching one"
-                    if required
-                    else f"the image on {name} has no Ray: up brings one, or uses the engine's own multi-node backend",
+                    f"the image on {name} has no Ray: up brings {backend}",
                     f"Python {found.python_version}, {found.platform}",
-                    ("sparkcluster stage INVENTORY image   brings it now", "or set executor: native in the playbook"),
+                    (BRINGS, edit("set executor: native in the playbook", instead=True)),
                     severity="info",
                     node=name,
                 )
@@ -225,18 +223,17 @@ def ray(context: Context) -> Iterator[Seen]:
 
 @check(
     "IMG-007",
-    "The image has the flags of the playbook",
-    remedy="the name of the flag in this image, or an image that has it",
+    "The image has the flags and parsers of the playbook",
+    remedy="the name of the flag or parser in this image, or an image that has it",
 )
 def flags(context: Context) -> Iterator[Seen]:
-    """The engine ends with `unrecognized arguments` as soon as it reads its command line.
+    """The engine ends with `unrecognized arguments` or `invalid tool call parser` before it loads the model.
 
-    The flags are read once from the image itself, and kept under its ID.
+    Both are read once from the image itself, and kept under its ID. A parser from a plugin of the playbook is not
+    checked.
     """
     playbook = context.spec.playbook
-    if playbook.command is not None:
-        return
-    for nodes, supported in _supported(context, "flags"):
+    for nodes, supported in _supported(context, "flags") if playbook.command is None else ():
         for written, value in playbook.args.items():
             # A dot separates a part of a JSON flag, as --compilation-config.mode.
             name = written.replace("_", "-").partition(".")[0]
@@ -244,26 +241,10 @@ def flags(context: Context) -> Iterator[Seen]:
                 continue
             near = closest(name, supported)
             other = f"write {near} instead of {written}" if near else f"remove {written}, or use another image"
-            yield Seen(
-                f"the image has no flag --{name}",
-                f"args.{written} of playbook {playbook.name}",
-                (context.engine.gone_argument(name) or other,),
-                ("args", written),
-                node=nodes,
-            )
-
-
-@check(
-    "IMG-008",
-    "The image has the parsers of the playbook",
-    remedy="a parser that this image has",
-)
-def parsers(context: Context) -> Iterator[Seen]:
-    """The engine ends with `invalid tool call parser` before it loads the model, or with a KeyError.
-
-    A parser from a plugin of the playbook is not checked.
-    """
-    args = {name.replace("_", "-"): (name, value) for name, value in context.spec.playbook.args.items()}
+            remedy = edit(context.engine.gone_argument(name) or other)
+            seen = f"args.{written} of playbook {playbook.name}"
+            yield Seen(f"the image has no flag --{name}", seen, [remedy], ("args", written), node=nodes)
+    args = {name.replace("_", "-"): (name, value) for name, value in playbook.args.items()}
     for flag, field, plugin in (
         ("tool-call-parser", "tool_parsers", "tool-parser-plugin"),
         ("reasoning-parser", "reasoning_parsers", "reasoning-parser-plugin"),
@@ -274,13 +255,9 @@ def parsers(context: Context) -> Iterator[Seen]:
         for nodes, supported in _supported(context, field):
             if value not in supported:
                 near = closest(value, supported)
-                yield Seen(
-                    f"the image has no {flag} {value}",
-                    f"it has {', '.join(sorted(supported))}",
-                    (f"write {flag}: {near}" if near else f"write one of these as {flag} in args of the playbook",),
-                    ("args", written),
-                    node=nodes,
-                )
+                remedy = edit(f"write {flag}: {near or 'one of these'} in args of the playbook")
+                seen = f"it has {', '.join(sorted(supported))}"
+                yield Seen(f"the image has no {flag} {value}", seen, [remedy], ("args", written), node=nodes)
 
 
 @container_node_check(
@@ -288,7 +265,7 @@ def parsers(context: Context) -> Iterator[Seen]:
     "The content of the image was read",
     severity="warning",
     source="general",
-    remedy="sparkcluster stage INVENTORY image",
+    remedy=[BRINGS],
 )
 def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Whether it has the engine, Ray, and the flags and parsers of the playbook is known once it is staged.
@@ -301,20 +278,19 @@ def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"the image on {name} could not be read in time",
             inside.unread,
-            ("sparkcluster preflight INVENTORY   reads it again", "docker ps", "uptime"),
+            (dataclasses.replace(PREFLIGHT, note="reads it again"), on_node("docker ps"), on_node("uptime")),
         )
     elif isinstance(facts.image, Image) and facts.image.inside is None:
         yield Seen(
             f"the image on {name} has not been read yet",
             facts.image.reference,
-            ("sparkcluster plan INVENTORY   reads it",),
+            [here("sparkcluster plan INVENTORY", "reads it")],
             severity="info",
         )
     elif facts.image is None and context.spec.reference is not None:
         yield Seen(
             f"the image is not on {name} yet: up brings it",
             f"{context.spec.reference}; engine, flags and parsers are unknown",
-            (f"{STAGE}   brings it now",),
             severity="info",
         )
 

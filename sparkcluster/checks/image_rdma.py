@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sparkcluster.checks.compare import listed
 from sparkcluster.checks.image import STAGE
-from sparkcluster.checks.lists import listed
 from sparkcluster.checks.registry import Context, Seen, container_check, interconnect_check
 from sparkcluster.facts.engine import engine_of
+from sparkcluster.findings import edit, here
 from sparkcluster.printable import shell
 
 NCCL_OF_RINGS = (2, 30, 7)
@@ -42,16 +43,18 @@ def verbs(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"the image has {_VERBS[verdict]}, and NCCL would use TCP",
             f"{reference} on {listed(names)}",
-            (f"{printed} | docker build --tag {tag}:rdma -",
-             f"set image: {tag}:rdma in the playbook, then {STAGE}"),
-        )  # fmt: skip
+            (
+                here(f"{printed} | docker build --tag {tag}:rdma -"),
+                edit(f"set image: {tag}:rdma in the playbook, then {STAGE.text}"),
+            ),
+        )
 
 
 @interconnect_check(
     "IMG-012",
     "NCCL can route between the subnets of a ring",
     source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_AWARE_ROUTING; in no release before",
-    remedy="an image with NCCL 2.30.7 or newer",
+    remedy=[edit("use an image with NCCL 2.30.7 or newer, or a switch, or two Sparks")],
 )
 def ring_nccl(context: Context) -> Iterator[Seen]:
     """Ranks hang in the first collective: an older NCCL pairs HCAs that no cable connects, since it ignores subnets.
@@ -74,6 +77,5 @@ def ring_nccl(context: Context) -> Iterator[Seen]:
                     if version
                     else "the version of NCCL is unknown, and a ring needs 2.30.7",
                     f"on {listed(names)}; {own} in env of the playbook" if own else f"on {listed(names)}",
-                    ("use an image with NCCL 2.30.7 or newer, or a switch, or two Sparks",),
                     severity=None if version else "warning",
                 )

@@ -6,10 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.running_cluster import DOWN, UP, RunningCluster, clipped, running_check
+from sparkcluster.checks.registry import DOWN, REBOOT, UP, Seen
+from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
 from sparkcluster.facts.base import Unread, read
-from sparkcluster.findings import Severity
+from sparkcluster.findings import Remedy, Severity, edit, on_node
 from sparkcluster.printable import shell
 
 
@@ -19,20 +19,20 @@ class KernelFault:
 
     Attributes:
         what: what happened; with the node's name for ``{}``.
-        remedy: commands and advice; likewise.
         by_rank: whether a rank causes it, so that only lines after the start of a rank of the node count.
     """
 
     pattern: str
     what: str
-    remedy: tuple[str, ...]
+    remedy: tuple[Remedy | str, ...]
     by_rank: bool = False
 
 
+JOURNAL = on_node("sudo journalctl -b -1 -k -n 50 --no-pager")
 _LINK_REMEDY = (
     DOWN,
-    "on {}: sudo reboot",
-    "if it happens again: shut {} down, disconnect its power for a minute; then sudo nvidia-bug-report.sh, for a case",
+    REBOOT,
+    "if it happens again: shut {node} down, disconnect its power for a minute; for a case: sudo nvidia-bug-report.sh",
 )
 
 # A ConnectX-7 is in the PCI domains 0000 and 0002 of a Spark. Corrected errors of a link mean nothing by themselves.
@@ -51,23 +51,23 @@ FAULTS = (
     KernelFault(
         r"\bsoft lockup\b|\bhard LOCKUP\b|rcu: .*detected.*stall",
         "a processor of {} did not respond for a long time (lockup)",
-        ("on {}: sudo reboot; if it does not respond, disconnect its power", UP),
+        (on_node("sudo reboot", "if it does not respond, disconnect its power"), UP),
     ),
     KernelFault(
         r"\bOops\b|Kernel panic|\bBUG: unable to handle|Unable to handle kernel",
         "the kernel of {} crashed in part (Oops), and is no longer reliable",
-        ("on {}: sudo reboot", UP),
+        (REBOOT, UP),
     ),
     KernelFault(
         r"NVRM: Xid \([^)]{0,80}\): 31\b",
         "the GPU of {} stopped a rank's kernel that accessed memory that is not its own (Xid 31)",
-        ("remove the drafter (speculative-config) and the FP8 KV cache in the playbook, one after the other", UP),
+        (edit("remove the drafter (speculative-config) and the FP8 KV cache in the playbook, one after the other"), UP),
         by_rank=True,
     ),
     KernelFault(
         r"NVRM: Xid \([^)]{0,80}\): 43\b",
         "the GPU of {} stopped a rank's work (Xid 43), most often because memory was short",
-        ("lower gpu-memory-utilization in the playbook; 0.82 helped on two Sparks with a context of 131,072", UP),
+        (edit("lower gpu-memory-utilization in the playbook; 0.82 helped on two Sparks at a context of 131,072"), UP),
         by_rank=True,
     ),
 )
@@ -82,7 +82,7 @@ def _last(lines: tuple[str, ...], fault: KernelFault, since: str = "") -> str | 
 @running_check(
     "RUN-026",
     "The kernel reports no fault",
-    source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#146; eugr/spark-vllm-docker#308; the SM121 guide: Xid 43",
+    source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#146; the SM121 guide: Xid 43",
     remedy="reboot that node; open a support case if the ConnectX-7 fails again",
 )
 def faults(cluster: RunningCluster) -> Iterator[Seen]:
@@ -97,8 +97,7 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
         for fault in FAULTS:
             line = _last(lines, fault, min(starts, default="never")[:19])
             if line is not None:
-                remedy = tuple(each.format(name) for each in fault.remedy)
-                yield Seen(fault.what.format(name), clipped(line), remedy, severity=severity, node=name)
+                yield Seen(fault.what.format(name), clipped(line), fault.remedy, severity=severity, node=name)
 
 
 @running_check(
@@ -106,7 +105,7 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
     "Every node's last boot ended by a shutdown",
     severity="warning",
     source="NVIDIA/dgx-spark-playbooks#97: the journal ends abruptly; journalctl(1)",
-    remedy="`sudo journalctl -b -1 -k` on that node shows what the boot before ended with",
+    remedy=[JOURNAL, UP],
 )
 def crashed(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that froze, lost power or crashed has no word about it in the log of its present boot.
@@ -114,17 +113,16 @@ def crashed(cluster: RunningCluster) -> Iterator[Seen]:
     Information while the model answers. That a log cannot be read is said where the model does not answer.
     """
     for name, facts in cluster.facts.items():
-        read_it = f"on {name}: sudo journalctl -b -1 -k -n 50 --no-pager"
         before = facts.boot_before
         if isinstance(before, Unread):
             if cluster.sick:
                 summary = f"what the boot of {name} before this one ended with cannot be read"
-                allow = f"on {name}: {shell('sudo usermod -aG adm', facts.user)}   then doctor can, after a new login"
-                yield Seen(summary, before.unread, (read_it, allow), severity="info", node=name)
+                allow = on_node(shell("sudo usermod -aG adm", facts.user), "then doctor can, after a new login")
+                yield Seen(summary, before.unread, (JOURNAL, allow), severity="info", node=name)
         elif before:
             fault = next(((each, line) for each in FAULTS if (line := _last(before, each))), None)
             summary = f"{name} restarted without a shutdown" + (f": {fault[0].what.format(name)}" if fault else "")
-            remedy = (read_it, *(each.format(name) for each in fault[0].remedy)) if fault else (read_it, UP)
+            remedy = (JOURNAL, *fault[0].remedy) if fault else None
             severity: Severity = "warning" if cluster.sick else "info"
             seen = clipped(fault[1] if fault else before[-1])
             yield Seen(summary, f"its kernel log ended with: {seen}", remedy, severity=severity, node=name)

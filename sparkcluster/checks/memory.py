@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkcluster.checks.docker import hand_over
-from sparkcluster.checks.registry import (
-    Context,
-    Seen,
-    container_check,
-    member_check,
-    node_check,
-)
+from sparkcluster.checks.registry import REBOOT, Context, Seen, container_check, member_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, Memory
+from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.printable import shell
 from sparkcluster.report import share, size
 from sparkcluster.topology.model import Member
@@ -26,7 +21,8 @@ MUCH_CACHE = 0.2
 # What a Spark with nothing running may have in use: stock installs had 102 of 121.69 GiB free for CUDA, with the caches
 # dropped (github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/47); a leak is 30 GiB.
 IN_USE = 24 * GIB
-DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
+DROP = on_node("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'")
+TOP = on_node("ps aux --sort=-rss | head")
 
 
 @container_check(
@@ -34,7 +30,6 @@ DROP = "sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'"
     "There is enough free memory for the engine",
     needs=("memory",),
     severity="warning",
-    source="vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
     remedy="stop other programs, or lower gpu-memory-utilization",
 )
 def memory(context: Context) -> Iterator[Seen]:
@@ -59,7 +54,7 @@ def memory(context: Context) -> Iterator[Seen]:
     "The page cache leaves enough memory for the engine",
     needs=("memory",),
     severity="warning",
-    remedy=DROP,
+    remedy=[DROP],
 )
 def page_cache(context: Context) -> Iterator[Seen]:
     """The engine fails with `Free memory on device is less than desired`, though the memory is available.
@@ -84,9 +79,7 @@ def page_cache(context: Context) -> Iterator[Seen]:
     "Memory in use belongs to a program",
     needs=("memory",),
     severity="warning",
-    source="github.com/eugr/spark-vllm-docker/issues/257: memory of the GPU that came back with a reboot alone; "
-    "vllm-project/vllm#51317: files in /dev/shm of a killed engine failed the next start",
-    remedy="stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark",
+    remedy=(on_node("nvidia-smi"), on_node("ls -l /dev/shm"), on_node("sudo reboot", "if no program uses the GPU")),
 )
 def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """An engine that was killed may leave memory of the GPU, or files in /dev/shm, that no program holds any more.
@@ -106,7 +99,6 @@ def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} has memory in use that belongs to no program, or to one that uses the GPU",
             f"{size(used)} beside the {size(memory.anonymous_bytes)} that programs hold",
-            ("nvidia-smi", "ls -l /dev/shm", "sudo reboot   if no program uses the GPU"),
             severity="info" if fits else None,
         )
 
@@ -117,7 +109,7 @@ def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     needs=("memory",),
     severity="info",
     source="practitioners' reports: a Spark that swaps stalls before it runs out",
-    remedy="sudo swapoff -a && sudo swapon -a while the cluster is not serving",
+    remedy=(TOP, on_node("sudo swapoff -a && sudo swapon -a", "while the cluster is not serving")),
 )
 def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Memory that was swapped out is slow when it is needed again; the node was recently short of memory.
@@ -127,11 +119,8 @@ def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     memory = read(facts.memory)
     if memory is not None and memory.swap_total_bytes - memory.swap_free_bytes > SWAPPED_BYTES:
         used = memory.swap_total_bytes - memory.swap_free_bytes
-        yield Seen(
-            f"{name} has swapped out much of its memory",
-            f"{share(used, memory.swap_total_bytes)} of swap in use",
-            ("ps aux --sort=-rss | head", "sudo swapoff -a && sudo swapon -a"),
-        )
+        seen = f"{share(used, memory.swap_total_bytes)} of swap in use"
+        yield Seen(f"{name} has swapped out much of its memory", seen)
 
 
 @member_check(
@@ -140,7 +129,11 @@ def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     needs=("memory",),
     severity="warning",
     source="NVIDIA DGX Spark forum: CmaTotal 0 on 7.0.0-1019-nvidia without kho=off",
-    remedy="add kho=off to the kernel command line",
+    remedy=(
+        on_node("echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX kho=off\"' | sudo tee /etc/default/grub.d/kho.cfg"),
+        on_node("sudo update-grub"),
+        REBOOT,
+    ),
 )
 def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """Registering RDMA buffers of several GB fails with `ibv_reg_mr … Cannot allocate memory`, and the rank exits.
@@ -149,15 +142,8 @@ def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """
     memory = read(context.facts[name].memory)
     if member.hcas and memory is not None and memory.cma_total_bytes == 0:
-        yield Seen(
-            f"{name} reserves no contiguous memory for RDMA",
-            f"CmaTotal 0 kB, kernel {context.facts[name].kernel}",
-            (
-                "echo 'GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX kho=off\"' | sudo tee /etc/default/grub.d/kho.cfg",
-                "sudo update-grub",
-                "sudo reboot",
-            ),
-        )
+        seen = f"CmaTotal 0 kB, kernel {context.facts[name].kernel}"
+        yield Seen(f"{name} reserves no contiguous memory for RDMA", seen)
 
 
 def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
@@ -169,10 +155,10 @@ def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
             yield name, facts, memory, int(memory.total_bytes * takes)
 
 
-def _free_memory(context: Context, node: str, memory: Memory) -> tuple[str, ...]:
+def _free_memory(context: Context, node: str, memory: Memory) -> list[Remedy]:
     facts = context.facts[node]
     lower = max(0.1, int(100 * memory.available_bytes / memory.total_bytes) / 100)
     running = [rank.name for rank in read(facts.ranks) or () if rank.state == "running"]
-    stop = tuple(f"{shell('docker stop', name)}   if it is not needed" for name in running)
+    stop = [on_node(shell("docker stop", name), "if it is not needed") for name in running]
     stop += hand_over(context, node, [each for each in facts.containers if each.engine])
-    return (*stop, "ps aux --sort=-rss | head", f"set gpu-memory-utilization: {lower} in the playbook")
+    return [*stop, TOP, edit(f"set gpu-memory-utilization: {lower} in the playbook")]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+import dataclasses
+from collections.abc import Iterator
 
-from sparkcluster.checks.lists import abridged, listed
-from sparkcluster.checks.registry import Context, Seen, check, node_check
+from sparkcluster.checks.compare import abridged, common, listed
+from sparkcluster.checks.registry import UP, Context, Seen, check, node_check
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Foreign, Weights
-from sparkcluster.findings import Severity
+from sparkcluster.findings import edit, here, on_node
 from sparkcluster.node.shared import hub_folder
 from sparkcluster.printable import shell
 from sparkcluster.topology.vocabularies import lacking
 
-T = TypeVar("T")
-
-STAGE = "sparkcluster stage INVENTORY weights"
+STAGE = here("sparkcluster stage INVENTORY weights")
+VERIFY = here("sparkcluster stage INVENTORY weights --verify")
 # What engines read; other files (README, licences, pictures) may differ.
 READ = (".safetensors", ".bin", ".gguf", ".pt", ".json", ".model", ".jinja", ".tiktoken", ".txt", ".py")
 HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
@@ -29,7 +27,7 @@ HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
     "The weights are complete on every node",
     needs=("weights",),
     source="practitioners' reports: loads that fail at 73-97 %",
-    remedy=f"{STAGE}, which copies or downloads what is missing",
+    remedy=[STAGE],
 )
 def complete(context: Context) -> Iterator[Seen]:
     """Loading fails after minutes, at the file that is missing or truncated, or the model returns garbage.
@@ -44,14 +42,13 @@ def complete(context: Context) -> Iterator[Seen]:
     absent = [name for name, weights in found.items() if weights.path is None or not weights.files]
     if model.path is not None and absent and not sources and len(absent) == len(found):
         first = absent[0]
-        host = next(node.host for node in context.spec.inventory.nodes if node.label == first)
-        user = context.facts[first].user
+        target = f"{context.facts[first].user}@{context.host(first)}:{model.path}/"
         yield Seen(
             f"the weights {model.label} are on no node",
             f"searched on {listed(absent)}",
             (
-                shell("rsync -a DIRECTORY/", f"{user}@{host}:{model.path}/"),
-                "or set model.id in the playbook to a repository, which can be downloaded",
+                here(shell("rsync -a DIRECTORY/", target)),
+                edit("set model.id in the playbook to a repository, which can be downloaded", instead=True),
             ),
         )
         return
@@ -66,19 +63,17 @@ def complete(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"the weights are not on {name} yet: up fetches them, {origin}",
                 f"{model.label}{partial}",
-                (f"{STAGE}   fetches them now",),
+                [dataclasses.replace(STAGE, note="fetches them now")],
                 severity="info",
                 node=name,
             )
             continue
-        damage = [f"{file} is missing" for file in weights.missing] + [
-            f"{file} is truncated" for file in weights.truncated
-        ]
-        more = f", and {len(damage) - 3} more" if len(damage) > 3 else ""
+        damage = [f"{file} is missing" for file in weights.missing]
+        damage += [f"{file} is truncated" for file in weights.truncated]
         yield Seen(
             f"the weights of {model.label} are incomplete on {name}",
-            f"{', '.join(damage[:3])}{more}, in {weights.path}",
-            (STAGE,) if sources or model.id else (f"copy them again to {weights.path}", STAGE),
+            f"{abridged(damage, limit=3)}, in {weights.path}",
+            None if sources or model.id else (f"copy them again to {weights.path}", STAGE),
             node=name,
         )
 
@@ -92,30 +87,7 @@ def _denied(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"{facts.user} may not read the weights on {name}",
                 weights.unread,
-                (f"on {name}: {shell('sudo chown -R', facts.user, path)}",) if path else (),
-                node=name,
-            )
-
-
-@check(
-    "MDL-002",
-    "The weights have the same revision on every node",
-    source="huggingface_hub: a branch is resolved when it is downloaded",
-    remedy=f"{STAGE}; revision: COMMIT in the playbook pins it",
-)
-def revision(context: Context) -> Iterator[Seen]:
-    """The ranks have slices of different models, and return garbage."""
-    revisions = {
-        name: weights.revision for name, weights in _weights(context).items() if weights.complete and weights.revision
-    }
-    common = _common(revisions)
-    for name, commit in revisions.items():
-        if commit != common:
-            others = [other for other, revision_ in revisions.items() if revision_ == common]
-            yield Seen(
-                f"{name} has another revision of {context.spec.playbook.model.label}",
-                f"{commit[:12]}, {str(common)[:12]} on {listed(others)}",
-                (STAGE, f"set model.revision: {common} in the playbook to pin it"),
+                [on_node(shell("sudo chown -R", facts.user, path))] if path else (),
                 node=name,
             )
 
@@ -144,13 +116,13 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     path, uid, missing = weights.foreign.path, weights.foreign.uid, weights.foreign.missing
     owner = "root" if uid == 0 else f"user ID {uid}"
     up = uid == 0 and context.docker
-    remedy = "sparkcluster up INVENTORY   changes the owner" if up else _sudo(facts, model, weights.foreign)
-    severity: Severity = "error" if uid else "info" if context.docker else "warning"
+    by_up = dataclasses.replace(UP, note="changes the owner")
+    remedy = by_up if up else on_node(_sudo(facts, model, weights.foreign))
     yield Seen(
         f"{facts.user} cannot {'create' if missing else 'write'} {path} on {name}",
         f"{'the folder above' if missing else 'it'} belongs to {owner}",
         (remedy,),
-        severity=severity,
+        severity="error" if uid else "info" if context.docker else "warning",
         step="" if uid or (missing and path == facts.hf_home) else None,
     )
 
@@ -168,8 +140,8 @@ def _sudo(facts: Facts, model: str, foreign: Foreign) -> str:
     "MDL-005",
     "Vocabularies that the engine would download are on every node",
     severity="info",
-    source="vllm-project/vllm#22525; openai/harmony#95",
-    remedy="up and stage fetch them where they are typed, and put them on every node",
+    source="openai/harmony#95",
+    remedy=[dataclasses.replace(STAGE, note="fetches them, and puts them on every node, as up does")],
 )
 def vocabularies(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """gpt-oss loads for minutes and then fails: its parser downloads a vocabulary, whatever HF_HUB_OFFLINE says.
@@ -179,14 +151,15 @@ def vocabularies(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     if context.docker and facts.image is None:
         return  # it may have them
     for each in lacking(context.spec, facts):
-        yield Seen(f"{each.name} is not on {name}", f"the engine would download it from {each.url}", (STAGE,))
+        yield Seen(f"{each.name} is not on {name}", f"the engine would download it from {each.url}")
 
 
 @check(
     "MDL-003",
-    "The files of the model are the same on every node",
-    source="practitioners' reports: garbage from one edited or half-copied file",
-    remedy=f"{STAGE} --verify",
+    "Revision and files of the model are the same on every node",
+    source="practitioners' reports: garbage from one edited or half-copied file; a branch is resolved when it is"
+    " downloaded",
+    remedy=[VERIFY],
 )
 def same_files(context: Context) -> Iterator[Seen]:
     """A rank reads other weights, configuration or chat template, and the model returns garbage or hangs.
@@ -195,27 +168,37 @@ def same_files(context: Context) -> Iterator[Seen]:
     differ; for files other than weights and configuration it is a warning.
     """
     found = {name: weights for name, weights in _weights(context).items() if weights.complete}
-    common = _common({name: weights.revision for name, weights in found.items()})
-    judged = {name: weights for name, weights in found.items() if weights.revision == common}
+    right = common(weights.revision for weights in found.values() if weights.revision)
+    label = context.spec.playbook.model.label
+    for name, weights in found.items():
+        if weights.revision and weights.revision != right:
+            others = [other for other, each in found.items() if each.revision == right]
+            yield Seen(
+                f"{name} has another revision of {label}",
+                f"{weights.revision[:12]}, {str(right)[:12]} on {listed(others)}",
+                (STAGE, edit(f"set model.revision: {right} in the playbook to pin it")),
+                node=name,
+            )
+    revision = common(weights.revision for weights in found.values())
     sizes = {
         name: {file.name: file.size_bytes for file in weights.files if file.name.endswith(READ)}
-        for name, weights in judged.items()
+        for name, weights in found.items()
+        if weights.revision == revision
     }
     differing: dict[str, list[tuple[str, str]]] = {}
     for file in sorted({file for files in sizes.values() for file in files}):
         by_node = {name: files.get(file) for name, files in sizes.items()}
-        right = _common(by_node)
+        expected = common(by_node.values())
         for name, size in by_node.items():
-            if size != right:
+            if size != expected:
                 has = "is missing" if size is None else f"has {size} bytes"
-                wants = "is not on the others" if right is None else f"{right} elsewhere"
+                wants = "is not on the others" if expected is None else f"{expected} elsewhere"
                 differing.setdefault(name, []).append((file, f"{file} {has}, {wants}"))
     for name, files in differing.items():
         fatal = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
         yield Seen(
-            f"files of {context.spec.playbook.model.label} on {name} differ from those of the others",
+            f"files of {label} on {name} differ from those of the others",
             abridged((text for _, text in files), limit=3),
-            (f"{STAGE} --verify",),
             severity="error" if fatal else "warning",
             node=name,
         )
@@ -226,9 +209,3 @@ def _weights(context: Context) -> dict[str, Weights]:
     ranks = {name: member.rank for name, member in context.topology.members.items()}
     names = sorted(context.facts, key=lambda name: ranks.get(name, 0))
     return {name: weights for name in names if isinstance(weights := context.facts[name].weights, Weights)}
-
-
-def _common(values: Mapping[str, T]) -> T | None:
-    """The most frequent value; of equally frequent ones the first."""
-    counts = Counter(values.values())
-    return max(counts, key=lambda value: counts[value], default=None)

@@ -6,10 +6,11 @@ import ipaddress
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.registry import NETPLAN_APPLY, Context
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
+from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology import netplan
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up, order_on_bus
@@ -54,15 +55,15 @@ def files(context: Context) -> dict[str, str]:
     return found
 
 
-def remedy(context: Context, name: str) -> tuple[str, ...]:
+def remedy(context: Context, name: str) -> tuple[Remedy, ...]:
     """Commands that write and apply the file of the node ``name``; in words where none is certain."""
     text = proposal(context, context.topology.group_of(name)).get(name)
     if text is None:
-        return (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply")
+        return (edit(f"give each twin an address in its own subnet in {NETPLAN}"), NETPLAN_APPLY)
     printed = shell(r"printf '%s\n'", *text.splitlines())
     return (
-        f"{printed} | sudo tee {NETPLAN} >/dev/null",
-        f"sudo chmod 600 {NETPLAN} && sudo netplan apply   on every node, each with its own file",
+        on_node(f"{printed} | sudo tee {NETPLAN} >/dev/null"),
+        on_node(f"sudo chmod 600 {NETPLAN} && sudo netplan apply", "each with its own file", on="every node"),
     )
 
 

@@ -7,8 +7,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from sparkcluster.checks.netplan import cabled_twins, remedy
-from sparkcluster.checks.registry import Context, Seen, check, interconnect_check, link_check, member_check
+from sparkcluster.checks.registry import (
+    NETPLAN_APPLY,
+    Context,
+    Seen,
+    check,
+    interconnect_check,
+    link_check,
+    member_check,
+)
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.findings import edit, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
@@ -17,6 +26,7 @@ from sparkcluster.topology.netplan import MTU, NETPLAN
 
 # A healthy link, as ethtool prints it on a Spark: 200000Mb/s.
 FULL_SPEED_MBPS = 200_000
+CABLE = "connect the QSFP cable at both ends"
 PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
 
@@ -24,7 +34,11 @@ PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
     "NET-001",
     "The nodes of a group share an interconnect with RDMA",
     source="NVIDIA DGX Spark stacking guide; public figures: TCP gives 1-3 GB/s, RDMA 22",
-    remedy="connect the QSFP cable and give both twins an address on every node",
+    remedy=(
+        "connect the QSFP cable at both ends, then run `ip -br addr` on every node",
+        edit("give both twins of the port an address on every node, each in its own subnet"),
+        edit("list the management network under interconnect.rails to run over TCP", instead=True),
+    ),
     step="netplan",
 )
 def interconnect(context: Context) -> Iterator[Seen]:
@@ -36,17 +50,16 @@ def interconnect(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         if group.kind == "management":
             yield from _unjoined(context, group)
-        elif group.kind != "single":
-            for member in group.members:
-                if not member.hcas:
-                    yield Seen(
-                        f"{member.name} has no RDMA on its rails",
-                        f"{', '.join(link.interface for link in member.links)} without an HCA",
-                        ("ibdev2netdev", "use the QSFP ports as rails, or accept TCP speed"),
-                        severity="warning",
-                        node=member.name,
-                        step="",
-                    )
+        for member in group.members if group.kind not in {"management", "single"} else ():
+            if not member.hcas:
+                yield Seen(
+                    f"{member.name} has no RDMA on its rails",
+                    f"{', '.join(link.interface for link in member.links)} without an HCA",
+                    (on_node("ibdev2netdev"), "use the QSFP ports as rails, or accept TCP speed"),
+                    severity="warning",
+                    node=member.name,
+                    step="",
+                )
 
 
 def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
@@ -56,15 +69,10 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
     suspects: list[str | None] = [*without] if 0 < len(without) < len(names) else [None]
     for name in suspects:
         yield Seen(
-            f"{name} has no interconnect with the rest of {context.spec.inventory.called(group.name)}"
+            f"{name} has no interconnect with the rest of {context.called(group)}"
             if name
-            else f"the nodes of {context.spec.inventory.called(group.name)} share no interconnect",
+            else f"the nodes of {context.called(group)} share no interconnect",
             "; ".join(f"{member.name}: {_cabled(context, member)}" for member in group.members),
-            (
-                "connect the QSFP cable at both ends, then run `ip -br addr` on every node",
-                "give both twins of the port an address on every node, each in its own subnet",
-                "or list the management network under interconnect.rails to run over TCP",
-            ),
             node=name,
             step=None if all(cabled_twins(context.facts[member]) for member in names) else "",
         )
@@ -72,20 +80,23 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
 
 @link_check(
     "NET-002",
-    "Every rail is up on every node",
-    needs=("interfaces",),
-    source="NVIDIA DGX Spark stacking guide",
-    remedy="sudo ip link set INTERFACE up; check the cable",
+    "Every rail is up, and the port of its HCA is ACTIVE",
+    needs=("interfaces", "hcas"),
+    source="NVIDIA DGX Spark stacking guide; owners' reports: `state DOWN physical_state LINK_UP` occurs",
+    remedy=(on_node("sudo ip link set {interface} up"), CABLE),
 )
 def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
-    """The group hangs in its first collective, waiting for the node whose rail is down."""
-    interface = context.facts[name].interface(link.interface)
+    """The group hangs in its first collective, waiting for the node whose rail is down.
+
+    NCCL skips a port that is not ACTIVE, and the ranks then use different numbers of HCAs.
+    """
+    interface, hca = context.facts[name].interface(link.interface), context.hca_of(name, link)
     if interface is not None and not is_up(interface):
-        yield Seen(
-            f"{link.interface} of {name} is down",
-            f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}",
-            (shell("sudo ip link set", link.interface, "up"), "connect the QSFP cable at both ends"),
-        )
+        seen = f"state {interface.operstate}, carrier {'yes' if interface.carrier else 'no'}"
+        yield Seen(f"{link.interface} of {name} is down", seen, values={"interface": link.interface})
+    elif hca is not None and not hca.active:
+        seen = f"state {hca.state}, physical state {hca.phys_state}"
+        yield Seen(f"{hca.name} of {name} is not ACTIVE", seen, (CABLE, on_node("rdma link")))
 
 
 @link_check(
@@ -93,7 +104,7 @@ def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
     "Every HCA in use has a RoCE v2 GID for its address",
     needs=("hcas",),
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
-    remedy="sudo ip addr flush dev INTERFACE && sudo netplan apply",
+    remedy=(on_node("sudo ip addr flush dev {interface} && sudo netplan apply"), on_node("show_gids {hca}")),
 )
 def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """The rank fails in ibv_modify_qp (errno 61) or hangs about a minute into the launch.
@@ -110,62 +121,61 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"{hca.name} of {name} has no RoCE v2 GID for {link.address}",
             f"GID table: {table or 'empty'}",
-            (
-                f"{shell('sudo ip addr flush dev', link.interface)} && sudo netplan apply",
-                shell("show_gids", hca.name),
-            ),
+            values={"interface": link.interface, "hca": hca.name},
         )
     elif link.gid_index != expected:
         yield Seen(
             f"GID index {link.gid_index} of {hca.name} is not the RoCE v2 GID of {link.address}",
             f"that GID has index {expected}",
-            (f"set interconnect.gid_index of {name} to {expected}, or remove it",),
+            [edit(f"set interconnect.gid_index of {name} to {expected}, or remove it")],
         )
 
 
 @member_check(
     "NET-005",
-    "Each rail has its own subnet",
+    "Each rail has its own subnet, and a configured address in it",
     source="docs.nvidia.com/sync, Cluster Assistant: one interface per device on a given subnet; NVIDIA's guides for a"
-    " switch and for a ring of three differ",
-    remedy=f"give each twin an address in its own /24 in {NETPLAN}",
+    " switch and for a ring of three differ; NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
+    remedy=(edit(f"give each twin an address in its own /24 in {NETPLAN}"), NETPLAN_APPLY),
     step="netplan",
 )
 def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """Half of the bandwidth is lost: of twins in one subnet one is used, since the kernel replies through either.
 
-    NVIDIA's guide for switches leaves both to one DHCP server, its file for two Sparks to link-local addresses. It is
-    an error only where the inventory lists both for this node, since NCCL then hangs or runs at half speed. In a ring,
-    where NVIDIA's own example does this, it is a warning.
+    NVIDIA's guide for switches leaves both to one DHCP server, its file for two Sparks to link-local addresses
+    (169.254/16), which change at every reboot. It is an error only where the inventory lists both for this node, since
+    NCCL then hangs or runs at half speed. In a ring, where NVIDIA's own example does this, it is a warning.
     """
-    for subnet, idle in Counter(link.subnet for link in member.idle_twins).items():
-        names = [link.interface for link in (*member.links, *member.idle_twins) if link.subnet == subnet]
-        if len(set(names)) > 1:
+    of_subnet: dict[str, list[str]] = {}
+    for link in (*member.links, *member.idle_twins):
+        of_subnet.setdefault(link.subnet, []).append(link.interface)
+    idle, used = (Counter(link.subnet for link in links) for links in (member.idle_twins, member.links))
+    for subnet, interfaces in of_subnet.items():
+        if idle[subnet] and len(set(interfaces)) > 1:
             yield Seen(
-                f"{idle + 1} interfaces of {name} share the subnet {subnet}, and one is used",
-                f"{', '.join(names)}; one twin gives 11 to 12 GB/s, two in subnets of their own 22 to 24",
+                f"{idle[subnet] + 1} interfaces of {name} share the subnet {subnet}, and one is used",
+                f"{', '.join(interfaces)}; one twin gives 11 to 12 GB/s, two in subnets of their own 22 to 24",
                 remedy(context, name),
                 severity="warning",
             )
-    shared = Counter(link.subnet for link in member.links)
-    for subnet, count in shared.items():
-        if count > 1:
-            kind = context.topology.group_of(name).kind
-            tolerated = kind == "ring" or ipaddress.IPv4Network(subnet) == LINK_LOCAL
-            names = [link.interface for link in member.links if link.subnet == subnet]
+        if used[subnet] > 1:
+            ring = context.topology.group_of(name).kind == "ring"
             yield Seen(
-                f"{count} interfaces of {name} share the subnet {subnet}",
-                ", ".join(names),
-                (f"give each twin an address in its own subnet in {NETPLAN}", "sudo netplan apply"),
-                severity="warning" if tolerated else "error",
+                f"{used[subnet]} interfaces of {name} share the subnet {subnet}",
+                ", ".join(link.interface for link in member.links if link.subnet == subnet),
+                severity="warning" if ring or ipaddress.IPv4Network(subnet) == LINK_LOCAL else "error",
             )
+    for link in member.links:
+        if link.ip in LINK_LOCAL:
+            summary = f"{link.interface} of {name} has a link-local address"
+            yield Seen(summary, link.address, remedy(context, name), severity="warning")
 
 
 @interconnect_check(
     "NET-027",
     "The subnets of a ring have the same prefix length",
     source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_PREFIX_LEN, by default 24",
-    remedy=f"the same prefix length for all rails, in {NETPLAN}",
+    remedy=(edit(f"give every rail a /24 in {NETPLAN}"), NETPLAN_APPLY),
     step="netplan",
 )
 def prefixes(context: Context) -> Iterator[Seen]:
@@ -176,11 +186,8 @@ def prefixes(context: Context) -> Iterator[Seen]:
     for group in context.topology.groups:
         lengths = group.prefix_lengths
         if group.kind == "ring" and len(lengths) > 1 and PREFIX_VARIABLE not in context.spec.playbook.env:
-            yield Seen(
-                f"the rails of {context.spec.inventory.called(group.name)} have different prefix lengths",
-                ", ".join(sorted({link.subnet for member in group.members for link in member.links})),
-                (f"give every rail a /24 in {NETPLAN}", "sudo netplan apply"),
-            )
+            seen = ", ".join(sorted({link.subnet for member in group.members for link in member.links}))
+            yield Seen(f"the rails of {context.called(group)} have different prefix lengths", seen)
 
 
 @interconnect_check(
@@ -207,45 +214,9 @@ def mtu(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"the MTU of {node} differs from the other nodes",
             f"{own}; the others have {others}",
-            (commands,),
+            [on_node(commands)],
             node=node,
             live=True,
-        )
-
-
-@link_check(
-    "NET-007",
-    "The port of every HCA in use is ACTIVE",
-    needs=("hcas",),
-    source="DGX Spark owners' reports: `state DOWN physical_state LINK_UP` occurs",
-    remedy="connect the QSFP cable at both ends",
-)
-def active(context: Context, name: str, link: Link) -> Iterator[Seen]:
-    """NCCL skips a port that is not ACTIVE, and the ranks then use different numbers of HCAs."""
-    hca = context.hca_of(name, link)
-    if hca is not None and not hca.active:
-        yield Seen(
-            f"{hca.name} of {name} is not ACTIVE",
-            f"state {hca.state}, physical state {hca.phys_state}",
-            ("connect the QSFP cable at both ends", "rdma link"),
-        )
-
-
-@link_check(
-    "NET-008",
-    "Rails have configured addresses",
-    severity="warning",
-    source="NVIDIA DGX Spark netplan: link-local: [ ipv4 ]",
-    remedy=f"give each rail an address in {NETPLAN}",
-    step="netplan",
-)
-def addressed(context: Context, name: str, link: Link) -> Iterator[Seen]:
-    """Link-local addresses (169.254/16) change at every reboot, and both twins get theirs from one subnet."""
-    if ipaddress.IPv4Address(link.address) in LINK_LOCAL:
-        yield Seen(
-            f"{link.interface} of {name} has a link-local address",
-            link.address,
-            remedy(context, name),
         )
 
 
@@ -259,32 +230,27 @@ def addressed(context: Context, name: str, link: Link) -> Iterator[Seen]:
 def speed(_: Context, name: str, link: Link) -> Iterator[Seen]:
     """A port that negotiated 100 Gb/s halves the bandwidth of tensor parallelism."""
     if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
-        yield Seen(
-            f"{link.interface} of {name} is slower than its port",
-            f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}",
-        )
+        seen = f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}"
+        yield Seen(f"{link.interface} of {name} is slower than its port", seen)
 
 
 @member_check(
     "NET-010",
     "RDMA device nodes exist for the container",
     source="public logs: `NET/IB : No device found`, `Using network Socket`",
-    remedy="sudo modprobe -a ib_uverbs rdma_ucm",
+    remedy=[on_node("sudo modprobe -a ib_uverbs rdma_ucm")],
 )
 def devices(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """NCCL logs `No device found` and falls back to sockets without an error: 1 to 3 GB/s instead of 22."""
     if member.hcas and not context.facts[name].infiniband_devices:
-        yield Seen(
-            f"{name} has HCAs but no /dev/infiniband",
-            ", ".join(member.hcas),
-        )
+        yield Seen(f"{name} has HCAs but no /dev/infiniband", ", ".join(member.hcas))
 
 
 @interconnect_check(
     "NET-011",
     "No two nodes have the same address",
     source="general",
-    remedy="give each node its own address in /etc/netplan",
+    remedy=(edit("give each node its own address in /etc/netplan"), NETPLAN_APPLY),
     step="netplan",
 )
 def unique(context: Context) -> Iterator[Seen]:
@@ -296,36 +262,25 @@ def unique(context: Context) -> Iterator[Seen]:
                 owners[address].add(member.name)
     for address, names in owners.items():
         if len(names) > 1:
-            yield Seen(
-                f"{' and '.join(sorted(names))} both have {address}",
-                address,
-                ("give each node its own address in /etc/netplan, then sudo netplan apply",),
-            )
+            yield Seen(f"{' and '.join(sorted(names))} both have {address}", address)
 
 
 @check(
     "NET-012",
     "The API listens on an address of the head",
     source="general",
-    remedy="api.host: management, interconnect or an address of the head",
+    remedy=[edit("set api.host to management, interconnect or an address of the head")],
 )
 def api(context: Context) -> Iterator[Seen]:
     """The engine loads the model, then exits because it cannot bind an address that its node does not have."""
     for group in context.topology.groups:
         address = ipaddress.ip_address(group.api_host)
         facts = context.facts[group.head.name]
-        if (
-            isinstance(facts.interfaces, Unread)
-            or address.version == 6
-            or address.is_loopback
-            or address.is_unspecified
-        ):
-            continue
-        if facts.interface_of(group.api_host) is None:
+        anywhere = address.version == 6 or address.is_loopback or address.is_unspecified
+        if not (isinstance(facts.interfaces, Unread) or anywhere or facts.interface_of(group.api_host)):
             yield Seen(
                 f"{group.head.name} has no address {group.api_host} for the API",
                 ", ".join(address for interface in facts.interfaces for address in interface.addresses),
-                ("set api.host to management, interconnect or an address of the head",),
                 node=group.head.name,
             )
 
@@ -336,7 +291,10 @@ def api(context: Context) -> Iterator[Seen]:
     severity="info",
     needs=("hcas",),
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
-    remedy="nothing; flushing and re-applying the addresses often makes them equal",
+    remedy=(
+        edit("do not set NCCL_IB_GID_INDEX in env of the playbook"),
+        "flushing and re-applying the addresses often makes them equal",
+    ),
 )
 def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen]:
     """No single NCCL_IB_GID_INDEX is right on this node: setting one by hand makes a rank hang.
@@ -349,14 +307,9 @@ def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen
         if hca is not None:
             indices[hca.name] = hca.roce_v2_index(link.address)
     if len(set(indices.values()) - {None}) > 1:
-        interfaces = shell("for i in", *(link.interface for link in member.links if link.hca))
         yield Seen(
             f"the HCAs of {name} use different GID indices",
             ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
-            (
-                "do not set NCCL_IB_GID_INDEX in env of the playbook",
-                f'{interfaces}; do sudo ip addr flush dev "$i"; done; sudo netplan apply',
-            ),
         )
 
 
@@ -365,7 +318,7 @@ def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen
     "Rails carry jumbo frames",
     severity="info",
     source="public ib_write_bw figures: 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
-    remedy="set mtu: 9000 on both twins of every node",
+    remedy=(edit(f"set mtu: {MTU} for both twins in {NETPLAN} of every node"), NETPLAN_APPLY),
     step="netplan",
 )
 def jumbo(context: Context) -> Iterator[Seen]:
@@ -382,7 +335,6 @@ def jumbo(context: Context) -> Iterator[Seen]:
         yield Seen(
             f"the rails {', '.join(small)} carry no jumbo frames",
             "; ".join(", ".join(mtus) for mtus in small.values()),
-            (f"set mtu: {MTU} for these interfaces in {NETPLAN} of every node", "sudo netplan apply"),
         )
 
 

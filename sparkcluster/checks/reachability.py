@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sparkcluster.checks.attribution import by_faulty_node
-from sparkcluster.checks.lists import abridged, listed
+from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
 from sparkcluster.facts.reach import Path, PathKind
+from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.printable import shell
 
 
@@ -17,17 +18,13 @@ from sparkcluster.printable import shell
     "Every node could test its connections",
     stage="reach",
     severity="warning",
-    remedy="check Python and SSH on that node, then run it again",
+    remedy=(here("ssh {host} true"), "check Python and SSH on that node, then run it again"),
 )
 def untested(context: Context) -> Iterator[Seen]:
     """It is unknown what the node reaches and what reaches it: a firewall there would show only as a hanging launch."""
     for name, reason in context.reach.unasked.items():
-        yield Seen(
-            f"{name} could not test its connections to the others",
-            reason,
-            (f"ssh {_host(context, name)} true",),
-            node=name,
-        )
+        summary = f"{name} could not test its connections to the others"
+        yield Seen(summary, reason, node=name, values={"host": context.host(name)})
 
 
 @reach_check(
@@ -49,14 +46,14 @@ def reachable(context: Context) -> Iterator[Seen]:
                 _seen(paths),
                 (
                     f"connect the cable of {_rails(paths)} at both ends, and check its switch port",
-                    "ip -br addr; ip neigh   on both",
+                    on_node("ip -br addr; ip neigh", on="both"),
                 ),
             )
         else:
             yield Seen(
                 f"{node} cannot be reached by {listed(_ends(paths, node))} on {_rails(paths)}",
                 _seen(paths),
-                (*_open(context, node, paths), f"ip -br addr; ip neigh   on {node}: check cable and address"),
+                (*_open(context, node, paths), on_node("ip -br addr; ip neigh", "check cable and address")),
                 node=node,
             )
 
@@ -81,10 +78,10 @@ def jumbo(context: Context) -> Iterator[Seen]:
             f"packets of {size} bytes are lost {_direction(node, paths)} on {_rails(paths)}",
             _seen(paths),
             (
-                shell("sudo ip link set", interface.name, "mtu", size)
+                on_node(shell("sudo ip link set", interface.name, "mtu", size))
                 if interface is not None and first.lost_at == "sent"
                 else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}",
-                f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}   on {first.source}",
+                on_node(f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}", on=first.source),
             ),
             node=node,
         )
@@ -92,44 +89,24 @@ def jumbo(context: Context) -> Iterator[Seen]:
 
 @reach_check(
     "NET-043",
-    "The ports that the launch uses are open between the nodes",
-    source="Ray documentation, Configuring Ray: ports",
+    "The ports that the launch uses, and ephemeral ports, are open between the nodes",
+    source="Ray documentation, Configuring Ray: ports; NVIDIA NCCL documentation, environment variables",
     remedy="allow incoming traffic on the interconnect in the firewall",
 )
 def ports(context: Context) -> Iterator[Seen]:
-    """The ranks hang at their rendezvous: the head waits for nodes that cannot connect to it."""
-    yield from _blocked(context, ephemeral=False)
+    """The ranks hang at their rendezvous: the head waits for nodes that cannot connect to it.
 
-
-@reach_check(
-    "NET-044",
-    "Ephemeral ports are open between the nodes",
-    source="NVIDIA NCCL documentation, environment variables; Ray documentation, Configuring Ray: ports",
-    remedy="allow incoming traffic on the interconnect in the firewall",
-)
-def ephemeral(context: Context) -> Iterator[Seen]:
-    """NCCL, Gloo, Ray and engines use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
-
-    Ports of NET-043 that the same firewall blocks are listed here.
+    NCCL, Gloo, Ray and engines use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
     """
-    yield from _blocked(context, ephemeral=True)
-
-
-def _blocked(context: Context, *, ephemeral: bool) -> Iterator[Seen]:
-    """Nodes that drop incoming TCP; with ``ephemeral`` those that drop it on any port, else on some ports only."""
     for node, paths in _by_faulty_node(context, "port", "ephemeral").items():
-        if any(path.kind == "ephemeral" for path in paths) is not ephemeral:
-            continue
         ends = _ends(paths, node)
-        ports = dict.fromkeys(f"port {path.port} ({path.use})" for path in paths)
-        what = "TCP on any port" if ephemeral else listed(ports)
-        summary = (
-            f"{node} drops {what} from {listed(ends)} on {_rails(paths)}"
-            if node is not None
-            else f"{what} does not pass between {listed(ends)} on {_rails(paths)}"
-        )
-        remedy = _open(context, node, paths) if node is not None else ("sudo ufw status verbose   on both",)
-        yield Seen(summary, _seen(paths), remedy, severity="error", node=node)
+        any_port = any(path.kind == "ephemeral" for path in paths)
+        what = "TCP on any port" if any_port else listed(dict.fromkeys(f"port {p.port} ({p.use})" for p in paths))
+        summary = f"{what} does not pass between {listed(ends)} on {_rails(paths)}"
+        remedy: Sequence[Remedy] = [on_node("sudo ufw status verbose", on="both")]
+        if node is not None:
+            summary, remedy = f"{node} drops {what} from {listed(ends)} on {_rails(paths)}", _open(context, node, paths)
+        yield Seen(summary, _seen(paths), remedy, node=node)
 
 
 def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list[Path]]:
@@ -192,17 +169,14 @@ def _test_of(path: Path) -> str:
     return words[path.kind]
 
 
-def _open(context: Context, node: str, paths: Iterable[Path]) -> tuple[str, ...]:
+def _open(context: Context, node: str, paths: Iterable[Path]) -> list[Remedy]:
     """Commands that allow the rails in the firewall of ``node``."""
     addresses = dict.fromkeys(path.target_address if path.target == node else path.source_address for path in paths)
     facts = context.facts[node]
     interfaces = [found.name for address in addresses if (found := facts.interface_of(address)) is not None]
     if facts.firewall == "ufw":
-        return tuple(shell("sudo ufw allow in on", name) for name in interfaces)
+        return [on_node(shell("sudo ufw allow in on", name)) for name in interfaces]
     if facts.firewall == "firewalld":
-        return tuple(shell("sudo firewall-cmd --zone=trusted", f"--change-interface={name}") for name in interfaces)
-    return (*(shell("sudo iptables -I INPUT -i", name, "-j", "ACCEPT") for name in interfaces), "sudo nft list ruleset")
-
-
-def _host(context: Context, name: str) -> str:
-    return next((node.host for node in context.spec.inventory.nodes if node.label == name), name)
+        return [on_node(shell("sudo firewall-cmd --zone=trusted", f"--change-interface={name}")) for name in interfaces]
+    rules = [on_node(shell("sudo iptables -I INPUT -i", name, "-j", "ACCEPT")) for name in interfaces]
+    return [*rules, on_node("sudo nft list ruleset")]

@@ -14,7 +14,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 from sparkcluster import engines
@@ -27,16 +27,23 @@ from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.network import Hca
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
-from sparkcluster.findings import Finding, Severity, ordered
+from sparkcluster.findings import Finding, Remedy, Severity, here, on_node, ordered, remedies
 from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.spec import KeyPath, Spec
 from sparkcluster.spec.powers import SECURITY
-from sparkcluster.topology.model import Link, Topology
+from sparkcluster.topology.model import Group, Link, Topology
 
 Stage = Literal["written", "facts", "reach", "deep", "running"]
 Scope = Literal["node", "container", "interconnect"]
 DISRUPTIVE = frozenset({"netplan", "nvidia-runtime"})
 """Steps of `sparkcluster setup` that it refuses while ranks run on the node."""
+UP = here("sparkcluster up INVENTORY")
+DOWN = here("sparkcluster down INVENTORY")
+AGAIN = here("sparkcluster down INVENTORY && sparkcluster up INVENTORY")
+PREFLIGHT = here("sparkcluster preflight INVENTORY")
+DEEP = here("sparkcluster preflight INVENTORY --deep")
+NETPLAN_APPLY = on_node("sudo netplan apply")
+REBOOT = on_node("sudo reboot")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +73,14 @@ class Context:
     def docker(self) -> bool:
         """Whether ranks are containers."""
         return self.spec.inventory.runtime.kind == "docker"
+
+    def host(self, node: str) -> str:
+        """The host of ``node`` in the inventory."""
+        return next((each.host for each in self.spec.inventory.nodes if each.label == node), node)
+
+    def called(self, group: Group) -> str:
+        """What people call ``group``."""
+        return self.spec.inventory.called(group.name)
 
     def gpus(self) -> Iterator[tuple[str, Gpu]]:
         """Every GPU with the name of its node."""
@@ -112,16 +127,18 @@ class Seen:
         at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
         severity, remedy, step: None means that of the check.
         live: whether ``remedy`` can be typed while ranks run.
+        values: of the names in the remedy's texts, beside ``node``.
     """
 
     summary: str
     seen: str
-    remedy: tuple[str, ...] | None = None
+    remedy: Sequence[Remedy | str] | None = None
     at: KeyPath | None = None
     severity: Severity | None = None
     node: str | None = None
     step: str | None = None
     live: bool = False
+    values: Mapping[str, object] | None = None
 
 
 Body = Callable[[Context], Iterable[Seen]]
@@ -138,7 +155,7 @@ class Page:
         more: further paragraphs.
         needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
         source: who reported or recommends it.
-        remedy: the fix in words; a finding has the commands for its node.
+        remedies: the fix, with names in place of a finding's values.
         step: step of `sparkcluster setup` that is the fix; empty where there is none.
     """
 
@@ -150,8 +167,13 @@ class Page:
     more: str = ""
     needs: tuple[str, ...] = ()
     source: str = ""
-    remedy: str = ""
+    remedies: tuple[Remedy, ...] = ()
     step: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """The fix as text."""
+        return re.sub(r"\{(\w+)\}", lambda name: name[1].upper(), "; ".join(map(str, self.remedies)))
 
     @property
     def subject(self) -> str:
@@ -161,7 +183,8 @@ class Page:
     def as_json(self) -> dict[str, Any]:
         """The page as ``checks --json`` prints it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(Page)}
-        return {**values, "needs": list(self.needs)}
+        del values["remedies"]
+        return {**values, "needs": list(self.needs), "remedy": self.remedy}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,7 +222,7 @@ class Check(Page):
                     summary=f"the check itself failed: {self.title}",
                     seen=f"{type(error).__name__}: {error}",
                     why="a bug in sparkcluster; it is unknown whether the cluster passes this check",
-                    remedy=("report it with the output of sparkcluster preflight INVENTORY --json",),
+                    remedies=remedies(["report it with the output of sparkcluster preflight INVENTORY --json"]),
                 )
             ]
 
@@ -207,14 +230,15 @@ class Check(Page):
         """``seen`` as a finding of this check; while a rank runs, ``setup`` refuses a step that disturbs it."""
         file, line = _place(context.spec, seen.at)
         severity = seen.severity or self.severity
-        remedy = (self.remedy,) if seen.remedy is None else seen.remedy
+        values = {"node": seen.node or "", **(seen.values or {})}
+        found = remedies(self.remedies if seen.remedy is None else seen.remedy, values)
         step = self.step if seen.step is None else seen.step
         if step in DISRUPTIVE and any(context.runs_rank(node) for node in context.facts if seen.node in {node, None}):
-            setup = f"sparkcluster setup INVENTORY --only {step}"
-            later = f"sparkcluster down INVENTORY && {setup} && sparkcluster up INVENTORY"
-            remedy = (*remedy, f"or {later}   for good") if seen.live else (later, f"or {remedy[0]}", *remedy[1:])
+            later = f"sparkcluster down INVENTORY && sparkcluster setup INVENTORY --only {step} && {UP.text}"
+            by_hand = (dataclasses.replace(found[0], instead=True), *found[1:])
+            found = (*found, here(later, "for good", instead=True)) if seen.live else (here(later), *by_hand)
         return Finding(
-            self.code, severity, seen.summary, seen.node, seen.seen, self.why, remedy, file, line, step or None
+            self.code, severity, seen.summary, seen.node, seen.seen, self.why, found, file, line, step or None
         )
 
 
@@ -236,13 +260,16 @@ class Declared(TypedDict, total=False):
     severity: Severity
     needs: tuple[str, ...]
     source: str
-    remedy: str
     step: str
     scope: Scope
 
 
-def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body], Body]:
+def check(
+    code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
+) -> Callable[[Body], Body]:
     """Register a check under a code that never changes.
+
+    ``remedy`` is that of every finding that has none of its own; names in braces are those of ``Seen.values``.
 
     The first paragraph of its docstring becomes the reason, a sentence that says what happens otherwise; the rest
     becomes the page.
@@ -253,7 +280,8 @@ def check(code: str, title: str, **declared: Unpack[Declared]) -> Callable[[Body
             raise ValueError(f"two checks are called {code}")
         first, _, more = (inspect.getdoc(body) or "").partition("\n\n")
         why = " ".join(first.split()).removesuffix(".")
-        CATALOGUE[code] = Check(code=code, title=title, why=why, more=more, body=body, **declared)
+        steps = remedies([remedy] if isinstance(remedy, str) else remedy)
+        CATALOGUE[code] = Check(code=code, title=title, why=why, more=more, body=body, remedies=steps, **declared)
         return body
 
     return register
@@ -274,13 +302,13 @@ class Each(Generic[T]):
     scope: Scope = "node"
 
     def __call__(
-        self, code: str, title: str, **declared: Unpack[Declared]
+        self, code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
     ) -> Callable[[Callable[[Context, str, T], Iterable[Seen]]], None]:
         """Register a check, as ``check`` does."""
         scoped: Declared = {"scope": self.scope, **declared}
 
         def register(body: Callable[[Context, str, T], Iterable[Seen]]) -> None:
-            @check(code, title, **scoped)
+            @check(code, title, remedy=remedy, **scoped)
             @functools.wraps(body)
             def of_all(context: Context) -> Iterator[Seen]:
                 for node, subject in self.subjects(context):
@@ -343,17 +371,28 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
                     node=name,
                     seen=value.unread,
                     why=f"{', '.join(codes)} could not be checked",
-                    remedy=(f"sparkcluster preflight INVENTORY --json shows what {name} answered",),
+                    remedies=(here("sparkcluster preflight INVENTORY --json", f"shows what {name} answered"),),
                 )
 
 
+MERGED = {
+    "SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-008",
+    "HOST-011": "HOST-007", "HOST-013": "HOST-012", "HOST-014": "HOST-003", "HOST-029": "HOST-028",
+    "IMG-008": "IMG-007", "MDL-002": "MDL-003", "MDL-021": "MDL-020",
+    "NET-007": "NET-002", "NET-008": "NET-005", "NET-015": "NET-004", "NET-018": "NET-017", "NET-019": "NET-017",
+    "NET-025": "NET-004", "NET-044": "NET-043", "NET-051": "NET-050", "NET-054": "NET-052", "NET-055": "NET-052",
+    "NET-059": "NET-058", "NET-060": "NET-058", "RUN-009": "RUN-021", "RUN-010": "RUN-021", "RUN-024": "RUN-005",
+}  # fmt: skip
+"""Codes of earlier versions, and the code that reports it now; ``ignore`` and ``allow`` may name either, but not those
+that protect from playbooks: what asks for consent looks for these by their own code."""
+
+
 def _accepted(finding: Finding, spec: Spec) -> Finding:
-    reasons = [
-        f"the playbook accepts it: {allow.reason}"
-        for allow in spec.playbook.allow
-        if allow.code == finding.code not in SECURITY
-    ]
-    reasons += ["the inventory ignores it"] if finding.code in spec.inventory.ignore else []
+    secure = finding.code in SECURITY
+    names = {finding.code, *(old for old, code in MERGED.items() if code == finding.code and not secure)}
+    allowed = () if secure else spec.playbook.allow
+    reasons = [f"the playbook accepts it: {allow.reason}" for allow in allowed if allow.code in names]
+    reasons += ["the inventory ignores it"] if names & set(spec.inventory.ignore) else []
     if not reasons or finding.severity == "info":
         return finding
     severity: Severity = "warning" if finding.severity == "error" else "info"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.gpu import waits_in_collective
-from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.running_cluster import AGAIN, DOWN, LOGS, UP, RunningCluster, clipped, running_check
+from sparkcluster.checks.model import VERIFY
+from sparkcluster.checks.registry import AGAIN, DEEP, DOWN, UP, Seen
+from sparkcluster.checks.running_cluster import LOGS, LOGS_OF_NODE, RunningCluster, clipped, running_check
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.find import RESTART
 from sparkcluster.endpoint.judge import garbage
@@ -15,13 +17,14 @@ from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import GpuSample, RankSeen, Reply
+from sparkcluster.findings import Remedy, edit, here, on_node
 from sparkcluster.printable import shell
 
 
 @running_check(
     "RUN-001",
     "The cluster is running",
-    remedy="sparkcluster up INVENTORY",
+    remedy=[UP],
 )
 def runs(cluster: RunningCluster) -> Iterator[Seen]:
     """Without a rank nothing is served, and no other check of the cluster applies."""
@@ -37,14 +40,14 @@ def runs(cluster: RunningCluster) -> Iterator[Seen]:
         yield Seen(lease.describe(name), seen, ("wait for it to end",), severity="warning")
         return
     failed = cluster.running.failed
-    remedy = (f"{LOGS} --failed", UP) if failed else (UP,)
+    remedy = (here("sparkcluster logs INVENTORY --failed"), UP) if failed else None
     yield Seen(f"nothing of {name} runs", "; ".join(part for part in (seen, failed) if part), remedy)
 
 
 @running_check(
     "RUN-002",
     "The model answers",
-    remedy="read the engine's log, then `sparkcluster down` and `up`",
+    remedy=(LOGS, DOWN, UP),
 )
 def answers(cluster: RunningCluster) -> Iterator[Seen]:
     """A cluster that returns no first token does not serve, whatever its health endpoint reports.
@@ -59,18 +62,15 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
             summary = f"{cluster.called(group)} does not answer yet: {lease.describe(cluster.spec.inventory.cluster)}"
             yield Seen(summary, reply.message, (LOGS,), severity="warning", node=reply.head)
             continue
-        remedy: tuple[str, ...] = (LOGS, DOWN, UP)
-        if reply.problem == "unauthorized":
-            remedy = (f"{RESTART}   starts its ranks with the key of the inventory", LOGS)
+        key = (here(RESTART, "starts its ranks with the key of the inventory"), LOGS)
+        remedy = key if reply.problem == "unauthorized" else None
         yield Seen(f"{cluster.called(group)} does not answer", clipped(reply.message), remedy, node=reply.head)
 
 
 def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
     """Groups without a first token whose reason no other check of this module reports."""
     for group, reply in cluster.replies.items():
-        if group not in cluster.failed or group in cluster.ended or group in cluster.explained:
-            continue
-        if group in cluster.unlinked:
+        if group not in cluster.failed or group in cluster.ended or not cluster.unexplained_end(group):
             continue
         if reply.problem == "engine-dead" or cluster.hangs(reply) or _busy(cluster, reply) or _partial(reply):
             continue
@@ -88,7 +88,7 @@ def _partial(reply: Reply) -> bool:
     "RUN-003",
     "Tokens move while requests run",
     source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10",
-    remedy="`sparkcluster preflight --deep` for the rails, then `sparkcluster down` and `up`",
+    remedy=(DEEP, AGAIN),
 )
 def hung(cluster: RunningCluster) -> Iterator[Seen]:
     """A collective that one rank does not join hangs all of them: no token, no error, and a busy GPU.
@@ -97,7 +97,7 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
     show 90 % or more at 22 to 26 W; an idle one beside them is the suspect. Without a suspect it is a warning until
     no counter has moved for longer than a prefill may take: a prompt of 256K tokens moves none for minutes.
     """
-    yield from cluster.causes_of("RUN-003", LOGS)
+    yield from cluster.causes_of("RUN-003")
     for group, reply in cluster.replies.items():
         figures = cluster.hangs(reply)
         if figures is None or group in cluster.ended or group in cluster.unlinked:
@@ -112,14 +112,13 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
             limit_s = stall_limit_s(reply.context)
             summary = f"{cluster.called(group)} generates no tokens: it hangs, or is in the prefill of a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
-            remedy = (f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}   to tell which", LOGS)
+            remedy = (here(f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}", "to tell which"), LOGS)
             yield Seen(summary, seen, remedy, severity="warning", node=reply.head)
             continue
         summary = f"{cluster.called(group)} hangs: its engine accepts requests and generates no tokens"
         if suspect:
             summary += f", and {suspect} idles while the others wait"
-        remedy = ("sparkcluster preflight INVENTORY --deep", AGAIN)
-        yield Seen(summary, seen, remedy, node=suspect or reply.head)
+        yield Seen(summary, seen, node=suspect or reply.head)
 
 
 def _drawn(node: str, sample: GpuSample) -> str:
@@ -140,38 +139,31 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
         wrong = garbage(reply.text)
         if wrong is None and (reply.ttft_s is not None or reply.problem):
             continue
-        remedy = [LOGS, AGAIN]
+        remedy: list[Remedy | str] = [LOGS, AGAIN]
         if wrong:
             first = cluster.engine.garbage_remedy(cluster.spec.playbook, cluster.lines(group))
-            verify = ["sparkcluster stage INVENTORY weights --verify", f"{DOWN} && {UP} --clear-caches"]
-            remedy = [first] if first else verify
+            remedy = [first] if first else [VERIFY, here(f"{DOWN.text} && {UP.text} --clear-caches")]
         what = "answers, and its output is garbage" if wrong else "returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
-        yield Seen(f"{cluster.called(group)} {what}", wrong or tokens, tuple(remedy), node=reply.head)
+        yield Seen(f"{cluster.called(group)} {what}", wrong or tokens, remedy, node=reply.head)
 
 
 @running_check(
     "RUN-016",
     "The engine behind the API is alive",
-    remedy="`sparkcluster up`, which starts it again; the reason is further up in the log",
+    remedy=(LOGS, UP),
 )
 def engine(cluster: RunningCluster) -> Iterator[Seen]:
     """The API server outlives its engine: it returns 200 for /health and 500 for every completion."""
     for group, reply in cluster.replies.items():
-        if reply.problem != "engine-dead" or group in cluster.explained or group in cluster.ended:
-            continue
-        if group in cluster.unlinked:
+        if reply.problem != "engine-dead" or group in cluster.ended or not cluster.unexplained_end(group):
             continue
         observation = cluster.inspected.get(reply.head)
-        health = (
-            f"/health: {observation.health}"
-            if observation and isinstance(observation.health, int)
-            else "/health does not answer"
-        )
+        status = observation.health if observation and isinstance(observation.health, int) else None
+        health = "/health does not answer" if status is None else f"/health: {status}"
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
-        remedy = (LOGS, UP)
-        yield Seen(f"the engine of {cluster.called(group)} is dead behind its API", seen, remedy, node=reply.head)
+        yield Seen(f"the engine of {cluster.called(group)} is dead behind its API", seen, node=reply.head)
 
 
 @running_check(
@@ -186,13 +178,14 @@ def linked(cluster: RunningCluster) -> Iterator[Seen]:
         ended = ", ".join(f"{node}: {rank.state}" for node, rank in cluster.ended.get(group, ()))
         seen = f"{interface} of {name} has no carrier; {cluster.called(group)} was started on it"
         seen += f"; {ended}" if ended else ""
-        yield Seen(f"{name} has {why.summary}", seen, (why.hint or "", f"with the link up again: {UP}"), node=name)
+        remedy = (why.hint or "", dataclasses.replace(UP, note="with the link up again"))
+        yield Seen(f"{name} has {why.summary}", seen, remedy, node=name)
 
 
 @running_check(
     "RUN-017",
     "No rank waits for another in compilation",
-    remedy="`sparkcluster up --clear-caches`",
+    remedy=(DOWN, here("sparkcluster up INVENTORY --clear-caches")),
 )
 def stalled(cluster: RunningCluster) -> Iterator[Seen]:
     """With a stale compile or autotune cache, one node skips a step that the others do together: all of them wait.
@@ -203,11 +196,9 @@ def stalled(cluster: RunningCluster) -> Iterator[Seen]:
         if group in cluster.replies and group not in cluster.failed:
             continue
         for name, rank in ranks:
-            line = _stalled(cluster, rank)
-            if line:
-                remedy = (DOWN, f"{UP} --clear-caches")
+            if line := _stalled(cluster, rank):
                 summary = f"the ranks of {cluster.called(group)} wait for each other while they compile"
-                yield Seen(summary, clipped(line), remedy, node=name)
+                yield Seen(summary, clipped(line), node=name)
                 break
 
 
@@ -227,28 +218,26 @@ def _stalled(cluster: RunningCluster, rank: RankSeen) -> str | None:
     "Every node could be inspected",
     severity="warning",
     source="sparkcluster: unknown is not healthy",
-    remedy="docker logs and ray status on that node",
+    remedy=[LOGS_OF_NODE],
 )
 def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     """What could not be inspected may be broken."""
     for name, observation in cluster.running.observations.items():
         docker = cluster.facts[name].docker if name in cluster.facts else None
         if isinstance(observation, Unread):
-            yield Seen(
-                f"the ranks on {name} could not be inspected", observation.unread, (f"{LOGS} {name}",), node=name
-            )
+            yield Seen(f"the ranks on {name} could not be inspected", observation.unread, node=name)
             continue
         if isinstance(observation.ranks, Unread):
             if not isinstance(docker, Unread):  # reported by HOST-001
-                yield Seen(f"the ranks on {name} could not be listed", observation.ranks.unread, (), node=name)
+                yield Seen(f"the ranks on {name} could not be listed", observation.ranks.unread, node=name)
             continue
         if isinstance(observation.ray, Unread) and not cluster.ended:
             ranks = observation.ranks
-            remedy = (f"on {name}: {shell('docker exec', ranks[0].name, 'ray', 'status')}" if ranks else LOGS,)
+            remedy = [on_node(shell("docker exec", ranks[0].name, "ray", "status"))] if ranks else None
             yield Seen(f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy, node=name)
         for rank in observation.ranks:
             if isinstance(rank.log, Unread):
-                remedy = (f"on {name}: {shell('docker logs', rank.name)}",)
+                remedy = [on_node(shell("docker logs", rank.name))]
                 yield Seen(f"the log of {rank.name} could not be read", rank.log.unread, remedy, node=name)
 
 
@@ -256,7 +245,10 @@ def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-023",
     "The engine is not overloaded",
     severity="warning",
-    remedy="raise max-num-seqs, or send less at once",
+    remedy=(
+        edit("raise max-num-seqs in the playbook, or send less at once"),
+        here("sparkcluster doctor INVENTORY --timeout 120"),
+    ),
 )
 def busy(cluster: RunningCluster) -> Iterator[Seen]:
     """An engine with more requests than it can run at once queues new ones, which then wait for long."""
@@ -265,11 +257,7 @@ def busy(cluster: RunningCluster) -> Iterator[Seen]:
             last = cluster.counters(reply.head)[-1]
             seen = f"{last.running or 0:.0f} running, {last.waiting or 0:.0f} waiting"
             seen += f"; no token within {reply.limit_s:.0f} s"
-            remedy = (
-                "raise max-num-seqs in the playbook, or send less at once",
-                "sparkcluster doctor INVENTORY --timeout 120",
-            )
-            yield Seen(f"{cluster.called(group)} is busy and queues new requests", seen, remedy, node=reply.head)
+            yield Seen(f"{cluster.called(group)} is busy and queues new requests", seen, node=reply.head)
 
 
 def _busy(cluster: RunningCluster, reply: Reply) -> bool:

@@ -8,20 +8,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
-from sparkcluster.checks.registry import Context, Declared, Seen, check
+from sparkcluster.checks.registry import AGAIN, UP, Context, Declared, Seen, check
 from sparkcluster.engines.causes import Failure, RankEnd, address_of, first_failure, logged
 from sparkcluster.engines.signature import Cause, plain
-from sparkcluster.facts.base import Unread
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, RankSeen, Reply, Running, Traffic
+from sparkcluster.findings import Remedy, here
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RANK, LABEL_RELEASE
 from sparkcluster.topology.candidates import is_up
 from sparkcluster.topology.recorded import restored
 
-UP = "sparkcluster up INVENTORY"
-DOWN = "sparkcluster down INVENTORY"
-LOGS = "sparkcluster logs INVENTORY"
-AGAIN = f"{DOWN} && {UP}"
+LOGS = here("sparkcluster logs INVENTORY")
+LOGS_OF_NODE = here("sparkcluster logs INVENTORY {node}")
 
 LINES = 400
 """As many of a log's last lines as a launch keeps, too."""
@@ -141,14 +140,18 @@ class RunningCluster:
                 found.setdefault((why.code, node, group), Found(node, name, rank, why))
         return list(found.values())
 
-    def causes_of(self, code: str, hint: str = AGAIN) -> Iterator[Seen]:
-        """Causes that the check ``code`` reports, as errors; ``hint`` for one without a remedy."""
+    def causes_of(self, code: str) -> Iterator[Seen]:
+        """Causes that the check ``code`` reports, as errors."""
         for found in self.causes:
             if found.cause.code == code:
                 again = UP if found.rank.group in self.ended else AGAIN  # up starts again what has ended
-                remedy = dict.fromkeys((found.cause.hint or (again if hint == AGAIN else hint), again))
+                remedy = [found.cause.hint or LOGS_OF_NODE, again]
                 seen = clipped(found.cause.line) or f"{found.rank.name}: OOMKilled"
-                yield Seen(found.cause.summary, seen, tuple(remedy), severity="error", node=found.node)
+                yield Seen(found.cause.summary, seen, remedy, severity="error", node=found.node)
+
+    def unexplained_end(self, group: str) -> bool:
+        """Whether no log and no link says why ``group`` fails."""
+        return group not in self.explained and group not in self.unlinked
 
     @property
     def sick(self) -> bool:
@@ -188,18 +191,16 @@ class RunningCluster:
 
     def counters(self, node: str) -> tuple[Counters, ...]:
         """Counters of the engine whose head ``node`` is."""
-        value = self.inspected[node].counters if node in self.inspected else None
-        return value if isinstance(value, tuple) else ()
+        return (read(self.inspected[node].counters or ()) or ()) if node in self.inspected else ()
 
     def gpus(self, node: str) -> tuple[GpuSample, ...]:
         """What the GPU of ``node`` did."""
-        value = self.inspected[node].gpus if node in self.inspected else None
-        return value if isinstance(value, tuple) else ()
+        return (read(self.inspected[node].gpus or ()) or ()) if node in self.inspected else ()
 
     def traffic(self, node: str) -> tuple[Traffic, Traffic] | None:
         """What the ports of ``node`` had sent and its kernel swapped, first and last; None if not read twice."""
-        value = self.inspected[node].traffic if node in self.inspected else None
-        return (value[0], value[-1]) if isinstance(value, tuple) and len(value) > 1 else None
+        value = (read(self.inspected[node].traffic or ()) or ()) if node in self.inspected else ()
+        return (value[0], value[-1]) if len(value) > 1 else None
 
     def hangs(self, reply: Reply) -> str | None:
         """That the engine took a request and makes no token, in figures; None where it does or cannot be read.
@@ -235,9 +236,6 @@ class RunningCluster:
         return None
 
 
-_of_running = functools.partial(check, stage="running")
-
-
 @functools.lru_cache(maxsize=1)
 def _diagnosis(context: Context) -> RunningCluster:
     """One for all checks of a run, since every known cause is searched for in every log."""
@@ -245,12 +243,13 @@ def _diagnosis(context: Context) -> RunningCluster:
 
 
 def running_check(
-    code: str, title: str, **declared: Unpack[Declared]
+    code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
 ) -> Callable[[Callable[[RunningCluster], Iterable[Seen]]], None]:
     """Register a check of a running cluster; its function gets the diagnosis."""
+    staged: Declared = {**declared, "stage": "running"}
 
     def register(body: Callable[[RunningCluster], Iterable[Seen]]) -> None:
-        @_of_running(code, title, **declared)
+        @check(code, title, remedy=remedy, **staged)
         @functools.wraps(body)
         def of_context(context: Context) -> Iterable[Seen]:
             return body(_diagnosis(context))

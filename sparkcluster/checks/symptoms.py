@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.gpu import short_of_power
-from sparkcluster.checks.registry import Seen
-from sparkcluster.checks.running_cluster import AGAIN, DOWN, UP, RunningCluster, clipped, running_check
+from sparkcluster.checks.gpu import POWER_CYCLE, short_of_power
+from sparkcluster.checks.registry import AGAIN, DOWN, REBOOT, UP, Seen
+from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.facts.base import read
+from sparkcluster.findings import Severity, on_node
 from sparkcluster.report import share, size
 
 # Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
@@ -31,7 +32,7 @@ OOM = re.compile(r"oom-kill:|Out of memory: Killed process|invoked oom-killer")
     "RUN-008",
     "NCCL uses RDMA",
     source="NVIDIA/nccl#941, NVIDIA/nccl#952",
-    remedy="check that the container has /dev/infiniband, and the HCA list is right: `sparkcluster preflight`",
+    remedy=(TCP.hint or "", AGAIN),
 )
 def rdma(cluster: RunningCluster) -> Iterator[Seen]:
     """Over sockets the answers are right, but the interconnect reaches 1 to 3 GB/s instead of 22.
@@ -47,19 +48,14 @@ def rdma(cluster: RunningCluster) -> Iterator[Seen]:
     }
     chosen = cluster.last_match(r"Using network (?P<network>\w+)")
     nothing = cluster.last_match(TCP.pattern)
-    remedy = (TCP.hint or "", AGAIN)
     for name in sorted(expected):
-        summary = f"NCCL on {name} fell back from RDMA to TCP"
         if name in chosen:
             match, line = chosen[name]
-            if match["network"] == "Socket":
-                yield Seen(summary, clipped(line), remedy, node=name)
-        elif name in nothing:
-            yield Seen(summary, clipped(nothing[name][1]), remedy, node=name)
+            seen = line if match["network"] == "Socket" else None
         else:
-            seen = _by_sockets(cluster, name)
-            if seen:
-                yield Seen(summary, seen, remedy, node=name)
+            seen = nothing[name][1] if name in nothing else _by_sockets(cluster, name)
+        if seen:
+            yield Seen(f"NCCL on {name} fell back from RDMA to TCP", clipped(seen), node=name)
 
 
 def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
@@ -81,32 +77,10 @@ def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
 
 
 @running_check(
-    "RUN-009",
-    "RDMA memory can be pinned",
-    source="NVIDIA/nccl-tests#206",
-    remedy="`--ulimit memlock=-1`, which every rank of sparkcluster has; else free the page cache",
-)
-def memlock(cluster: RunningCluster) -> Iterator[Seen]:
-    """NCCL registers its buffers with the HCA, which fails with a memlock limit or with too little free memory."""
-    yield from cluster.causes_of("RUN-009")
-
-
-@running_check(
-    "RUN-010",
-    "The GIDs that NCCL uses exist",
-    source="NVIDIA/nccl#1657",
-    remedy="`sparkcluster preflight`, which resolves every GID again, then `sparkcluster down` and `up`",
-)
-def gid(cluster: RunningCluster) -> Iterator[Seen]:
-    """The GID table of a port changes with its addresses; a queue pair on an empty entry never connects."""
-    yield from cluster.causes_of("RUN-010")
-
-
-@running_check(
     "RUN-013",
     "Every rank keeps its GPU",
     source="NVIDIA/nvidia-container-toolkit#48",
-    remedy="`sudo systemctl restart nvidia-cdi-refresh`, or a reboot if the kernel reports it; then `up`",
+    remedy=(on_node("sudo systemctl restart nvidia-cdi-refresh"), AGAIN),
 )
 def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
     """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, a host by a GPU failure.
@@ -118,17 +92,15 @@ def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
     for name, rank in cluster.ranks:
         if isinstance(rank.gpu, str) and re.search(r"NVML|No devices were found|couldn't communicate", rank.gpu):
             reported.add(name)
-            remedy = (f"on {name}: sudo systemctl restart nvidia-cdi-refresh", AGAIN)
-            yield Seen(f"the rank on {name} has lost its GPU", clipped(rank.gpu), remedy, node=name)
+            yield Seen(f"the rank on {name} has lost its GPU", clipped(rank.gpu), node=name)
     for name, facts in cluster.facts.items():
         lines = [line for line in read(facts.kernel_log) or () if LOST.search(line)]
         if not lines:
             continue
         reported.add(name)
         over = not cluster.sick and bool(read(facts.gpus))
-        remedy = (f"on {name}: sudo reboot", UP)
         summary = f"the GPU of {name} failed" + (" and answers again" if over else "")
-        yield Seen(summary, clipped(lines[-1]), remedy, severity="warning" if over else "error", node=name)
+        yield Seen(summary, clipped(lines[-1]), (REBOOT, UP), severity="warning" if over else "error", node=name)
     yield from (seen for seen in cluster.causes_of("RUN-013") if seen.node not in reported)
 
 
@@ -144,7 +116,6 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
     NVRM's `NV_ERR_NO_MEMORY` alone means little: healthy nodes log it by the dozen. It is an error only if memory
     is short or the model does not answer.
     """
-    ailing = cluster.sick
     for name, facts in cluster.facts.items():
         have = read(facts.memory)
         short = have is not None and have.available_bytes + have.swap_free_bytes < MEMORY_FLOOR_BYTES
@@ -155,8 +126,8 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
         ):
             lines = [line for line in read(facts.kernel_log) or () if pattern.search(line)]
             if lines:
-                severity = "error" if ailing or short else "info"
-                yield Seen(summary.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)  # type: ignore[arg-type]
+                severity: Severity = "error" if cluster.sick or short else "info"
+                yield Seen(summary.format(name), clipped(lines[-1]), remedy, severity=severity, node=name)
                 break
         if short and have is not None:
             seen = f"{share(have.available_bytes, have.total_bytes)} available"
@@ -164,13 +135,8 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
             yield Seen(f"{name} is almost out of memory", seen, remedy, severity="warning", node=name)
         elif (moved := _swapped_pages(cluster, name)) >= SWAPPED_PAGES:
             seen = f"{moved} pages moved to or from swap while it was inspected"
-            yield Seen(
-                f"{name} swaps",
-                seen,
-                (cluster.engine.memory_hint, "sudo swapoff -a on a node that only serves"),
-                severity="warning",
-                node=name,
-            )
+            off = on_node("sudo swapoff -a", "on a node that only serves")
+            yield Seen(f"{name} swaps", seen, (cluster.engine.memory_hint, off), severity="warning", node=name)
     yield from cluster.causes_of("RUN-014")
 
 
@@ -183,7 +149,7 @@ def _swapped_pages(cluster: RunningCluster, node: str) -> int:
     "RUN-015",
     "The GPU gets full power",
     source="Blackwellboy/model-serving-minefield PR #55: BF16 36.5 TFLOP/s, and 91.6 after a power cycle",
-    remedy="shut down, disconnect the power supply for a minute, start again",
+    remedy=(DOWN, *POWER_CYCLE, UP),
 )
 def power(cluster: RunningCluster) -> Iterator[Seen]:
     """A GB10 whose power delivery is stuck runs at a third of its speed, with no throttle flag and no error.
@@ -196,5 +162,4 @@ def power(cluster: RunningCluster) -> Iterator[Seen]:
         if len(samples) > 1 and all(map(short_of_power, samples)):
             last = samples[-1]
             seen = f"{last.utilization_percent:.0f} % at {last.power_w:.1f} W and {last.sm_clock_mhz:.0f} MHz"
-            remedy = (DOWN, f"shut {name} down, disconnect its power supply for a minute, then start it", UP)
-            yield Seen(f"the power delivery of {name} is stuck at a low limit", seen, remedy, node=name)
+            yield Seen(f"the power delivery of {name} is stuck at a low limit", seen, node=name)

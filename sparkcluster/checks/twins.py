@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from sparkcluster.checks.lists import listed
-from sparkcluster.checks.registry import Context, Each, Seen, interconnect_check, link_check
+from sparkcluster.checks.compare import common, listed
+from sparkcluster.checks.registry import NETPLAN_APPLY, REBOOT, Context, Seen, interconnect_check, link_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
-from sparkcluster.printable import shell
+from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
-from sparkcluster.topology.model import Link, Member
+from sparkcluster.topology.model import Group, Link, Member
 from sparkcluster.topology.netplan import NETPLAN
 
 LANES = 4
+IBDEV2NETDEV = on_node("ibdev2netdev")
+GIVE = "give {interface} an address in"
 Cause = Literal["absent", "down", "no address", "not in the inventory", "other subnet"]
 
 
@@ -43,96 +45,64 @@ class UnusedTwin:
     network: str = ""
 
 
-twin_check = Each(lambda context: ((twin.member.name, twin) for twin in _unused_twins(context)), "interconnect")
-
-
-@twin_check(
+@interconnect_check(
     "NET-004",
-    "Both twins of a cabled port are in use",
-    needs=("hcas",),
+    "Both twins of a cabled port are in use, each in the subnet of the other nodes' twins",
+    needs=("interfaces", "hcas"),
     severity="warning",
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
-    remedy="bring the other twin up on every node, with an address in its own subnet",
+    remedy=f"bring the other twin up on every node, with an address in its own subnet, in {NETPLAN}",
     step="netplan",
 )
-def twins(_: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
+def twins(context: Context) -> Iterator[Seen]:
     """Half of the bandwidth is lost (11 to 12 GB/s instead of 22 to 24): each twin has half of the PCIe lanes.
 
-    Reported for the node whose twin is down, missing or not in the inventory. A twin that is up without an address
-    is NET-015, one in another subnet than the other nodes' twins is NET-025.
+    One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node. Named
+    is the node whose twin is down, missing, without an address, not in the inventory, or in another subnet.
     """
-    remedy: tuple[str, ...]
-    if twin.cause == "absent":
-        seen, remedy = f"only {twin.used} exists", ("sudo reboot", "lspci | grep ConnectX", "ibdev2netdev")
-    elif twin.cause == "down":
-        seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
-        remedy = (shell("sudo ip link set", twin.name, "up"), "ibdev2netdev", "sudo netplan apply")
-    elif twin.cause == "not in the inventory":
-        seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
-        remedy = (f"add {twin.name} or its subnet to interconnect in the inventory", f"ip -br addr   on {node}")
-    else:
-        return
-    yield Seen(f"only one twin of port {twin.port} of {node} is in use", seen, remedy)
-
-
-@twin_check(
-    "NET-015",
-    "Every cabled twin has an address",
-    needs=("interfaces", "hcas"),
-    severity="warning",
-    source="NVIDIA DGX Spark stacking guide: both interfaces of the cabled port get an address",
-    remedy=f"give it an address in its own subnet in {NETPLAN}",
-    step="netplan",
-)
-def addressless(context: Context, node: str, twin: UnusedTwin) -> Iterator[Seen]:
-    """Half of the bandwidth is lost, and NCCL is offered an HCA that has no usable GID.
-
-    One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node.
-    """
-    if twin.cause == "no address":
-        yield Seen(
-            f"{twin.name} of {node} is cabled but has no address",
-            f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use",
-            (
-                f"give {twin.name} an address in its own subnet in {NETPLAN}{_example(context, twin)}",
-                "sudo netplan apply",
-            ),
-        )
-
-
-@interconnect_check(
-    "NET-025",
-    "The same twin is in the same subnet on every node",
-    needs=("interfaces", "hcas"),
-    severity="warning",
-    source="NVIDIA DGX Spark stacking guide",
-    remedy=f"use the same subnet for the same twin on every node, in {NETPLAN}",
-    step="netplan",
-)
-def different_subnet(context: Context) -> Iterator[Seen]:
-    """Half of the bandwidth is lost: no other node can be reached over a twin in a subnet of its own."""
-    unused = [twin for twin in _unused_twins(context) if twin.cause == "other subnet"]
+    unused = _unused_twins(context)
+    for twin in unused:
+        node, seen, remedy = twin.member.name, "", list[Remedy | str]()
+        summary = f"only one twin of port {twin.port} of {node} is in use"
+        if twin.cause == "absent":
+            seen, remedy = f"only {twin.used} exists", [REBOOT, on_node("lspci | grep ConnectX"), IBDEV2NETDEV]
+        elif twin.cause == "down":
+            seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
+            remedy = [on_node("sudo ip link set {interface} up"), IBDEV2NETDEV, NETPLAN_APPLY]
+        elif twin.cause == "no address":
+            summary = f"{twin.name} of {node} is cabled but has no address"
+            seen = f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use"
+            remedy = [edit(f"{GIVE} its own subnet in {NETPLAN}{_example(context, twin)}"), NETPLAN_APPLY]
+        elif twin.cause == "not in the inventory":
+            seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
+            remedy = [edit("add {interface} or its subnet to interconnect in the inventory"), on_node("ip -br addr")]
+        if remedy:
+            yield Seen(summary, seen, remedy, node=node, values={"interface": twin.name})
     for group in context.topology.groups:
-        by_node = {twin.member.name: twin for twin in unused if twin.member.name in group.names}
-        head = by_node.get(group.head.name)
-        common, count = Counter(twin.network for twin in by_node.values()).most_common(1)[0] if by_node else ("", 0)
-        for node, twin in by_node.items():
-            # If no two agree, the head's subnet is taken as the right one.
-            right = twin.network == common if count > 1 else twin is head
-            if right and len(by_node) > 1:
-                continue
-            others = [f"{name} has {other.network}" for name, other in by_node.items() if name != node]
-            yield Seen(
-                f"{twin.name} of {node} is in a subnet that the other nodes are not in",
-                f"{', '.join(twin.addresses)}; {listed(others or ['none has'])}",
-                (
-                    f"give the same twin of every node an address in one subnet, in {NETPLAN}"
-                    if head is None or twin is head
-                    else f"give {twin.name} an address in {head.network} in {NETPLAN}",
-                    "sudo netplan apply",
-                ),
-                node=node,
-            )
+        of_group = {twin.member.name: twin for twin in unused if twin.member.name in group.names}
+        yield from _different_subnets(group, {n: twin for n, twin in of_group.items() if twin.cause == "other subnet"})
+
+
+def _different_subnets(group: Group, twins: Mapping[str, UnusedTwin]) -> Iterator[Seen]:
+    """Twins in a subnet that no other node has a twin in."""
+    head, networks = twins.get(group.head.name), Counter(twin.network for twin in twins.values())
+    for node, twin in twins.items():
+        # If no two agree, the head's subnet is taken as the right one.
+        agree = max(networks.values()) > 1
+        right = twin.network == common(each.network for each in twins.values()) if agree else twin is head
+        if right and len(twins) > 1:
+            continue
+        others = [f"{name} has {other.network}" for name, other in twins.items() if name != node]
+        moved = edit(f"give the same twin of every node an address in one subnet, in {NETPLAN}")
+        if head is not None and twin is not head:
+            moved = edit(f"{GIVE} {head.network} in {NETPLAN}")
+        yield Seen(
+            f"{twin.name} of {node} is in a subnet that the other nodes are not in",
+            f"{', '.join(twin.addresses)}; {listed(others or ['none has'])}",
+            (moved, NETPLAN_APPLY),
+            node=node,
+            values={"interface": twin.name},
+        )
 
 
 @interconnect_check(
@@ -141,7 +111,7 @@ def different_subnet(context: Context) -> Iterator[Seen]:
     needs=("hcas",),
     severity="warning",
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10: four HCAs listed though two are up",
-    remedy="list the same number of interfaces with an HCA under interconnect of every node",
+    remedy=(IBDEV2NETDEV, edit("list interfaces with an HCA under interconnect of {node}, as many as on every node")),
 )
 def same_number(context: Context) -> Iterator[Seen]:
     """Ranks with different numbers of HCAs pair their channels wrongly: slow, or a hang in the first collective.
@@ -157,12 +127,8 @@ def same_number(context: Context) -> Iterator[Seen]:
         for node, count in counts.items():
             if count < most:
                 others = [other for other, number in counts.items() if number == most]
-                yield Seen(
-                    f"{node} uses fewer HCAs than the others",
-                    f"{count} on {node}, {most} on {listed(others)}",
-                    (f"ibdev2netdev   on {node}", f"list interfaces with an HCA under interconnect of {node}"),
-                    node=node,
-                )
+                seen = f"{count} on {node}, {most} on {listed(others)}"
+                yield Seen(f"{node} uses fewer HCAs than the others", seen, node=node)
 
 
 @link_check(
@@ -172,7 +138,11 @@ def same_number(context: Context) -> Iterator[Seen]:
     severity="warning",
     source="DGX Spark owners: firmware before April 2026 trained the second controller at Gen5 x2"
     " (tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark#35)",
-    remedy="sudo fwupdmgr refresh && sudo fwupdmgr update, then reboot with the cable connected",
+    remedy=(
+        on_node("sudo fwupdmgr refresh && sudo fwupdmgr update"),
+        on_node("sudo reboot", "with the cable connected"),
+        on_node("cat {width}", "shows it"),
+    ),
 )
 def lanes(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """A link of two lanes carries half of what its twin does, and NCCL waits for the slower one.
@@ -185,10 +155,7 @@ def lanes(context: Context, name: str, link: Link) -> Iterator[Seen]:
         yield Seen(
             f"the PCIe link of {link.hca} of {name} has {width} lanes",
             f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
-            (
-                "sudo fwupdmgr refresh && sudo fwupdmgr update, then sudo reboot with the cable connected",
-                f"{shell('cat', f'/sys/class/infiniband/{link.hca}/device/current_link_width')}   shows it",
-            ),
+            values={"width": f"/sys/class/infiniband/{link.hca}/device/current_link_width"},
         )
 
 

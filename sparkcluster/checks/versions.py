@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from sparkcluster.checks.compare import Outlier, outliers
+from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
-from sparkcluster.checks.registry import Context, Seen, check, interconnect_check
+from sparkcluster.checks.registry import REBOOT, Context, Seen, check, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
+from sparkcluster.findings import Remedy, on_node
 from sparkcluster.printable import shell
 
 INSTALL = "sudo apt-get update && sudo apt-get install -y"
-UPDATE = ("sudo apt update && sudo apt full-upgrade -y", "sudo reboot")
-FIRMWARE = ("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade", "sudo reboot")
+UPDATE = (on_node("sudo apt update && sudo apt full-upgrade -y"), REBOOT)
+FIRMWARE = (on_node("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade"), REBOOT)
 # Hosts synchronised by NTP agree within milliseconds. Log lines of ranks are ordered by time, and ranks crash within
 # a second of each other; certificates of hubs and registries fail if the clock is minutes off.
 SKEW_S = 1.0
@@ -23,15 +26,22 @@ GRAVE_SKEW_S = 30.0
 
 @interconnect_check(
     "HOST-007",
-    "The operating system is the same on every node",
+    "The operating system and its update are the same on every node",
     needs=("os",),
     severity="warning",
-    source="NVIDIA DGX Spark user guide, system updates",
-    remedy="update the older node",
+    source="NVIDIA DGX Spark user guide, system updates; owners' reports: compare DGX_OTA_VERSION",
+    remedy=UPDATE,
 )
 def system(context: Context) -> Iterator[Seen]:
-    """What works on one node fails on the other, and published reports do not apply to your cluster."""
+    """What works on one node fails on the other: kernel, driver and firmware of an update belong together.
+
+    Compares the newest DGX_OTA_VERSION of /etc/dgx-release among machines of the same platform. A machine that was
+    never updated has none and is ignored. DGX_SWBUILD_VERSION is not compared: it differs between equal nodes.
+    """
     yield from _different(context, "the operating system", UPDATE, _system)
+    platforms = {dgx.platform for facts in context.facts.values() if (dgx := read(facts.dgx)) is not None}
+    for platform in platforms:
+        yield from _different(context, "the system update", UPDATE, functools.partial(_ota, platform))
 
 
 @interconnect_check(
@@ -47,8 +57,8 @@ def kernel(context: Context) -> Iterator[Seen]:
         for outlier in outliers({name: context.facts[name].kernel for name in group.names}):
             version = outlier.value if outlier.newer else outlier.expected
             packages = f"linux-image-{version}", f"linux-modules-nvidia-{SERIES}-open-{version}"
-            remedy = outlier.update(shell(INSTALL, *packages), "sudo reboot")
-            yield _outlier(outlier, f"{outlier.node} has another kernel than the others", remedy)
+            remedy = outlier.update(on_node(shell(INSTALL, *packages)), REBOOT)
+            yield Seen(f"{outlier.node} has another kernel than the others", outlier.seen, remedy, node=outlier.node)
 
 
 @interconnect_check(
@@ -69,9 +79,9 @@ def driver(context: Context) -> Iterator[Seen]:
             facts = context.facts[outlier.others[0] if follow else outlier.node]
             series = (outlier.value if follow else outlier.expected).split(".")[0]
             packages = f"nvidia-driver-{series}-open", modules(facts).replace(SERIES, series, 1)
-            commands = (shell(INSTALL, *packages), "sudo reboot")
+            commands = (on_node(shell(INSTALL, *packages)), REBOOT)
             remedy = outlier.update(*commands) if follow else commands
-            yield _outlier(outlier, f"{outlier.node} has another driver than the others", remedy)
+            yield Seen(f"{outlier.node} has another driver than the others", outlier.seen, remedy, node=outlier.node)
 
 
 def _works(version: str) -> bool:
@@ -79,64 +89,26 @@ def _works(version: str) -> bool:
 
 
 @interconnect_check(
-    "HOST-011",
-    "The system update is the same on every node",
-    severity="warning",
-    source="DGX Spark owners' reports: compare DGX_OTA_VERSION, never DGX_SWBUILD_VERSION",
-    remedy="sudo apt full-upgrade and fwupdmgr upgrade on the older node",
-)
-def ota(context: Context) -> Iterator[Seen]:
-    """An update contains kernel, driver and firmware that belong together; a mix of two updates causes failures.
-
-    Compares the newest DGX_OTA_VERSION of /etc/dgx-release among machines of the same platform. A machine that was
-    never updated has none and is ignored. DGX_SWBUILD_VERSION is not compared: it differs between equal nodes.
-    """
-    for group in context.topology.groups:
-        platforms: dict[str | None, dict[str, str | None]] = {}
-        for name in group.names:
-            dgx = read(context.facts[name].dgx)
-            if dgx is not None:
-                platforms.setdefault(dgx.platform, {})[name] = dgx.ota_version
-        for versions in platforms.values():
-            for outlier in outliers(versions):
-                summary = f"{outlier.node} has another system update than the others"
-                yield _outlier(outlier, summary, outlier.update(*UPDATE))
-
-
-@interconnect_check(
     "HOST-012",
-    "The firmware of all HCAs is the same",
+    "The firmware of HCAs and GPU is the same",
     needs=("hcas",),
     severity="warning",
-    source="all DGX Sparks and OEM units in public reports have 28.45.4028",
-    remedy="sudo fwupdmgr upgrade on the older node",
+    source="all DGX Sparks and OEM units in public reports have 28.45.4028; VBIOS 9A.0B.25 and 9A.0B.2D",
+    remedy=FIRMWARE,
 )
 def firmware(context: Context) -> Iterator[Seen]:
-    """Ports with different firmware negotiate less than full speed, or lose the link when the other node reboots."""
+    """Ports with different firmware negotiate less than full speed, or lose the link when the other node reboots.
+
+    With another VBIOS, which is information, power limits and clocks may differ, and the slowest GPU limits the group.
+    """
     yield from _different(
         context,
         "the firmware of its HCAs",
         FIRMWARE,
         lambda facts: " and ".join(sorted({hca.firmware for hca in read(facts.hcas) or () if hca.firmware})) or None,
     )
-
-
-@interconnect_check(
-    "HOST-013",
-    "The VBIOS is the same on every node",
-    severity="info",
-    source="public reports list 9A.0B.25 and 9A.0B.2D",
-    remedy="sudo fwupdmgr upgrade on the older node",
-)
-def vbios(context: Context) -> Iterator[Seen]:
-    """Power limits and clocks may differ, and the slowest GPU limits the group."""
-    if context.docker:
-        yield from _different(
-            context,
-            "the VBIOS",
-            FIRMWARE,
-            lambda facts: next((gpu.vbios for gpu in read(facts.gpus) or ()), None),
-        )
+    for seen in _different(context, "the VBIOS", FIRMWARE, _vbios) if context.docker else ():
+        yield dataclasses.replace(seen, severity="info")
 
 
 @check(
@@ -144,7 +116,7 @@ def vbios(context: Context) -> Iterator[Seen]:
     "The clocks agree",
     severity="warning",
     source="timedatectl(1)",
-    remedy="sudo timedatectl set-ntp true",
+    remedy=(on_node("sudo timedatectl set-ntp true"), on_node("timedatectl timesync-status")),
     step="clock",
 )
 def clock(context: Context) -> Iterator[Seen]:
@@ -165,7 +137,6 @@ def clock(context: Context) -> Iterator[Seen]:
             yield Seen(
                 f"the clock of {name} is {'ahead' if skew > 0 else 'behind'}",
                 f"by {abs(skew):.1f} s against the others",
-                ("sudo timedatectl set-ntp true", "timedatectl timesync-status"),
                 severity="warning" if certain > GRAVE_SKEW_S else "info",
                 node=name,
             )
@@ -176,14 +147,20 @@ def _system(facts: Facts) -> str | None:
     return None if release is None else f"{release.id} {release.version}"
 
 
-def _outlier(outlier: Outlier, summary: str, remedy: tuple[str, ...]) -> Seen:
-    return Seen(summary, outlier.seen, remedy, node=outlier.node)
+def _ota(platform: str | None, facts: Facts) -> str | None:
+    dgx = read(facts.dgx)
+    return dgx.ota_version if dgx is not None and dgx.platform == platform else None
+
+
+def _vbios(facts: Facts) -> str | None:
+    return next((gpu.vbios for gpu in read(facts.gpus) or ()), None)
 
 
 def _different(
-    context: Context, subject: str, commands: tuple[str, ...], value: Callable[[Facts], str | None]
+    context: Context, subject: str, commands: Sequence[Remedy], value: Callable[[Facts], str | None]
 ) -> Iterator[Seen]:
     """A finding for every node of a group whose value differs from that of the majority."""
     for group in context.topology.groups:
         for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
-            yield _outlier(outlier, f"{subject} of {outlier.node} differs from the others", outlier.update(*commands))
+            summary = f"{subject} of {outlier.node} differs from the others"
+            yield Seen(summary, outlier.seen, outlier.update(*commands), node=outlier.node)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the catalogue, or pages of it."""
-    from sparkcluster.checks.pages import find, pages
+    from sparkcluster.checks.catalogue import find, pages
 
     chosen = [find(code) for code in args.codes] or list(pages().values())
     if emitted(args, {"checks": [page.as_json() for page in chosen]}):
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain(page: Page) -> None:
-    from sparkcluster.checks.pages import STAGES
+    from sparkcluster.checks.catalogue import STAGES
 
     data(paint(f"{page.code}  {page.title}", "bold"))
     parts = {

@@ -163,14 +163,12 @@ def _essence(failed: SparkclusterError) -> tuple[str, str | None]:
 
 def _show_hints(failed: SparkclusterError) -> None:
     """Write the findings of an error, what to type, and where its log is."""
-    from sparkcluster.findings import placed
-
     findings = [each for each in getattr(failed, "findings", ()) if each.severity != "info"]
     for each in findings:
         show_finding(each)
     hint = failed.hint or ""
     if hint and not any(hint in each.remedy for each in findings):
-        message(placed(hint, failed.node), kind="hint")
+        message(hint, kind="hint")
     if getattr(failed, "kept", False) and "--failed" not in hint:
         message("sparkcluster logs INVENTORY --failed", kind="log")
 

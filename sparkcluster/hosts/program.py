@@ -127,7 +127,11 @@ def call(
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
     found = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
     if found is None:
-        hint = "sudo apt-get install python3" if result.exit_code == 127 else full_disk(host, result.reason)
+        hint = (
+            f"on {host.name}: sudo apt-get install python3"
+            if result.exit_code == 127
+            else full_disk(host, result.reason)
+        )
         raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
     return checked(answer, found, node=host.name, step=task)
 

@@ -9,8 +9,7 @@ from collections import Counter
 from typing import Any
 
 from sparkcluster.checks import run_stage
-from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, Context
-from sparkcluster.checks.running_cluster import AGAIN
+from sparkcluster.checks.registry import AGAIN, CATALOGUE, UNPLANNED, Context
 from sparkcluster.facts.collect import node_documents
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Running
@@ -72,8 +71,8 @@ class Diagnosis:
         running = {code for code, check in CATALOGUE.items() if check.stage == "running"}
         if self.state != STARTING and any(each.code not in running for each in errors):
             return next_command(UNKNOWN)
-        if self.state in {SERVING, DEGRADED} and any(AGAIN in each.remedy for each in errors):
-            return AGAIN
+        if self.state in {SERVING, DEGRADED} and any(AGAIN in each.remedies for each in errors):
+            return AGAIN.text
         return next_command(DOWN if self.state == DEGRADED else self.state)
 
     @property

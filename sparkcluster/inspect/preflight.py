@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
-from sparkcluster.checks.pages import find
+from sparkcluster.checks.catalogue import find
 from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
@@ -23,7 +23,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.probe import Answer
 from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.weights import Weights
-from sparkcluster.findings import Finding, has_errors, ordered
+from sparkcluster.findings import Finding, has_errors, here, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, assess
 from sparkcluster.inspect.hashes import hashes
@@ -276,7 +276,7 @@ def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
             node.label,
             seen=f"{spec.inventory_path}:{number}: {line.strip()}",
             why="An address of the example belongs to another machine, or to none",
-            remedy=("sparkcluster discover -o FILE finds your Sparks and writes an inventory",),
+            remedies=(here("sparkcluster discover -o FILE", "finds your Sparks and writes an inventory"),),
         )
         for node in silent
         for number, line in enumerate(lines, start=1)

@@ -186,7 +186,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         if disk is not None and disk.free_bytes < needed:
             unused = "sparkcluster models INVENTORY --prune; or "
             look = f"{shell('du -sh', disk.path)}/*"
-            hint = "docker image prune" if staging.what == "image" else unused + look
+            hint = f"on {name}: docker image prune" if staging.what == "image" else unused + f"on {name}: {look}"
             errors.append(
                 StageError(
                     f"{name} has {size(disk.free_bytes)} free at {disk.path}, and {staging.what} "

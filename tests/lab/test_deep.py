@@ -134,5 +134,5 @@ def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, cle
     (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
     assert whole.gbit_s is not None, whole
     assert whole.over == "Gloo over TCP", "no GPU here"
-    assert [(finding.code, finding.severity) for finding in findings] == [("NET-059", "info")]
+    assert [(finding.code, finding.severity) for finding in findings] == [("NET-058", "info")]
     none_left(real)

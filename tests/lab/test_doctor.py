@@ -179,7 +179,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("cause", "code", "shown"),
-    [("gid", "RUN-010", "ibv_modify_qp failed"), ("oom", "RUN-014", "CUDA out of memory")],
+    [("gid", "RUN-021", "ibv_modify_qp failed"), ("oom", "RUN-014", "CUDA out of memory")],
 )
 def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code, shown, fresh, doctor):
     ail(fresh.sparks[1], f"die-serve={cause}")

@@ -43,7 +43,7 @@ BATCHES = {
         Row(3, "no-runtime", {("HOST-002", ERROR)}, "nvidia-ctk runtime configure", "^sudo"),
     ],
     "firewall": [
-        Row(2, "firewall", {("NET-044", ERROR)}, "sudo ufw allow in on", "^sudo ufw"),
+        Row(2, "firewall", {("NET-043", ERROR)}, "sudo ufw allow in on", "^sudo ufw"),
         Row(3, "driver 580.82.09", {("HOST-009", WARNING)}, "nvidia-driver-580-open"),
     ],
     "switch": [
@@ -57,7 +57,7 @@ BATCHES = {
         Row(3, "no-cma", {("HOST-024", WARNING)}, "kho=off"),
     ],
     "address": [
-        Row(3, "no-address", {("NET-015", WARNING)}, r"/etc/netplan", "^sudo netplan"),
+        Row(3, "no-address", {("NET-004", WARNING)}, r"/etc/netplan", "^sudo netplan"),
         Row(3, "page-cache 80", {("HOST-022", WARNING)}, "drop_caches"),
     ],
     "subnet": [
@@ -75,8 +75,8 @@ BATCHES = {
     ],
     "GID": [
         Row(2, "gid-missing", {("NET-003", ERROR)}, r"sudo ip addr flush dev \S+ && sudo netplan"),
-        Row(2, "ota 7.2.3", {("HOST-011", WARNING)}, "full-upgrade"),
-        Row(3, "module-missing", {("HOST-014", ERROR)}, "linux-modules-nvidia-580-open-6.14.0-1015"),
+        Row(2, "ota 7.2.3", {("HOST-007", WARNING)}, "full-upgrade"),
+        Row(3, "module-missing", {("HOST-003", ERROR)}, "linux-modules-nvidia-580-open-6.14.0-1015"),
         Row(3, "firmware 28.44.1036", {("HOST-012", WARNING)}, "fwupdmgr"),
     ],
     "duplicate address": [

@@ -44,5 +44,5 @@ def test_in_a_ring_each_cable_is_looked_at_by_itself(ring, preflight, variant):
     assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-003", spark.name)}
     ring.heal()
     ring.fault(spark.name, "firewall")
-    assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-044", spark.name)}
+    assert {(code, node) for code, node, _ in preflight(accepted).found} == {("NET-043", spark.name)}
     ring.heal()

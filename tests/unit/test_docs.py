@@ -10,7 +10,7 @@ from pathlib import Path
 import docgen
 import pytest
 
-from sparkcluster.checks.pages import pages
+from sparkcluster.checks.catalogue import pages
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.parser import parser_of
 from sparkcluster.endpoint.clients import CLIENTS

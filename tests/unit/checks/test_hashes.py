@@ -49,12 +49,12 @@ def test_a_file_that_is_not_what_its_name_says_is_damaged_on_that_node(found, no
 @pytest.mark.parametrize("node", NAMES)
 def test_most_nodes_are_right_where_no_name_says(found, node):
     (finding,) = found({name: (file(BAD if name == node else GOOD),) for name in NAMES})
-    assert (finding.code, finding.node) == ("MDL-021", node)
+    assert (finding.code, finding.node) == ("MDL-020", node)
 
 
 def test_between_two_nothing_tells_which_is_right(found):
     (finding,) = found({"alpha": (file(GOOD),), "beta": (file(BAD),)})
-    assert (finding.code, finding.node) == ("MDL-021", None)
+    assert (finding.code, finding.node) == ("MDL-020", None)
     assert "alpha and beta" in finding.summary
 
 

@@ -78,7 +78,7 @@ def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, add
 
 def test_a_name_that_means_the_wifi_is_told_of_who_believes_it(known):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": ("192.168.50.12",)}})
-    assert reported([finding]) == [("NET-018", "warning", "alpha")]
+    assert reported([finding]) == [("NET-017", "warning", "alpha")]
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])

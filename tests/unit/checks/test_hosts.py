@@ -81,7 +81,7 @@ UNLOADED = {"gpus": Unread(unread="nvidia-smi exit 9"), "driver": Unread(unread=
 @BOTH
 def test_a_kernel_without_the_module_of_its_driver(see, name):
     (finding,) = see({name: {**UNLOADED, "driver_module": None}})
-    assert reported([finding]) == [("HOST-014", "error", name)]
+    assert reported([finding]) == [("HOST-003", "error", name)]
     assert finding.remedy[0] == "sudo apt-get install -y linux-modules-nvidia-580-open-6.14.0-1015-nvidia"
 
 

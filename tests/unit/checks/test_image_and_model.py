@@ -118,7 +118,7 @@ def test_flags_that_do_not_reach_the_engine_are_not_judged(see, image):
 def test_a_parser_that_the_image_does_not_know(see, image, flag, field):
     known = knowing(image, **{field: ("hermes", "qwen3_coder")})
     (finding,) = see(known, playbook={"args": {flag: "qwen3_code"}})
-    assert reported([finding]) == [("IMG-008", "error", None)]
+    assert reported([finding]) == [("IMG-007", "error", None)]
     assert "qwen3_coder" in finding.remedy[0]
     assert see(known, playbook={"args": {flag: "hermes"}}) == []
     assert see(knowing(image), playbook={"args": {flag: "qwen3_code"}}) == []
@@ -174,7 +174,7 @@ def test_weights_that_are_truncated_or_missing(see, name):
     broken = weights(missing=["a.safetensors", "b.safetensors"], truncated=["model.safetensors", "c"])
     (finding,) = see({**everywhere(), name: broken})
     assert reported([finding]) == [("MDL-001", "error", name)]
-    assert finding.seen.startswith("a.safetensors is missing, b.safetensors is missing, model.safetensors is truncated")
+    assert finding.seen.startswith("a.safetensors is missing; b.safetensors is missing; model.safetensors is truncated")
     assert "and 1 more" in finding.seen
     assert finding.remedy == ("sparkcluster stage INVENTORY weights",)
 
@@ -192,7 +192,7 @@ def test_weights_that_could_not_be_read_are_told_as_unread(see):
     findings = see({**everywhere(), "beta": {"weights": Unread(unread="permission denied: /w")}})
     assert reported(findings) == [("FACT-001", "warning", "beta"), ("MDL-001", "error", "beta")]
     denied = next(finding for finding in findings if finding.code == "MDL-001")
-    assert denied.remedy[0] == "on beta: sudo chown -R nvidia /w"
+    assert denied.remedy[0] == "sudo chown -R nvidia /w"
     late = see({**everywhere(), "beta": {"weights": Unread(unread="no answer within 10 s: /w")}})
     assert reported(late) == [("FACT-001", "warning", "beta")]
 
@@ -200,8 +200,8 @@ def test_weights_that_could_not_be_read_are_told_as_unread(see):
 def test_another_revision(see):
     other = weights(revision="r2" * 20)
     (finding,) = see({**everywhere("a", "b", "c"), "b": other}, names=("a", "b", "c"))
-    assert reported([finding]) == [("MDL-002", "error", "b")]
-    assert reported(see({"alpha": other, "beta": weights()})) == [("MDL-002", "error", "beta")]
+    assert reported([finding]) == [("MDL-003", "error", "b")]
+    assert reported(see({"alpha": other, "beta": weights()})) == [("MDL-003", "error", "beta")]
 
 
 @BOTH
@@ -255,7 +255,7 @@ def test_no_room_for_weights_that_are_missing(see, spark):
     )
     absent = {"weights": Weights(path=None), "disks": small}
     assert reported(see({**everywhere(), "beta": absent})) == [
-        ("HOST-029", "error", "beta"),
+        ("HOST-028", "error", "beta"),
         ("MDL-001", "info", "beta"),
     ]
 
@@ -280,7 +280,7 @@ def test_weights_and_image_that_no_node_has_are_counted_on_the_disk_that_holds_b
     absent = {"weights": Weights(path=None), "disks": shared, **({} if image else {"image": None})}
     findings = see({"me": absent}, names=("me",), playbook={"model": {"id": model}})
     found = [each for each in findings if each.code.startswith("HOST")]
-    assert reported(found) == ([("HOST-029", severity, "me")] if severity else [])
+    assert reported(found) == ([("HOST-028", severity, "me")] if severity else [])
     assert all(seen in each.seen for each in found)
 
 

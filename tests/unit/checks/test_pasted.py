@@ -69,6 +69,7 @@ COMMAND = re.compile(
 )
 # Numbers, addresses, constants, and a name that was compared with its word.
 PLAIN = {"size - 28", "port", "listener.port", "wired", "NETPLAN", "first.target_address", "rank.address", "name"}
+PLAIN |= {"SERIES", "RAY_DASHBOARD_PORT"}
 PLAIN |= {"interfaces"}  # words, by ``shell``
 
 

@@ -86,7 +86,7 @@ def test_nodes_that_reach_each_other_have_no_finding(found):
 
 @pytest.mark.parametrize(("node", "number"), [("alpha", 3), ("beta", 2)])
 def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, node, number):
-    finding = only(found(closed(node, kinds=("ephemeral", "port")), number), "NET-044", node)
+    finding = only(found(closed(node, kinds=("ephemeral", "port")), number), "NET-043", node)
     assert finding.severity == "error"
     assert f"{node} drops TCP on any port" in finding.summary
     assert "port 6379 (Ray)" in finding.seen
@@ -133,7 +133,7 @@ def test_a_switch_that_is_off_blames_no_node(found):
 def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
     finding = only(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
     assert "packets of 9000 bytes" in finding.summary
-    assert "ping -M do -c 3 -W 1 -s 8972 192.168.177.12   on alpha" in finding.remedy
+    assert "on alpha: ping -M do -c 3 -W 1 -s 8972 192.168.177.12" in finding.remedy
     symmetric = only(found(lambda *way: "target" if way[3] == "jumbo" else None), "NET-042", None)
     assert "between alpha and beta" in symmetric.summary
 

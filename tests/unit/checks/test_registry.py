@@ -6,11 +6,12 @@ import pytest
 
 from sparkcluster import topology
 from sparkcluster.checks import check_written
-from sparkcluster.checks.pages import pages
+from sparkcluster.checks.catalogue import pages
 from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec.powers import SECURITY
+from sparkcluster.topology.model import EMPTY
 
 from .conftest import rails, reported
 
@@ -85,6 +86,21 @@ def test_findings_are_softened_by_playbook_and_inventory(see):
     assert allowed.why.endswith("; the playbook accepts it: runs over TCP here")
     warned = {"beta": {"driver_module": "580.126.09"}}
     assert see(warned, ignore=["HOST-015"])[0].severity == "info"
+
+
+def test_a_merged_code_is_accepted_by_its_old_name_unless_it_protects(cluster):
+    spec = cluster({"a": "h"}, ignore=["NET-044", "SM121-128"])
+    context = Context(spec, {}, EMPTY)
+    two = [
+        Check(code=code, title="it holds", why="because", body=lambda _: [Seen("x", "y")])
+        for code in ("NET-043", "MDL-004")
+    ]
+    assert {finding.code: finding.severity for finding in run(context, two)} == {
+        "NET-043": "warning",
+        "MDL-004": "error",
+    }
+    told = [each.remedy for each in check_written(spec) if each.code == "SPEC-007"]
+    assert told == [("write MDL-004",)]
 
 
 def test_a_playbook_does_not_accept_what_protects_from_playbooks(cluster):

@@ -24,7 +24,7 @@ def unlike(spark):
             return {"kernel": version}
         if code == "HOST-009":
             return {"driver": version}
-        if code == "HOST-011":
+        if code == "HOST-007":
             return {"dgx": plain.dgx.model_copy(update={"ota_version": version})}
         return {"gpus": tuple(gpu.model_copy(update={"vbios": version}) for gpu in plain.gpus)}
 
@@ -35,8 +35,8 @@ CASES = [
     ("HOST-007", "24.04", "22.04", "warning"),
     ("HOST-008", "6.17.0-1014-nvidia", "6.14.0-1015-nvidia", "warning"),
     ("HOST-009", "580.126.09", "580.95.05", "warning"),
-    ("HOST-011", "7.5.0", "7.3.1", "warning"),
-    ("HOST-013", "9A.0B.2D.00.00", "9A.0B.25.00.00", "info"),
+    ("HOST-007", "7.5.0", "7.3.1", "warning"),
+    ("HOST-012", "9A.0B.2D.00.00", "9A.0B.25.00.00", "info"),
 ]
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sparkcluster.checks.pages import pages
+from sparkcluster.checks.catalogue import pages
 from sparkcluster.checks.registry import CATALOGUE, UNREAD
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostError

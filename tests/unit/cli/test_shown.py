@@ -10,7 +10,7 @@ import pytest
 from sparkcluster import hints
 from sparkcluster.cli import findings_view, output, progress
 from sparkcluster.errors import FoundErrors, LaunchError, Reason, StageError
-from sparkcluster.findings import Finding
+from sparkcluster.findings import Finding, Remedy, edit, here, on_node, remedies
 from sparkcluster.printable import LINES
 from tests.unit.screen import Terminal
 
@@ -81,7 +81,7 @@ def test_an_error_that_nodes_share_is_shown_once(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.splitlines() == [
         "error: alpha cannot pull it: read from port 4033",
         "  the same on beta",
-        "hint: on alpha: docker pull x",
+        "hint: docker pull x",
         "error: gamma has no space",
     ]
 
@@ -90,14 +90,14 @@ def test_an_error_that_nodes_share_is_shown_once(capsys: pytest.CaptureFixture[s
     ("step", "remedy", "labelled"),
     [
         ("netplan", ("a", "b"), ["hint: sparkcluster setup INVENTORY --only netplan", "or: a", "then: b"]),
-        (None, ("a", "or b", "c"), ["hint: a", "or: b", "then: c"]),
+        (None, ("a", edit("b", instead=True), "c"), ["hint: a", "or: b", "then: c"]),
         (None, ("", "order it", "a or b"), ["hint: order it", "then: a or b"]),
     ],
 )
 def test_steps_and_alternatives_of_a_remedy_are_told_apart(
-    step: str | None, remedy: tuple[str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
+    step: str | None, remedy: tuple[Remedy | str, ...], labelled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedy=remedy, step=step)
+    finding = Finding("NET-001", "error", "no link", node="a", seen="nothing", remedies=remedies(remedy), step=step)
     output.show_finding(finding)
     assert [line.strip() for line in capsys.readouterr().err.splitlines()[2:]] == labelled
 
@@ -105,26 +105,23 @@ def test_steps_and_alternatives_of_a_remedy_are_told_apart(
 @pytest.mark.parametrize(
     ("remedy", "shown"),
     [
-        ("sudo ip link set enp1s0f1np1 mtu 9000", "on spark-b: sudo ip link set enp1s0f1np1 mtu 9000"),
-        ("sudo reboot   on both nodes", "sudo reboot   on both nodes"),
-        ("ip -br addr   on spark-a", "ip -br addr   on spark-a"),
-        ("nvidia-smi on every node: what else uses it", "nvidia-smi on every node: what else uses it"),
-        ("sparkcluster stage INVENTORY", "sparkcluster stage INVENTORY"),
-        ("check the cable", "check the cable"),
+        (on_node("sudo ip link set eth0 up"), "on spark-b: sudo ip link set eth0 up"),
+        (on_node("sudo reboot", on="both nodes"), "on both nodes: sudo reboot"),
+        (on_node("nvidia-smi", "what else uses it", on="every node"), "on every node: nvidia-smi   what else uses it"),
+        (here("sparkcluster stage INVENTORY"), "sparkcluster stage INVENTORY"),
+        (edit("sudo in words"), "sudo in words"),
     ],
 )
 def test_a_command_for_a_node_says_which_unless_the_node_is_the_heading(remedy, shown, capsys) -> None:
-    finding = Finding("NET-006", "error", "MTU differs", node="spark-b", remedy=(remedy,))
+    finding = Finding("NET-006", "error", "MTU differs", node="spark-b", remedies=(remedy,))
     output.show_error(FoundErrors([finding]))
     assert f"    hint: {shown}\n" in capsys.readouterr().err
-    output.show_error(LaunchError("it died", node="spark-b", hint=remedy))
-    assert f"\nhint: {shown}\n" in capsys.readouterr().err
     assert f"  hint: {shown}" in finding.notes(hints.Typed())
     findings_view.show([finding], ["spark-b"], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "spark-b",
         "  error: NET-006 MTU differs",
-        f"    hint: {remedy}",
+        f"    hint: {remedy.shown()}",
     ]
 
 

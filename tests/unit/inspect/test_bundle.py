@@ -12,7 +12,7 @@ from sparkcluster import errors
 from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
-from sparkcluster.findings import Finding
+from sparkcluster.findings import Finding, edit
 from sparkcluster.inspect import bundle
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.doctor import Diagnosis
@@ -88,7 +88,7 @@ def diagnosis(spark, cluster, monkeypatch):
     seen = Running(
         {"alpha": Observation(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
     )
-    finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", ("mend it",))
+    finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", (edit("mend it"),))
     return Diagnosis(View(spec, Collected({}, {}), {"alpha": facts}), seen, (finding,), 1.0)
 
 

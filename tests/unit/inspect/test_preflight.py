@@ -71,7 +71,7 @@ def test_a_node_that_does_not_answer_is_one_finding_and_the_other_is_still_exami
 
     one = found(world_, failing={gone: silent(gone)})
 
-    assert codes(one) == sorted([("SSH-003", gone), ("NET-007", left)])
+    assert codes(one) == sorted([("SSH-003", gone), ("NET-002", left)])
     assert set(one.view.topology.members) == {left}
     assert one.as_json()["nodes"][gone] == {"unread": f"{gone}: sshd said nothing for 10 s"}
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.registry import AGAIN, DOWN, UP, Seen
 from sparkcluster.checks.running_cluster import (
-    AGAIN,
-    DOWN,
     ENDED,
     LOGS,
-    UP,
+    LOGS_OF_NODE,
     Ranks,
     RunningCluster,
     clipped,
@@ -23,10 +22,11 @@ from sparkcluster.engines.causes import ABORTED, KILLED
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import RankSeen
+from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.printable import shell
 
-ENABLE = "sparkcluster enable INVENTORY"
+ENABLE = here("sparkcluster enable INVENTORY", "once it serves: then it comes back after a reboot")
 LOST = 255
 """Exit code of a container that no longer ran when Docker started, as after a reboot (moby#45800)."""
 
@@ -37,34 +37,43 @@ _RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monit
 @running_check(
     "RUN-005",
     "Every rank is running",
-    remedy="read that rank's log and its kernel's, then `sparkcluster up`: all ranks or none",
+    source="sparkrun PR #121: a dead engine's server that exited with code 0",
+    remedy=(LOGS_OF_NODE, UP),
 )
 def ranks(cluster: RunningCluster) -> Iterator[Seen]:
     """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
 
-    If several exited together, the first is reported, or the one whose log has the reason.
+    If several exited together, the first is reported, or the one whose log has the reason. An API server may exit with
+    0 after its engine died, so a restart policy on failure does nothing: judge by an answer, never by an exit code.
     """
     for group, ended in cluster.ended.items():
         taken = _taken(cluster, group)
-        explained = group in cluster.explained or group in cluster.unlinked
-        if not taken and (explained or _false_success(cluster, ended)):
+        if not taken and not cluster.unexplained_end(group):
             continue
-        for name, rank in taken or ended[:1]:
+        false_success = {name: line for name, rank in ended if (line := _engine_death(cluster, rank))}
+        for name, line in {} if taken else false_success.items():
+            summary = f"the engine of {cluster.called(group)} on {name} died and its server exited with code 0"
+            yield Seen(summary, clipped(line), node=name)
+        for name, rank in taken or (() if false_success else ended[:1]):
             others = [f"{other}: {peer.state}" for other, peer in cluster.groups.get(group, []) if other != name]
             ending = KILLED.get(rank.exit_code or 0) or {"gone": "its container no longer exists"}.get(rank.state)
             ending = ending or f"it exited with code {'unknown' if rank.exit_code is None else rank.exit_code}"
             ended_as = f"{rank.name}: {rank.state}" + (f" ({rank.exit_code})" if rank.exit_code is not None else "")
             last = _last_line(rank)
-            log = f"its log ends: {last}" if last else ""
-            seen = "; ".join(filter(None, [ended_as, *others, rank.error, log]))
-            remedy = [f"{LOGS} {name}", UP]
+            seen = "; ".join(filter(None, [ended_as, *others, rank.error, last and f"its log ends: {last}"]))
+            remedy: list[Remedy] | None = None
             if _lost(cluster, rank):
                 ending += ", as after a reboot"
                 enabled = name in cluster.facts and read(cluster.facts[name].enabled) is not None
-                comes_back = f"{ENABLE}   once it serves: then it comes back after a reboot"
-                remedy = [UP, *([] if enabled else [comes_back]), f"{LOGS} {name}   if it was not rebooted"]
+                unless = dataclasses.replace(LOGS_OF_NODE, note="if it was not rebooted")
+                remedy = [UP, *([] if enabled else [ENABLE]), unless]
             summary = f"the rank of {cluster.called(group)} on {name} is not running: {ending}"
-            yield Seen(summary, clipped(seen), tuple(remedy), node=name)
+            yield Seen(summary, clipped(seen), remedy, node=name)
+
+
+def _engine_death(cluster: RunningCluster, rank: RankSeen) -> str:
+    """The line that says that the engine of a rank died which exited with code 0; empty without one."""
+    return cluster.death(plain(rank.lines)) if rank.exit_code == 0 else ""
 
 
 def _taken(cluster: RunningCluster, group: str) -> Ranks:
@@ -96,21 +105,20 @@ def _last_line(rank: RankSeen) -> str:
 @running_check(
     "RUN-006",
     "No rank restarts repeatedly",
-    remedy="remove the restart policy, then `sparkcluster down` and `up`",
+    remedy=(on_node("docker update --restart=no {rank}"), AGAIN),
 )
 def restarting(cluster: RunningCluster) -> Iterator[Seen]:
     """A rank that restarts alone cannot join its group: it fails again, and leaks memory each time."""
     for name, rank in cluster.ranks:
         if rank.state == "restarting" or rank.restarts > 0:
             seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
-            remedy = (f"on {name}: {shell('docker update --restart=no', rank.name)}", AGAIN)
-            yield Seen(f"the rank on {name} restarts repeatedly", seen, remedy, node=name)
+            yield Seen(f"the rank on {name} restarts repeatedly", seen, node=name, values={"rank": rank.name})
 
 
 @running_check(
     "RUN-007",
     "Ray has every node, by its address",
-    remedy="read that node's log, then `sparkcluster down` and `up`",
+    remedy=(LOGS_OF_NODE, AGAIN),
 )
 def ray(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that is not in Ray gets no rank: the placement group waits forever."""
@@ -131,17 +139,13 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
                 continue
             alive = ", ".join(member for member, alive in observation.ray.items() if alive) or "none"
             state = "dead" if address in observation.ray else "not there"
-            remedy = (LOGS if node is None else f"{LOGS} {node}", AGAIN)
-            yield Seen(
-                f"Ray has no alive node at {address}",
-                f"Ray on {head} lists {address} as {state}; alive: {alive}",
-                remedy,
-                node=node or head,
-            )
+            seen = f"Ray on {head} lists {address} as {state}; alive: {alive}"
+            remedy = None if node else (LOGS, AGAIN)
+            yield Seen(f"Ray has no alive node at {address}", seen, remedy, node=node or head)
         group = launchers[0].get("group") if launchers else None
         line = cluster.unplaced(str(group)) if not missing else None
         if line:
-            remedy = ("nvidia-smi on every node: what else uses its GPU", AGAIN)
+            remedy = (on_node("nvidia-smi", "what else uses its GPU", on="every node"), AGAIN)
             yield Seen("Ray has every node and still cannot place all ranks", line, remedy, node=head)
 
 
@@ -150,28 +154,28 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
     "Every record can be read",
     severity="warning",
     source="sparkcluster's own records: docs/architecture.md",
-    remedy="run `sparkcluster up` again: it continues with the running ranks and records them",
+    remedy=[dataclasses.replace(UP, note="continues with the running ranks and records them")],
 )
 def records(cluster: RunningCluster) -> Iterator[Seen]:
     """`down`, `status` and later changes use the record on each node to find what runs."""
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
             folder = f"{facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases"
-            remedy = (UP, f"{shell('ls -l', folder)}   on {name}")
+            remedy = (UP, on_node(shell("ls -l", folder)))
             yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, remedy, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:
         alive = [name for name, rank in cluster.ranks if rank.running]
         if alive:
             seen = f"ranks run on {', '.join(alive)}"
-            yield Seen("the running ranks are not recorded as a release", seen, (f"{UP}, which records them",))
+            yield Seen("the running ranks are not recorded as a release", seen)
 
 
 @running_check(
     "RUN-020",
     "The running release matches the inventory",
     source="sparkcluster's own records: docs/architecture.md",
-    remedy="`sparkcluster down`, then `up`",
+    remedy=(DOWN, UP),
 )
 def same(cluster: RunningCluster) -> Iterator[Seen]:
     """Ranks of two releases never join, and a changed node or playbook takes effect only after the next start."""
@@ -181,7 +185,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {release} on {', '.join(names)}" for release, names in sorted(releases.items()))
-        yield Seen("ranks of several releases run", seen, (DOWN, UP))
+        yield Seen("ranks of several releases run", seen)
     if cluster.recorded is None or not releases:
         return
     number = cluster.recorded.number
@@ -189,12 +193,15 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     for name in cluster.recorded.nodes:
         if name not in written:
             seen = f"release {number} runs on it"
-            remedy = (f"{DOWN} --also HOST   with the address of {name}: stops its ranks there as well", UP)
+            also = here(
+                "sparkcluster down INVENTORY --also HOST", f"with the address of {name}: stops its ranks as well"
+            )
+            remedy = (also, UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     record = cluster.recorded.record
     selected: Mapping[str, Any] = next((each.get("selected", {}) for each in record.get("groups", {}).values()), {})
     if differing := cluster.spec.differs(selected):
-        how = f"{UP}   says how to keep it, and how to undo it"
+        how = dataclasses.replace(UP, note="says how to keep it, and how to undo it")
         yield Seen(f"release {number}, which serves, {differing}", "its record", (how,), severity="warning")
     yield from _rotated(cluster)
 
@@ -202,16 +209,15 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     if cluster.running.key_lost:
         seen, make = cluster.running.key_lost
-        remedy = (f"{make} && {RESTART}   makes another and takes it into use",)
+        remedy = [here(f"{make} && {RESTART}", "makes another and takes it into use")]
         yield Seen("the API key that the cluster requires is not here", seen, remedy, severity="warning")
     for group, names in cluster.running.rotated.items():
         called = cluster.called(group)
         for variable in names:
             seen = f"{called} was started with another value of {variable} than is set here, or without it"
-
             if variable == cluster.engine.api_key:
                 seen += f": {KEY_NOT_IN_USE}"
-            remedy = (f"{RESTART}   restarts it with the value here",)
+            remedy = [here(RESTART, "restarts it with the value here")]
             yield Seen(f"{variable} has changed since {called} was started", seen, remedy, severity="warning")
 
 
@@ -219,7 +225,7 @@ def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-021",
     "No rank's log shows a known failure",
     source="every signature names its thread in sparkcluster/engines",
-    remedy="in the finding",
+    remedy=[LOGS_OF_NODE],
 )
 def explained(cluster: RunningCluster) -> Iterator[Seen]:
     """Causes of failed engines that no other check reports: ports, files, versions, arguments."""
@@ -228,27 +234,5 @@ def explained(cluster: RunningCluster) -> Iterator[Seen]:
             how = "failed" if found.rank.state in ENDED or found.node != found.reporter else "reports an error"
             by = f", according to the log of {found.reporter}" if found.node != found.reporter else ""
             summary = f"the rank on {found.node} {how}{by}: {found.cause.summary}"
-            remedy = (found.cause.hint or f"{LOGS} {found.node}",)
+            remedy = [found.cause.hint] if found.cause.hint else None
             yield Seen(summary, clipped(found.cause.line), remedy, node=found.node)
-
-
-@running_check(
-    "RUN-024",
-    "An engine that died did not exit with code 0",
-    source="sparkrun PR #121",
-    remedy="`sparkcluster up`, which starts it again; judge by an answer, never by an exit code",
-)
-def false_success(cluster: RunningCluster) -> Iterator[Seen]:
-    """An API server may exit with 0 after its engine died, so a restart policy on failure does nothing."""
-    for group, ended in cluster.ended.items():
-        if group in cluster.explained or group in cluster.unlinked or _taken(cluster, group):
-            continue
-        for name, line in _false_success(cluster, ended).items():
-            summary = f"the engine of {cluster.called(group)} on {name} died and its server exited with code 0"
-            yield Seen(summary, clipped(line), (f"{LOGS} {name}", UP), node=name)
-
-
-def _false_success(cluster: RunningCluster, ended: Ranks) -> dict[str, str]:
-    """Nodes whose rank exited with code 0 after its engine died, with the line about it."""
-    lines = {name: cluster.death(plain(rank.lines)) for name, rank in ended if rank.exit_code == 0}
-    return {name: line for name, line in lines.items() if line}
