@@ -144,6 +144,7 @@ def words() -> str:
 def checks() -> str:
     """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
     from sparkcluster.checks.catalogue import STAGES, SUBJECTS, pages
+    from sparkcluster.checks.registry import MERGED
 
     every = pages()
     parts = [_CHECKS, *(f"| {stage} | {text} |\n" for stage, text in STAGES.items())]
@@ -164,6 +165,8 @@ def checks() -> str:
         setup = f"`sparkcluster setup INVENTORY --only {page.step}`; or " if page.step else ""
         parts.append(f"\n- Remedy: {setup}{remedy}\n")
         parts.append(f"- Source: {page.source}\n" if page.source else "")
+    parts.append("\n## Codes of earlier versions\n\n| code | reported as |\n|---|---|\n")
+    parts += [f"| {old} | [{code}](#{code.lower()}) |\n" for old, code in sorted(MERGED.items())]
     return "".join(parts)
 
 
