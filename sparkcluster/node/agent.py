@@ -187,19 +187,8 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
 
 
 def session_members(leader: int) -> dict[int, int]:
-    """Processes of the session of ``leader``, without zombies, and the parent of each."""
-    members = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % entry, errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            members[int(entry)] = int(fields[1])
-    return members
+    """Processes of the session of ``leader``, and the parent of each."""
+    return {pid: parent for pid, (parent, session) in common.processes().items() if session == leader}
 
 
 def end_process(directory: str, grace_s: float) -> None:

@@ -316,6 +316,17 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
+def processes() -> dict[int, tuple[int, int]]:
+    """Parent and session of every process, without zombies."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open("/proc/%s/stat" % name, errors="replace") as file:
+            state, parent, _, session = file.read().rpartition(")")[2].split()[:4]
+            if state != "Z":
+                found[int(name)] = int(parent), int(session)
+    return found
+
+
 def ticks_of(stat: str) -> int | None:
     """Start time in ``/proc/PID/stat``; None for a zombie."""
     # the command's name may contain blanks and brackets, so fields are counted from the last bracket

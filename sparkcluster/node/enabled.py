@@ -10,7 +10,6 @@ Below ``clusters/NAME``::
     enabled/starts.json     when this node's guard restarted its group, in seconds since 1970
     enabled/gave_up.json    why it does not restart its group any more
     enabled/waits.json      what it waits for
-    enabled/leases.json     epochs of leases that guards took on this node
     enabled/journal.jsonl   every restart and how it ended
     enabled/guard.lock      held while the guard runs
 """
@@ -28,7 +27,7 @@ from sparkcluster.node import common, unit
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START_FILE, STOPPED_FILE, TOKEN_FILE
 
-STARTS_FILE, GAVE_UP_FILE, WAITS_FILE, LEASES_FILE = "starts.json", "gave_up.json", "waits.json", "leases.json"
+STARTS_FILE, GAVE_UP_FILE, WAITS_FILE = "starts.json", "gave_up.json", "waits.json"
 JOURNAL_FILE, LOCK_FILE = "journal.jsonl", "guard.lock"
 START = {
     "number": int, "release": int, "epoch": int, "group": str, "head": bool, "address": str, "peers": {"*": str},

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from sparkcluster.node import common
 from sparkcluster.node.bind import ADDRESS
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.network import wildcards
@@ -241,20 +242,12 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 def descendants(ancestor: int) -> dict[int, bytes]:
     """Every process below ``ancestor``, with its command line. Ray's own titles overwrite their environment."""
-    parents = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open("/proc/%s/stat" % name, "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-            with open("/proc/%s/cmdline" % name, "rb") as file:
-                parents[int(name)] = (int(parent), file.read()) if state != b"Z" else (0, b"")
-        except OSError:
-            continue
-    found: dict[int, bytes] = {}
-    level = {ancestor}
+    parents, found, level = common.processes(), {}, {ancestor}
     while level:
         level = {pid for pid, (parent, _) in parents.items() if parent in level}
-        found.update((pid, parents[pid][1]) for pid in level)
+        for pid in level:
+            with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid, "rb") as file:
+                found[pid] = file.read()
     return found
 
 

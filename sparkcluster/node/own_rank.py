@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
-import threading
 import time
 from typing import Any, BinaryIO
 
@@ -27,9 +27,8 @@ from sparkcluster.node.shared import (
 )
 
 OPERATION = "restart"
-BARRIER_S = 15.0  # as of an operator's lease
+CHANGE_S = 15.0  # for a change of the last operator to end
 GRACE_S = 30
-_RECENT_EPOCHS = 1000
 _CONFIG = {"cluster": str, "state_dir": str, "node": str, "runtime": str, "port": int}
 
 Report = dict[str, Any]
@@ -46,9 +45,8 @@ class OwnRank:
         self.config: dict[str, Any] = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
         self._lock, self._lease_record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
-        self._lease: tuple[BinaryIO, int] | None = None
+        self._lease: BinaryIO | None = None
         self._machine = machine or Machine(docker_limit_s=DOCKER_LIMIT_S)
-        self._taking = threading.Lock()
         self._waits: str | None = None
 
     @property
@@ -95,13 +93,15 @@ class OwnRank:
     def report(self) -> Report:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
+        Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
         found: Report = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
         try:
             start = self.start_document()
             operator = self._operator()
-            found.update(release=start.get("number", 0), leases=self.leases(start), busy=operator is not None)
+            found.update(release=start.get("number", 0), busy=operator is not None)
+            found["leases"] = self._epoch() - int(start.get("epoch", 0))
             found["why"] = self._unwanted(start) if operator is None else "%s is changing the cluster" % operator
             if found["why"] is None:
                 present = {rank["name"]: rank["state"] for rank in self._present()}
@@ -133,46 +133,33 @@ class OwnRank:
             return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
 
-    def leases(self, start: dict[str, Any]) -> int:
-        """How many leases operators were granted on this node since the release was recorded: its epoch.
-
-        Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
-        """
-        begin, epoch = int(start.get("epoch", 0)), self._last_epoch()
-        own = [each for each in self._own_epochs() if begin < each <= epoch]
-        return epoch - begin - len(own)
-
     def take(self) -> None:
-        """Take the lease of this node, as an operator does.
+        """Take the lease of this node, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
-            Failed: somebody has it, or a change of the last one has not ended.
+            Failed: somebody has it, or nothing is to be started here.
         """
-        with self._taking, contextlib.ExitStack() as failing:
-            lock = None if self._lease is not None else common.try_lock(self._lock)
-            if lock is None:
-                raise Failed("%s has the lease on %s" % (self._operator() or "its guard", self.node))
-            failing.callback(lock.close)
+        lock = common.try_lock(self._lock)
+        if lock is None:
+            raise Failed("%s has the lease on %s" % (self._operator() or "its guard", self.node))
+        try:
             # Not only the head looks: whoever has the token may ask.
             unwanted = self._unwanted(self.start_document())
             if unwanted is not None:
-                raise Failed(unwanted)
-            epoch = self._last_epoch()
-            self._write_lease(epoch, granted=False)
-            try:
-                common.change_lock(self.state_dir, self.cluster, BARRIER_S).close()
-            except common.Busy as busy:
-                raise Failed("on %s %s" % (self.node, busy)) from None
-            self.write(enabled.LEASES_FILE, [*self._own_epochs(), epoch + 1][-_RECENT_EPOCHS:])
-            self._write_lease(epoch + 1, granted=True)
-            self._lease = lock, epoch + 1
-            failing.pop_all()
+                raise Failed(unwanted)  # noqa: TRY301 - with the lock
+            lease: dict[str, Any] = {"epoch": self._epoch(), "granted": False, "since": time.time()}
+            lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
+            common.write_atomically(self._lease_record, json.dumps(lease).encode())
+        except BaseException:
+            lock.close()
+            raise
+        self._lease = lock
 
     def release(self) -> None:
         """Let go of the lease."""
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease[0].close()
+            lease.close()
 
     def start(self) -> None:
         """Start the rank of the recorded release.
@@ -204,11 +191,14 @@ class OwnRank:
     def _change(self, steps: list[dict[str, Any]]) -> None:
         if self._lease is None:
             raise Failed("the guard of %s does not hold the lease" % self.node)
-        lease = {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": self._lease[1]}
-        answer = agent.main({**lease, "steps": steps}, None)  # type: ignore[arg-type]
-        if "results" not in answer:
-            failed = answer.get("failed") or {"step": "change", "message": answer.get("refused")}
-            raise Failed("%s: %s: %s" % (self.node, failed["step"], failed["message"]))
+        what = "change"
+        try:
+            with common.change_lock(self.state_dir, self.cluster, CHANGE_S):
+                for step in steps:
+                    what = step["do"]
+                    agent.STEPS[what]({"state_dir": self.state_dir, "cluster": self.cluster}, step)
+        except (Failed, common.Busy, OSError, subprocess.SubprocessError) as error:
+            raise Failed("%s: %s: %s" % (self.node, what, error)) from None
 
     def _present(self) -> list[dict[str, Any]]:
         try:
@@ -220,21 +210,8 @@ class OwnRank:
             raise Failed("its ranks cannot be read: %s" % error) from None
         return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == self.state_dir]
 
-    def _last_epoch(self) -> int:
+    def _epoch(self) -> int:
         return int((common.read_model(self._lease_record, {"epoch": int}) or {"epoch": 0})["epoch"])
-
-    def _own_epochs(self) -> list[int]:
-        return common.read_model(os.path.join(self.directory, enabled.LEASES_FILE), [int]) or []
-
-    def _write_lease(self, epoch: int, *, granted: bool) -> None:
-        document = {
-            "epoch": epoch,
-            "operator": "the guard on %s" % self.node,
-            "operation": OPERATION,
-            "since": time.time(),
-            "granted": granted,
-        }
-        common.write_atomically(self._lease_record, json.dumps(document).encode())
 
 
 class Session:
