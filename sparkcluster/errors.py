@@ -7,16 +7,17 @@
     │   ├── NoEngine          a text to import starts no engine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
     ├── LeaseHeld             another operator is changing this cluster
-    ├── LeaseLost             our own lease has lapsed
+    ├── LeaseLost             our own lease is over
     ├── HostError             a node could not be reached or queried
-    │   ├── HostUnknown       its name does not resolve
-    │   ├── HostRefused       nothing listens on its SSH port
-    │   ├── HostTimeout       no answer within the limit
+    │   ├── HostSilent        what was begun there goes on
+    │   │   ├── HostUnknown     its name does not resolve
+    │   │   ├── HostRefused     nothing listens on its SSH port
+    │   │   ├── HostTimeout     no answer within the limit
+    │   │   ├── HostLost        the connection broke
+    │   │   └── CommandTimeout  a command outlived its limit
     │   ├── HostKeyUnknown    its host key is not in known_hosts
     │   ├── HostKeyChanged    its host key is not the one in known_hosts
     │   ├── AuthFailed        it accepts none of our SSH keys
-    │   ├── HostLost          the connection broke
-    │   ├── CommandTimeout    a command outlived its limit
     │   ├── CommandFailed     a command of ours failed
     │   ├── HostListedTwice   it is the machine of another node of the inventory
     │   └── SudoRefused       it does not let us become root
@@ -159,7 +160,7 @@ class LeaseHeld(SparkclusterError):
 
 
 class LeaseLost(SparkclusterError):
-    """Our lease lapsed; nothing was changed after that."""
+    """Our lease is over; nothing was changed after that."""
 
 
 class HostError(SparkclusterError):
@@ -171,19 +172,23 @@ class HostError(SparkclusterError):
     code = "SSH-010"
 
 
-class HostUnknown(HostError):
+class HostSilent(HostError):
+    """The node, its sshd or a command on it did not answer: what was begun there goes on, as far as is known."""
+
+
+class HostUnknown(HostSilent):
     """The node's name does not resolve."""
 
     code = "SSH-001"
 
 
-class HostRefused(HostError):
+class HostRefused(HostSilent):
     """Nothing listens on the node's SSH port, or the network says so."""
 
     code = "SSH-002"
 
 
-class HostTimeout(HostError):
+class HostTimeout(HostSilent):
     """The node did not answer within the limit."""
 
     code = "SSH-003"
@@ -214,13 +219,13 @@ class AuthFailed(HostError):
     """Whether to ask for a password."""
 
 
-class HostLost(HostError):
+class HostLost(HostSilent):
     """The connection to the node broke."""
 
     code = "SSH-007"
 
 
-class CommandTimeout(HostError):
+class CommandTimeout(HostSilent):
     """A command on the node outlived its limit."""
 
     code = "SSH-008"

@@ -16,6 +16,8 @@ from sparkcluster.hosts.quote import shown
 
 # The most that a call may print, a line that is a whole document, and another line; the rest ends the command.
 OUTPUT_BYTES, DOCUMENT_BYTES, LINE_BYTES = 64_000_000, 16_000_000, 1_000_000
+SILENT_S = 60.0
+"""After which a command gives up a node that says nothing, and a node a lease without heartbeats."""
 STDERR_BYTES = 1 << 16  # of its end
 _REASON_CHARACTERS = 500
 _FINISH_S = 5

@@ -27,7 +27,7 @@ from sparkcluster.errors import (
     UsageError,
 )
 from sparkcluster.hosts import known_hosts
-from sparkcluster.hosts.base import remaining_s
+from sparkcluster.hosts.base import SILENT_S, remaining_s
 from sparkcluster.hosts.paramiko_transport import Agent, Proxy, Transport, paramiko
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.printable import shell
@@ -228,8 +228,8 @@ class Login:
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # A node that vanished is detected after two keep-alives, not after 15 minutes.
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * KEEPALIVE_S * 1000)
+                # A node that vanished is detected by then, not after 15 minutes.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_S * 1000))
             return sock
         if isinstance(failure, TimeoutError):
             text = f"no answer from {where} within {target.connect_timeout_s:g} s"

@@ -12,11 +12,10 @@ from operator import itemgetter
 
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.retry import LIMIT_S
 from sparkcluster.inspect.cluster import see
 from sparkcluster.printable import COLOURS
 from sparkcluster.runtime import failed_logs, observed
-from sparkcluster.runtime.watching import Gone, Lines, LoginFailed, Tick, Watching, watch_request
+from sparkcluster.runtime.watching import Gone, Lines, Tick, Watching, watch_request
 from sparkcluster.spec import Spec
 
 # Signs of life after which a node has sent the lines that it already had.
@@ -169,7 +168,7 @@ def follow(
     merge = Merge(requests)
     limit_s = math.inf if go_on else BACKLOG_S + tail * BACKLOG_S_PER_LINE
     try:
-        with Watching(fleet, requests, limit_s=LIMIT_S if go_on else 0) as watching:
+        with Watching(fleet, requests, reconnect=go_on) as watching:
             unended = _watch(watching, merge, ahead_s, pattern, show, limit_s=limit_s)
     finally:
         for line in merge.take():
@@ -197,8 +196,6 @@ def _watch(
         found: list[LogLine] = []
         if isinstance(event, Lines):
             found = _lines(event, ahead_s[event.node], pattern)
-        elif isinstance(event, LoginFailed):
-            found = [_own(event.node, f"{event.error.message}: trying again")]
         elif isinstance(event, Gone):
             found = [_own(event.node, event.error.message)]
             waiting.pop(event.node, None)

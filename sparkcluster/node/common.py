@@ -247,14 +247,14 @@ def lease_files(state_dir: str, cluster: str, kind: str) -> tuple[str, str, str]
     return os.path.join(directory, names[0]), os.path.join(directory, names[1]), os.path.join(directory, names[2])
 
 
-def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster", mark: str | None = None) -> None:
-    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``, with ``mark``.
+def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
+    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``.
 
-    It may have lapsed meanwhile: for what goes on in a silence, and what it began under the lease.
+    It may have expired meanwhile: what it began under the lease goes on.
     """
     lease = read_json(lease_files(state_dir, cluster, kind)[1])
     over, operator = "epoch %s is over: " % epoch, lease.get("operator")
-    if lease.get("epoch") != epoch or mark not in (None, lease.get("mark")):
+    if lease.get("epoch") != epoch:
         what = (_named(kind), operator or "nobody", lease.get("epoch", 0))
         raise Refused(over + "%s went to %s with epoch %s" % what)
     if lease.get("granted") is False:

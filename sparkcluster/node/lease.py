@@ -2,14 +2,10 @@
 
 Heartbeats come by standard input over the operator's connection. The lease is released when none came for
 ``ttl_s``, when the connection ends, or when the program is killed: the lock is a flock, so none is left behind.
-
-An operator whose connection was silent takes the same epoch again where no other has begun one since. It proves by a
-``mark``, a random word of its lease, that the epoch is its own; the node keeps the hash of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import queue
@@ -22,45 +18,23 @@ from sparkcluster.node import common
 
 # A change of the last operator has this long to end; then the next operator is refused.
 BARRIER_S = 15.0
-# The holder that the operator lost lets go within its TTL.
-RESUME_S = 20.0
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Hold the lease; ``request`` has state_dir, cluster, kind, operator, operation, ttl_s (seconds) and mark.
+    """Hold the lease; ``request`` has state_dir, cluster, kind, operator, operation and ttl_s (seconds).
 
     Answers ``{"held": {...}}`` and ends if another operator holds it, else ``{"epoch": last}``. Then every line of
     input is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by ``{"busy": why}``
     if a change of the last operator has not ended.
-
-    With ``{"resume": N}`` in the request the answer is ``{"resumed": N}``, and the lease that was granted as epoch N
-    with this mark goes on; or ``{"over": {"operator", "epoch"}}``, and nothing has changed.
     """
     place = (request["state_dir"], request["cluster"])
     kind = request.get("kind", "cluster")
     holds, record, _ = common.lease_files(*place, kind)
-    mark = hashlib.sha256(str(request.get("mark")).encode()).hexdigest()
-    epoch = request.get("resume")
-    until = time.monotonic() + (0 if epoch is None else RESUME_S)
-    while True:
-        try:
-            lock = common.try_lock(holds)
-        except OSError as error:
-            sys.exit(str(error))
-        last = common.read_json(record)
-        own = (last.get("epoch"), last.get("granted"), last.get("mark")) == (epoch, True, mark)
-        own = own and bool(request.get("mark"))
-        if lock is not None or not own or time.monotonic() > until:
-            break
-    if epoch is not None and (lock is None or not own):
-        common.emit({"over": {key: last.get(key) for key in ("operator", "epoch")}})
-        return
-    if lock is not None and kind == "staging":
-        # An older version stages under the lease of the cluster.
-        cluster_lock, cluster_record, _ = common.lease_files(*place, "cluster")
-        found = common.read_json(cluster_record)
-        if found.get("operation") == "stage" and common.is_locked(cluster_lock):
-            lock, last = None, found
+    try:
+        lock = common.try_lock(holds)
+    except OSError as error:
+        sys.exit(str(error))
+    last = common.read_json(record)
     if lock is None:
         holder = {key: last.get(key) for key in ("operator", "operation", "since")}
         common.emit({"held": {**holder, "epoch": last.get("epoch", 0), "held": True}})
@@ -73,18 +47,14 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             "operation": request["operation"],
             "since": time.time(),
             "granted": granted,
-            "mark": mark,
         }
         # Without it nothing could be stopped or pruned on a node whose disk is full.
         common.write_on_full_disk(record, json.dumps(document).encode())
 
-    if epoch is not None:
-        common.emit({"resumed": epoch})
-    else:
-        # This ends the last epoch before the next one is known. Otherwise its operator could resume and change
-        # something under our lock.
-        write(last.get("epoch", 0), False)
-        common.emit({"epoch": last.get("epoch", 0)})
+    # This ends the last epoch before the next one is known. Otherwise what its operator began could go on under our
+    # lock.
+    write(last.get("epoch", 0), False)
+    common.emit({"epoch": last.get("epoch", 0)})
 
     heartbeats: queue.Queue[bytes | None] = queue.Queue()
 

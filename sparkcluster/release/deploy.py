@@ -9,14 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import FoundErrors, LaunchError, SparkclusterError
+from sparkcluster.errors import FoundErrors, HostSilent, LaunchError, SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import without_gpu
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.running import Reply
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.program import standalone
-from sparkcluster.hosts.retry import is_transient
 from sparkcluster.inspect.cluster import View, view_cluster
 from sparkcluster.inspect.observing import observe_nodes, running_heads
 from sparkcluster.inspect.preflight import between
@@ -41,9 +40,6 @@ from sparkcluster.runtime.lease import Lease, this_operator
 from sparkcluster.runtime.memory import evict
 from sparkcluster.spec import Spec, consent
 from sparkcluster.topology.model import Topology
-
-# How long a node that is silent when a release is recorded is tried again.
-RECORD_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,6 +170,9 @@ class Deployment:
             }
             if any(ranks.values()):
                 failed |= stop(self.changer, ranks, self.report, drain=drain)
+        for error in failed.values():
+            if isinstance(error, HostSilent):
+                raise error
         if failed:
             name, error = next(iter(failed.items()))
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=error.hint)
@@ -222,7 +221,7 @@ class Deployment:
     def copy_missing(self) -> None:
         """Copy weights, image and Ray to the nodes that lack them."""
         self.doing.step = "copy"
-        self.view = copy_for_start(self.changer, self.staging, self.view, self.report, yes=self.options.yes)
+        self.view = copy_for_start(self.staging, self.view, self.report, yes=self.options.yes)
 
     def check(self, names: Collection[str]) -> list[Finding]:
         """Stop on errors that staging does not fix, before anything is changed.
@@ -254,7 +253,6 @@ class Deployment:
         # A guard would start the release before where this start fails, or is cut off.
         enabled = [node for node in plan.of_groups(starting).nodes if read(self.view.facts[node].enabled) is not None]
         self.changer.apply({node: [{"do": "stay-down"}] for node in enabled})
-        # Apart from the start, which is sent again where its answer is lost: caches in use must not be deleted.
         self.changer.apply({node: self.cache_steps(node) for node in plan.of_groups(starting).nodes})
         steps, started_with = self.steps(starting, plan)
         expect_at = ":".join(map(str, self.spec.places.get(("verify", "expect"), ("the playbook",))))
@@ -378,12 +376,14 @@ class Deployment:
             limit_s = max(self.options.timeout_s or 0, self.spec.playbook.ready_timeout_s)
             failing = outcomes.keys() - replies.keys()
             starts = start_documents(self.view, replies, hashes, failed=failing, ready_timeout_s=limit_s)
-            # The launch has waited for a node that was silent when its model answered.
-            changer = dataclasses.replace(self.changer, patience_s=RECORD_S)
             try:
-                changer.apply({name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes})
+                self.changer.apply(
+                    {name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes}
+                )
             except SparkclusterError as error:
-                raise failed or _unrecorded(error) from error
+                if failed:
+                    raise failed from error
+                raise
             for group in groups:
                 if group.name in replies:
                     consent.remember([accepted_image(self.spec, build_of(group))])
@@ -391,15 +391,3 @@ class Deployment:
         if failed:
             raise failed
         return replies
-
-
-def _unrecorded(error: SparkclusterError) -> SparkclusterError:
-    """The error where the model answers, and a node could not be reached to record that."""
-    if not is_transient(error):
-        return error
-    return LaunchError(
-        f"the model answers, and {error.node} could not be recorded: {error.message}",
-        node=error.node,
-        step="verify",
-        hint="run sparkcluster up again once it can be reached: it verifies and records what runs",
-    )

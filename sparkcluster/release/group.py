@@ -1,7 +1,7 @@
 """Start every rank of a group, watch them until its model has answered twice, or stop them all.
 
-All ranks or none: whatever ends the launch of a group, its ranks are removed on every node that can be reached, and
-what is left on those that cannot is reported. Other groups are not touched.
+All ranks or none: where the launch of a group fails, its ranks are removed on every node that can be reached, and what
+is left on those that cannot is reported. A node that falls silent ends the command and no rank.
 """
 
 from __future__ import annotations
@@ -17,23 +17,20 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.causes import cause
 from sparkcluster.engines.signature import Cause
-from sparkcluster.errors import HostError, Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import failures
-from sparkcluster.hosts.retry import LIMIT_S, is_transient
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.release.verify import verify_group
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, observed
-from sparkcluster.runtime.watching import INTERVAL_S, Gone, Lines, LoginFailed, Watching, watch_request
+from sparkcluster.runtime.watching import INTERVAL_S, Gone, Watching, watch_request
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
 START_S = 180
-# After a shorter silence the lease is still held: its heartbeats come every 3 s, and the last counts for 15 s.
-LEASE_S = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,19 +64,21 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
     Raises:
         LaunchError: with the node and the cause; ranks may be left on the others.
         LeaseLost: a node refused.
+        HostSilent: a node did not answer, and no other failed.
     """
-    outcomes = changer.attempt(steps, timeout_s=START_S)
-    errors = failures(outcomes)
+    errors = failures(changer.attempt(steps, timeout_s=START_S))
     for error in errors.values():
         if isinstance(error, LeaseLost):
             raise error
     failed = []
     for name, error in errors.items():
-        failed.append(_with_cause(error, cause(engine, [error.message], None, False), node=name, step="start"))
-        failed[-1].__cause__ = error
+        if not isinstance(error, HostSilent):
+            failed.append(_with_cause(error, cause(engine, [error.message], None, False), node=name, step="start"))
     if failed:
         failed[0].others = tuple(failed[1:])
         raise failed[0]
+    for error in errors.values():
+        raise error
 
 
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
@@ -89,7 +88,6 @@ def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
         member.name: {
             **watch_request(plan.nodes[member.name].containers, tail=2000),
             "interfaces": [link.interface for link in member.links],
-            "peers": {other.name: other.address for other in group.members if other is not member},
         }
         for member in group.members
     }
@@ -98,39 +96,43 @@ def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
-    """Start the group (unless it runs already), watch it, verify it; its last reply. On any failure stop its ranks.
+    """Start the group (unless it runs already), watch it, verify it; its last reply. On a failure stop its ranks.
 
-    Those of a launch whose ranks are ``left`` stay where the launch itself failed.
-
-    Ranks that another operator has taken over meanwhile are not touched: their nodes refuse it.
+    Those of a launch whose ranks are ``left`` stay where the launch itself failed, and those of one whose node fell
+    silent in any case: the next ``up`` continues with them. Ranks that another operator has taken over meanwhile are
+    not touched: their nodes refuse it.
 
     Raises:
-        LaunchError: a rank died, a node or link was lost, an answer was wrong, or the limit passed.
+        LaunchError: a rank died, a link was lost, an answer was wrong, or the limit passed.
+        HostSilent: a node cannot be watched any more.
         LeaseLost: a node refused, now or when the ranks were to be stopped.
         Interrupted: ``cancelled`` was set.
     """
-    attempt = _Attempt(changer, launch, report, cancelled)
+    names = ", ".join(launch.plan.nodes)
     try:
         if launch.steps is not None:
             start(changer, engines.engine(launch.plan.engine), launch.steps)
-        return attempt.until_answered()
+        return _Attempt(changer, launch, report, cancelled).until_answered()
+    except HostSilent:
+        report.note(f"the ranks on {names} are left as they are")
+        raise
     except SparkclusterError as error:
         if launch.left and isinstance(error, LaunchError):
-            report.note(f"the ranks on {', '.join(launch.plan.nodes)} are left as they are")
+            report.note(f"the ranks on {names} are left as they are")
             raise
         if isinstance(error, LaunchError):
-            report.note(f"stopping the ranks on {', '.join(launch.plan.nodes)}")
+            report.note(f"stopping the ranks on {names}")
         # What has not answered has nothing in flight to wait for.
-        failed = stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(error), drain=False)
+        failed = stop(changer, ranks_of(launch.plan), report, drain=False)
         final = with_failed_stops(error, failed)
         raise final from (None if final is error else error)
     except BaseException:
-        stop(changer, ranks_of(launch.plan), report, silent=attempt.silent(), drain=False)
+        stop(changer, ranks_of(launch.plan), report, drain=False)
         raise
 
 
 class _Attempt:
-    """A group from its start to its second answer."""
+    """A group that was started, until its second answer."""
 
     def __init__(self, changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> None:
         self._changer = changer
@@ -141,35 +143,42 @@ class _Attempt:
         self._answers_until = self._readiness.started + launch.ready_timeout_s
         self._verifying: threading.Thread | None = None
         self._outcome: Reply | BaseException | None = None
-        self._silent_since: dict[str, float] = {}
-        self._taken_over: LeaseLost | None = None
-        self._observed = observed.Launch(changer.cluster, launch.group)
-
-    def silent(self, error: SparkclusterError | None = None) -> set[str]:
-        """Nodes that do not report, and those of ``error`` that could not be reached."""
-        errors = (error, *error.others) if error is not None else ()
-        unreached = {each.node for each in errors if each.node and is_transient(each.__cause__ or each)}
-        return set(self._silent_since) | unreached
+        self._silent: set[str] = set()
 
     def until_answered(self) -> Reply:
         """Watch until the group has answered twice; its last reply."""
-        requests = watch_group(self._launch.plan, self._launch.topology)
-        self._readiness.watched(time.monotonic())
+        requests, outcome = watch_group(self._launch.plan, self._launch.topology), "failed"
         with Watching(self._changer.fleet, requests) as watching:
             try:
                 reply = self._watch(watching)
                 if self._readiness.dying:
                     self._await_death(watching)
+                outcome = "answered"
             except LaunchError as error:
                 error.logs = {name: tuple(rank.lines) for name, rank in self._readiness.ranks.items()}
-                self._observed.keep("failed")
                 raise
-        self._observed.keep("answered", started=self._launch.steps is not None)
+            finally:
+                self._note(outcome)
         return dataclasses.replace(reply, footprint=self._readiness.footprint)
 
+    def _note(self, outcome: str) -> None:
+        """Keep how it ended, for bundles."""
+        ranks, now = self._readiness.ranks, time.monotonic()
+        observed.note(
+            self._changer.cluster,
+            "launch",
+            group=self._launch.group,
+            outcome=outcome,
+            started=self._launch.steps is not None,
+            seconds=round(now - self._readiness.started, 1),
+            longest_silence_s={
+                name: round(max(rank.longest_silence_s, now - rank.heard_at), 2) for name, rank in ranks.items()
+            },
+            ptxas={name: rank.ptxas for name, rank in ranks.items() if rank.ptxas},
+        )
+
     def _watch(self, watching: Watching) -> Reply:
-        limit_s = self._launch.ready_timeout_s
-        while not isinstance(self._outcome, Reply) or self._awaits_report():
+        while not isinstance(self._outcome, Reply):
             if self._cancelled.is_set():
                 raise Interrupted("interrupted", step="start")
             self._follow(watching)
@@ -177,19 +186,15 @@ class _Attempt:
                 self._report.step("verify", "two answers")
                 self._verifying = threading.Thread(target=self._verify, daemon=True)
                 self._verifying.start()
-            if isinstance(self._outcome, SparkclusterError):
+            if isinstance(self._outcome, SparkclusterError) and not isinstance(self._outcome, HostSilent):
                 # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
                 self._await_death(watching)
                 raise self._unanswered(self._outcome)
             if isinstance(self._outcome, BaseException):
                 raise self._outcome
             if self._outcome is None and time.monotonic() > self._answers_until:
-                raise self._readiness.overdue(limit_s)
+                raise self._readiness.overdue(self._launch.ready_timeout_s)
         return self._outcome
-
-    def _awaits_report(self) -> bool:
-        """Whether a node is silent, though its model has answered: nothing is changed before it was looked at again."""
-        return any(since < LIMIT_S for since in self._readiness.silent(time.monotonic()).values())
 
     def _received(self, _kind: str, _text: str) -> None:
         """Take in a piece of the answer: who generates is not overdue."""
@@ -208,21 +213,19 @@ class _Attempt:
                 show=self._received,
                 hints=self._launch.hints,
             )
+        except HostSilent as error:
+            self._outcome = self._changer.left(error)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._outcome = error
 
     def _follow(self, watching: Watching) -> None:
         """Take in the next event, if there is one; raise the failure that is certain now."""
-        event = watching.next(0.2)
-        if isinstance(event, LoginFailed):
-            self._report.note(f"{event.node}: {event.error.message}: trying again; its rank is left running")
-            if event.error.hint:
-                self._report.note(f"hint: {event.error.hint}")
+        event, now = watching.next(0.2), time.monotonic()
+        if isinstance(event, Gone):
+            if not self._readiness.dying:
+                raise self._given_up(event)
         elif event is not None:
-            ranks = self._readiness.feed(event, time.monotonic())
-            if not isinstance(event, Gone):
-                self._observed.heard(event.node, event.lines if isinstance(event, Lines) else ())
-            for rank in ranks:
+            for rank in self._readiness.feed(event, now):
                 # once the head's API is ready, the others are past what their logs say late
                 if not self._readiness.ready or rank is self._readiness.head:
                     self._report.progress(rank.node, rank.progress.text)
@@ -231,37 +234,29 @@ class _Attempt:
                 self._report.log(slowest.node, slowest.lines[-1])
             for text in warnings(event):
                 self._report.note(text)
-        self._tell_silence(time.monotonic())
-        failure = self._taken_over or self._readiness.failure(time.monotonic())
+        self._tell_silence(now)
+        failure = self._readiness.failure(now)
         if failure:
             raise failure
 
     def _tell_silence(self, now: float) -> None:
-        """Report nodes that fell silent and that report again; take the lease of the latter again."""
+        """Report nodes that fell silent, and that report again."""
         silent = self._readiness.silent(now)
-        for node, since in silent.items():
-            text = f"no report for {since:.0f} s, connecting again"
-            if isinstance(self._outcome, Reply):
-                text += f"; the model answers: waiting up to {LIMIT_S:.0f} s for the node, to record the release"
-            if node not in self._silent_since:
-                self._silent_since[node] = now - since
-                self._report.note(f"{node}: {text}; its rank is left running")
-            self._report.progress(node, text)
-        for node in [name for name in self._silent_since if name not in silent]:
-            gap_s = self._readiness.ranks[node].heard_at - self._silent_since.pop(node)
-            self._report.note(f"{node}: reports again after {gap_s:.0f} s")
-            hold = self._changer.hold
-            if hold is not None and gap_s >= LEASE_S:
-                threading.Thread(target=self._hold_lease, args=(hold, node), name=f"lease {node}", daemon=True).start()
+        for node in silent.keys() - self._silent:
+            self._report.note(f"{node}: no report for {silent[node]:.0f} s; its rank is left running")
+        for node in self._silent - silent.keys():
+            self._report.note(f"{node}: reports again")
+        for node, since_s in silent.items():
+            self._report.progress(node, f"no report for {since_s:.0f} s")
+        self._silent = set(silent)
 
-    def _hold_lease(self, hold: Callable[[str], None], node: str) -> None:
-        """Make sure that no other operator has taken ``node`` over meanwhile."""
-        try:
-            hold(node)
-        except LeaseLost as error:
-            self._taken_over = error
-        except HostError:
-            return  # silent again
+    def _given_up(self, gone: Gone) -> HostSilent:
+        """The error of a node that cannot be watched any more, and of others that are silent."""
+        others = sorted(self._silent - {gone.node})
+        text = gone.error.message + (f"; silent as well: {', '.join(others)}" if others else "")
+        error = HostSilent(text, node=gone.node, step="start")
+        error.__cause__ = gone.error
+        return self._changer.left(error)
 
     def _await_death(self, watching: Watching) -> None:
         """Take in events for as long as it takes to see a death; raise it when there is one."""

@@ -1,7 +1,6 @@
 """From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in.
 
-A node that reports nothing is silent, and its rank is not dead for that: the other nodes of its group say whether they
-still reach it.
+A node that reports nothing is silent, and its rank is not dead for that.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from sparkcluster import engines
 from sparkcluster.engines.causes import LINK, RankEnd, address_of, cause, first_failure, no_carrier
 from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
-from sparkcluster.errors import LaunchError, Reason, SparkclusterError
+from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.plan.model import Plan
-from sparkcluster.runtime.watching import SILENCE_S, Event, Gone, Lines, LoginFailed, Tick
+from sparkcluster.runtime.watching import SILENCE_S, Lines, Tick
 from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
 SHOWN_LINES = 15
+_TEXT = 300
 # After the first death its last log lines, and those of the ranks that die with it, are still on their way.
 LAST_LINES_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
 LINK_GRACE_S = 3
 # A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
 UNREADABLE_GRACE_S = 15
-# A node that is silent is lost where others of its group reached it, and have not for as long: five attempts.
-LOST_S = 15
 
 
 @dataclasses.dataclass
@@ -37,22 +35,20 @@ class RankState:
 
     Attributes:
         interfaces: those of its node that the group uses.
-        peers: the other nodes of the group.
         down: those without a carrier, and since when.
-        gone: why its node can no longer be watched.
-        heard_at: when its node reported last, or the launch began.
-        reports_since: when its node began to report without a pause.
-        reached: when its node last reached other nodes of the group.
+        heard_at: when its node reported last, or watching began.
+        longest_silence_s: between two reports of its node.
+        ptxas: the line in which its launcher says which ptxas it uses.
     """
 
     node: str
     name: str
     address: str
     interfaces: frozenset[str]
-    peers: frozenset[str]
     progress: Progress
     heard_at: float
-    reports_since: float
+    longest_silence_s: float = 0.0
+    ptxas: str | None = None
     state: str = "unknown"
     exit_code: int | None = None
     oom_killed: bool = False
@@ -60,9 +56,7 @@ class RankState:
     unreadable_since: float | None = None
     error: str = ""
     listening: bool = False
-    gone: SparkclusterError | None = None
     down: dict[str, float] = dataclasses.field(default_factory=dict)
-    reached: dict[str, float] = dataclasses.field(default_factory=dict)
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
     @property
@@ -88,14 +82,9 @@ class RankState:
         """Whether its node has not reported for ``SILENCE_S``."""
         return now - self.heard_at >= SILENCE_S
 
-    def feed(self, event: Event, now: float) -> None:
+    def feed(self, event: Lines | Tick, now: float) -> None:
         """Take in one event of its node."""
-        if isinstance(event, Gone):
-            self.gone = event.error
-        if isinstance(event, Gone | LoginFailed):
-            return
-        if self.is_silent(now):
-            self.reports_since = now
+        self.longest_silence_s = max(self.longest_silence_s, now - self.heard_at)
         self.heard_at = now
         if isinstance(event, Tick):
             self._tick(event, now)
@@ -103,6 +92,8 @@ class RankState:
             self.lines.extend(event.lines)
             for line in event.lines:
                 self.progress.feed(line)
+                if "phase=ptxas" in line:
+                    self.ptxas = line[:_TEXT]
 
     def _tick(self, tick: Tick, now: float) -> None:
         reported = tick.states.get(self.name)
@@ -123,15 +114,12 @@ class RankState:
             elif interface in self.interfaces:
                 self.down.setdefault(interface, now)
         self.listening = self.listening or tick.listening
-        ages = {name: ago for name, ago in tick.peers.items() if name in self.peers and ago is not None}
-        self.reached |= {name: now - ago for name, ago in ages.items()}
 
 
-def warnings(event: Event) -> list[str]:
+def warnings(event: Lines | Tick) -> list[str]:
     """Warnings of the launcher that do not stop the launch."""
-    if not isinstance(event, Lines):
-        return []
-    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in event.lines]
+    lines = event.lines if isinstance(event, Lines) else ()
+    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in lines]
     consequence = {"missing": ": sockets of Ray and torch listen on all addresses", "open": ""}
     return [f"warning: {event.node}: {match[2].strip()}{consequence[match[1]]}" for match in found if match]
 
@@ -152,10 +140,8 @@ class Readiness:
                 plan.nodes[name].containers[0].name,
                 member.address,
                 frozenset(link.interface for link in member.links),
-                frozenset(topology.members) - {name},
                 Progress(self.engine),
                 heard_at=now,
-                reports_since=now,
             )
             for name, member in topology.members.items()
         }
@@ -164,9 +150,9 @@ class Readiness:
     def watched(self, now: float) -> None:
         """Count silence from ``now``, where watching begins: starting the ranks may have taken minutes."""
         for rank in self.ranks.values():
-            rank.heard_at = rank.reports_since = now
+            rank.heard_at = now
 
-    def feed(self, event: Event, now: float) -> list[RankState]:
+    def feed(self, event: Lines | Tick, now: float) -> list[RankState]:
         """Take in one event; the ranks of which it tells something.
 
         The log of the head has lines of Ray's workers on other nodes, with their addresses.
@@ -199,11 +185,6 @@ class Readiness:
     def failure(self, now: float) -> LaunchError | None:
         """Why the launch has failed, once that is certain and the last log lines are in."""
         ranks = self.ranks.values()
-        for rank in ranks:
-            if rank.gone is not None:
-                failure = _error(rank.gone.message, rank, rank.gone.hint)
-                failure.__cause__ = rank.gone
-                return failure
         died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
         if died_at is not None and now - died_at >= LAST_LINES_S:
             return self._death()
@@ -221,30 +202,11 @@ class Readiness:
                     rank,
                     f"on {rank.node}: systemctl status docker",
                 )
-        return self._lost(now)
+        return None
 
     def silent(self, now: float) -> dict[str, float]:
         """For how many seconds nodes have been silent, by name."""
         return {name: now - rank.heard_at for name, rank in self.ranks.items() if rank.is_silent(now)}
-
-    def _lost(self, now: float) -> LaunchError | None:
-        """A node that is silent, and that no node which reports has reached for as long as they could have."""
-        witnesses = [rank for rank in self.ranks.values() if now - rank.reports_since >= LOST_S]
-        for name, since in self.silent(now).items():
-            seen = {other.node: other.reached[name] for other in witnesses if self._can_tell(other, name, now)}
-            if seen and since >= LOST_S and now - max(seen.values()) >= LOST_S:
-                rank, witness = self.ranks[name], max(seen, key=lambda node: seen[node])
-                return _error(
-                    f"{name} does not answer on SSH, and {witness} has not reached it at {rank.address} "
-                    f"for {now - seen[witness]:.0f} s",
-                    rank,
-                    f"check its power; on {witness}: ping {rank.address}",
-                )
-        return None
-
-    @staticmethod
-    def _can_tell(witness: RankState, name: str, now: float) -> bool:
-        return not witness.is_silent(now) and name in witness.reached
 
     @property
     def dying(self) -> bool:

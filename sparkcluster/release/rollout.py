@@ -19,6 +19,7 @@ from typing import Any
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import (
     HostError,
+    HostSilent,
     Interrupted,
     LaunchError,
     LeaseLost,
@@ -272,7 +273,7 @@ class Walk:
                 self.new.look()
                 now = group_states(self.new.view)
                 groups |= {name: dataclasses.replace(now[name], seen=Seen(found[name])) for name in batch}
-        except LeaseLost:
+        except (LeaseLost, HostSilent):  # what was begun goes on, and --resume continues it
             raise
         except (SparkclusterError, KeyboardInterrupt) as error:
             if not self.options.rollback and isinstance(error, LaunchError):
@@ -408,7 +409,7 @@ class Walk:
         except (KeyboardInterrupt, Interrupted):
             text = f"interrupted while going back to release {kept.number}"
             return Interrupted(text, step="go back", hint=by_hand)
-        except LeaseLost as lost:
+        except (LeaseLost, HostSilent) as lost:
             return lost
         except SparkclusterError as failed:
             text = f"{why}; going back to release {kept.number} failed too: {failed.message}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError
@@ -18,10 +17,10 @@ from sparkcluster.spec import Spec, consent
 from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
+from sparkcluster.staging.copy import Step, stage_errors
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.retry import Step, until_answered
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 from sparkcluster.staging.transfers import Copied
@@ -84,15 +83,16 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     with lease.acquire(list(view.facts)):
         changer = dataclasses.replace(lease.changer, tell=report.note)
         # Facts from before the lease may be stale.
-        return copy_missing(changer, _complete_view(changer, spec, report), options, report)[0]
+        return copy_missing(changer, _complete_view(changer, spec), options, report)[0]
 
 
-def _complete_view(changer: Changer, spec: Spec, report: Report, *, bring_ray: bool | None = None) -> View:
-    """The cluster once every node has answered; a silent one is asked again, which is told."""
-    fleet = changer.fleet
-    step = Step("stage", changer.lease, lambda: False, patience_s=changer.patience_s, tell=report.progress)
-    look = partial(view_cluster, fleet, spec, bring_ray=bring_ray)
-    return until_answered(step, fleet, list(fleet.hosts), look, lambda view: view.collected.errors)
+def _complete_view(changer: Changer, spec: Spec, *, bring_ray: bool | None = None) -> View:
+    """The cluster, of which every node has answered; StageError where one has not."""
+    view = view_cluster(changer.fleet, spec, bring_ray=bring_ray)
+    for name, error in view.collected.errors.items():
+        with stage_errors(Step("stage", changer.lease, lambda: False), name):
+            raise error
+    return view
 
 
 def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
@@ -101,11 +101,10 @@ def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
     return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
-def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report, *, yes: bool = False) -> View:
+def copy_for_start(lease: Lease, view: View, report: Report, *, yes: bool = False) -> View:
     """Copy what a start misses; the cluster then. ``lease``, that of staging, is acquired where something is missing.
 
-    It stays so until the caller closes it. Where the connection to a node broke meanwhile, that of the start is taken
-    again too: a copy takes long.
+    It stays so until the caller closes it.
 
     Raises:
         LeaseHeld: something is missing, and another operator is staging.
@@ -120,15 +119,9 @@ def copy_for_start(starting: Changer, lease: Lease, view: View, report: Report, 
         return view
     if not lease.epochs:
         lease.acquire(list(view.facts))
-
-    def hold(node: str) -> None:
-        for each in (lease.hold, starting.hold):
-            if each is not None:
-                each(node)
-
-    changer = dataclasses.replace(lease.changer, tell=report.note, hold=hold)
+    changer = dataclasses.replace(lease.changer, tell=report.note)
     # What is missing may have been brought before the lease was ours.
-    done, view = _copy(changer, _complete_view(changer, view.spec, report), options, report)
+    done, view = _copy(changer, _complete_view(changer, view.spec), options, report)
     _told(done, report)
     return view
 
@@ -174,7 +167,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
     )
     # An image that is there under no name is brought without a byte.
     if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
-        view = _complete_view(changer, view.spec, report)
+        view = _complete_view(changer, view.spec)
     if not options.dry_run:
         pinned_revisions.compare(view, done.commits, report)
     if "weights" in options.what:
@@ -195,8 +188,8 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         if not can_do_without_ray(view.spec, error):
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
-        return done, _complete_view(changer, view.spec, report, bring_ray=False)
-    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(changer, view.spec, report)
+        return done, _complete_view(changer, view.spec, bring_ray=False)
+    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(changer, view.spec)
 
 
 def _vocabularies(
@@ -209,7 +202,7 @@ def _vocabularies(
         copied += vocabulary.stage(changer, view.facts, each, staging, report.progress)
     changed = len(copied) > len(done.copied)
     done = _from_here(done, [staging for _, staging in lacking], copied, options)
-    return done, _complete_view(changer, view.spec, report) if changed else view
+    return done, _complete_view(changer, view.spec) if changed else view
 
 
 def _beside(
@@ -222,7 +215,7 @@ def _beside(
         copied += playbook_files.stage(changer, view.facts, each, staging, report.progress)
     changed = len(copied) > len(done.copied)
     done = _from_here(done, [staging for _, staging in lacking], copied, options)
-    return done, _complete_view(changer, view.spec, report) if changed else view
+    return done, _complete_view(changer, view.spec) if changed else view
 
 
 def _with_ray(done: StageReport, view: View, topology: Topology, lacking: Staging, options: Options) -> StageReport:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import LeaseLost, SparkclusterError
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import failures
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.model import Plan
@@ -14,9 +13,6 @@ from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import GRACE_S, stop_limit_s
-
-# Limit for reaching a node that is silent.
-SILENT_S = 3
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -32,17 +28,14 @@ def stop(
     ranks: Mapping[str, Sequence[Rank]],
     report: Report,
     *,
-    silent: Collection[str] = (),
     drain: bool = True,
 ) -> dict[str, SparkclusterError]:
     """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
 
     With ``drain`` a head gets the time that its engine lets requests in flight finish; new ones it refuses at once.
     Then the memory of all is watched until it has come back, and what has not is reported.
-
-    Nodes that are ``silent`` are given ``SILENT_S`` to answer; those that do are stopped as the others are.
     """
-    failed = failures(changer.fleet.each(_reach, [name for name in ranks if name in silent], limit_s=SILENT_S + 1))
+    failed: dict[str, SparkclusterError] = {}
     for head in (True, False):
         stopping = {
             name: [rank for rank in present if is_head(rank) is head]
@@ -59,11 +52,6 @@ def stop(
         failed |= failures(changer.attempt(steps, timeout_s=max(limits_s.values(), default=0) + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed
-
-
-def _reach(host: Host) -> None:
-    host.renew()
-    host.run(["true"], timeout_s=SILENT_S)
 
 
 def is_head(rank: Rank) -> bool:

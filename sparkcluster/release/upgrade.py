@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from sparkcluster.errors import (
+    HostSilent,
     Interrupted,
     LaunchError,
     LeaseHeld,
@@ -54,7 +55,7 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
         found = until_free(lambda: stage.stage(fleet, spec, stage.Options(yes=True), report), options.wait_s, report)
         done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade", back=back)
         return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in found.copied))
-    except (RolledBack, LeaseHeld, LeaseLost, Interrupted):
+    except (RolledBack, HostSilent, LeaseHeld, LeaseLost, Interrupted):
         raise
     except SparkclusterError as error:
         if back:

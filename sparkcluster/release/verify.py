@@ -6,10 +6,8 @@ generation was dead, so none of them is a verdict.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkcluster import engines
@@ -25,48 +23,13 @@ from sparkcluster.endpoint.judge import (
     judge_reasoning,
     judge_tools,
 )
-from sparkcluster.errors import LaunchError
+from sparkcluster.errors import HostSilent, LaunchError
 from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.retry import LIMIT_S
 from sparkcluster.spec.playbook import SWITCHES, Playbook, Verify
 
-AGAIN_S = 1.0
+LOG = "see the engine's log: sparkcluster logs INVENTORY"
 WEIGHTS = "sparkcluster stage INVENTORY weights --verify; or sparkcluster up INVENTORY --clear-caches"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    """One question; ``first_s`` is the limit for its first token, ``tools`` are those that it offers."""
-
-    host: Host
-    endpoint: Endpoint
-    verify: Verify
-    first_s: float
-    max_tokens: int | None
-    show: Show | None
-    tools: Sequence[Mapping[str, Any]] = ()
-
-    def ask(self) -> Reply:
-        """Ask, and ask again while the head cannot be reached: its engine goes on."""
-        reply = self._once()
-        until = time.monotonic() + max(LIMIT_S, self.first_s)
-        while reply.problem == "unreachable" and time.monotonic() < until:
-            time.sleep(AGAIN_S)
-            self.host.renew()
-            reply = self._once()
-        return reply
-
-    def _once(self) -> Reply:
-        return ask(
-            self.host,
-            self.endpoint,
-            self.verify,
-            first_s=self.first_s,
-            max_tokens=self.max_tokens,
-            show=self.show,
-            tools=self.tools,
-        )
 
 
 def remedies(playbook: Playbook) -> Mapping[str, str]:
@@ -95,72 +58,61 @@ def verify_group(
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
+        HostSilent: the head did not answer, which says nothing of its engine.
     """
+
+    def asked(
+        question: Verify, judge: Callable[[Reply], str | None], *, when: str = "", feature: str = "", **options: Any
+    ) -> Reply:
+        """The reply to ``question``, where ``judge`` has nothing against it."""
+        options = {"first_s": verify.timeout_s, **options}
+        reply = ask(host, endpoint, question, show=show, **options)
+        when = when or (f"verify.{feature}: " if feature else "")
+        if reply.problem == "unreachable":
+            raise HostSilent(reply.message, node=host.name, step="verify")
+        if reply.problem:
+            hint = hints().get(feature) if feature and reply.problem == "rejected" else None
+            text = f"{when}the model does not answer: {reply.message}"
+            raise LaunchError(text, node=host.name, step="verify", hint=hint or LOG)
+        if wrong := judge(reply):
+            hint = hints().get(feature) if feature else _remedy(reply, verify, expect_at, hints())
+            raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
+        return reply
 
     def judged(reply: Reply) -> str | None:
         return judge_content(reply, verify)
 
-    def expect(reply: Reply) -> str | None:
-        if not reply.content.strip():
-            # A parser may take the whole answer for reasoning where that is off.
-            parser = hints().get("reasoning") if reply.text and reply.finish == "stop" else None
-            return parser or f"raise verify.max_tokens in the playbook above {verify.max_tokens}"
-        if garbage(reply.content):
-            return hints().get("garbage") or WEIGHTS
-        return f"verify.expect in {expect_at} says what it must match"
-
-    first = Question(host, endpoint, verify, max(first_s, verify.timeout_s), None, show)
-    _asked(first, judged, when="", hint=expect)
+    asked(verify, judged, first_s=max(first_s, verify.timeout_s))
     time.sleep(verify.pause_s)
-    second = Question(host, endpoint, verify, verify.timeout_s, None, show)
-    answer = _asked(second, judged, when="again after a pause, ", hint=expect)
-    for question, judge_it, key in _features(second):
-        lacking = functools.partial(_lacking, hints, key)
-        _asked(question, judge_it, when=f"verify.{key}: ", hint=lacking, feature=True)
-    return answer
-
-
-def _features(asked: Question) -> Iterator[tuple[Question, Callable[[Reply], str | None], str]]:
-    """The questions that ``verify`` wants beside its prompt, each with its judge and its key."""
-    verify = asked.verify
+    answer = asked(verify, judged, when="again after a pause, ")
     if verify.tools:
-        tokens = max(verify.max_tokens, TOOL_TOKENS)
-        prompted = verify.model_copy(update={"prompt": TOOL_PROMPT})
-        question = dataclasses.replace(asked, verify=prompted, max_tokens=tokens, tools=(TOOL,))
-        yield question, lambda reply: judge_tools(Done.model_validate(reply.done)), "tools"
+        asked(
+            verify.model_copy(update={"prompt": TOOL_PROMPT}),
+            lambda reply: judge_tools(Done.model_validate(reply.done)),
+            feature="tools",
+            max_tokens=max(verify.max_tokens, TOOL_TOKENS),
+            tools=(TOOL,),
+        )
     if verify.reasoning:
         # Where reasoning is off by default this is what turns it on; templates without it pass it over.
         named = [name for name in SWITCHES if name in verify.chat_template_kwargs] or SWITCHES[:1]
-        options = {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}
-        thinking = verify.model_copy(update={"chat_template_kwargs": options})
-        question = dataclasses.replace(asked, verify=thinking, max_tokens=REASONING_TOKENS)
-        yield question, lambda reply: judge_reasoning(Done.model_validate(reply.done)), "reasoning"
-
-
-def _lacking(hints: Callable[[], Mapping[str, str]], key: str, _: Reply) -> str | None:
-    return hints().get(key)
-
-
-def _asked(
-    question: Question,
-    judged: Callable[[Reply], str | None],
-    *,
-    when: str,
-    hint: Callable[[Reply], str | None],
-    feature: bool = False,
-) -> Reply:
-    """The reply to ``question``; ``hint`` is for a wrong answer, and for a refused request of a ``feature``."""
-    reply = question.ask()
-    host = question.host
-    if reply.problem:
-        log = "see the engine's log: sparkcluster logs INVENTORY"
-        raise LaunchError(
-            f"{when}the model does not answer: {reply.message}",
-            node=host.name,
-            step="verify",
-            hint=(feature and reply.problem == "rejected" and hint(reply)) or log,
+        asked(
+            verify.model_copy(
+                update={"chat_template_kwargs": {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}}
+            ),
+            lambda reply: judge_reasoning(Done.model_validate(reply.done)),
+            feature="reasoning",
+            max_tokens=REASONING_TOKENS,
         )
-    wrong = judged(reply)
-    if wrong:
-        raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint(reply))
-    return reply
+    return answer
+
+
+def _remedy(wrong: Reply, verify: Verify, expect_at: str, hints: Mapping[str, str]) -> str:
+    """What helps where the answer to the prompt is ``wrong``."""
+    if not wrong.content.strip():
+        # A parser may take the whole answer for reasoning where that is off.
+        parser = hints.get("reasoning") if wrong.text and wrong.finish == "stop" else None
+        return parser or f"raise verify.max_tokens in the playbook above {verify.max_tokens}"
+    if garbage(wrong.content):
+        return hints.get("garbage") or WEIGHTS
+    return f"verify.expect in {expect_at} says what it must match"

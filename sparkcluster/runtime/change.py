@@ -5,26 +5,28 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sparkcluster.answers import checked, malformed
-from sparkcluster.errors import CommandFailed, LeaseLost, SparkclusterError
+from sparkcluster.errors import CommandFailed, HostSilent, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact, Number, Path
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Calls, Fleet, all_values
+from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.hosts.program import call
-from sparkcluster.hosts.retry import LIMIT_S, until_reached
 
-T = TypeVar("T")
 Step = dict[str, Any]
 LeaseKind = Literal["cluster", "staging"]
 """What a lease is for: the ranks and records of a cluster, or what is staged for it."""
 
-CHANGING = "run sparkcluster status to see who is changing it, then run this again"
-"""Hint where another operator has the lease."""
 TELL_S = 10
 # Every change has a limit of its own.
 WAIT_S = 900
+_RESUME = "upgrade INVENTORY --resume"
+_AGAIN = {
+    "upgrade": _RESUME, "rollback": _RESUME, "restart": _RESUME,
+    "prune": "models INVENTORY --prune", "measure": "preflight INVENTORY --deep",
+}  # fmt: skip
+"""What continues an operation that was cut off, if not the command of that name."""
 
 
 class Failed(Fact):
@@ -74,8 +76,6 @@ class Changer:
     Attributes:
         state_dir: the inventory's; ``~`` stands for the user's home on each node.
         kind: of the lease.
-        hold: takes the lease of a node again where it lapsed in a silence; LeaseLost where another operator has it.
-        patience_s: how long a node that is silent is tried again, after a change that was cut off as well.
         operation: the command that took the lease.
         tell: called with what a change waits for, every ``TELL_S``.
     """
@@ -84,8 +84,6 @@ class Changer:
     cluster: str
     state_dir: str
     epochs: Mapping[str, int]
-    hold: Callable[[str], None] | None = None
-    patience_s: float = LIMIT_S
     tell: Callable[[str], None] | None = None
     kind: LeaseKind = "cluster"
     operation: str = ""
@@ -96,50 +94,41 @@ class Changer:
         return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": epoch, "kind": self.kind}
 
     def attempt(
-        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float, patience_s: float | None = None
+        self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
     ) -> dict[str, list[Any] | SparkclusterError]:
         """Run ``steps`` by node and return every node's results, one of its model for each step, or what stopped it.
 
-        An attempt that comes after another is never overtaken by it, even where the other was given up. Where the
-        connection breaks, the same steps are sent again for ``patience_s``.
+        An attempt that comes after another is never overtaken by it, even where the other was given up.
         """
         order = time.monotonic_ns()  # one process holds a lease, however many of us it makes
-        limit_s = self.patience_s if patience_s is None else patience_s
 
         def change(host: Host) -> list[Any]:
-            request = {
-                **self.lease(host.name),
-                "order": order,
-                "wait_s": timeout_s / 2,
-                "steps": list(steps[host.name]),
-            }
-            return until_reached(host, lambda: self._change(host, request, timeout_s), limit_s=limit_s, tell=self.tell)
+            more = {"order": order, "wait_s": timeout_s / 2, "steps": list(steps[host.name])}
+            try:
+                return self._change(host, {**self.lease(host.name), **more}, timeout_s)
+            except HostSilent as error:
+                raise self.left(error) from error.__cause__
 
-        tasks = sorted({str(each[-1]["do"]) for each in steps.values() if each})
-        return self._wait(self.fleet.start(change, [name for name in steps if steps[name]]), " and ".join(tasks))
-
-    def _wait(self, calls: Calls[T], task: str) -> dict[str, T | SparkclusterError]:
-        """What every node answered; nodes that take long are told every ``TELL_S``."""
+        calls = self.fleet.start(change, [name for name in steps if steps[name]])
+        tasks = " and ".join(sorted({str(each[-1]["do"]) for each in steps.values() if each}))
         for waited_s in range(TELL_S, WAIT_S, TELL_S):
             if calls.ended(TELL_S):
                 break
             if self.tell is not None:
-                self.tell(f"still waiting for {', '.join(calls.pending())} after {waited_s} s: {task}")
+                self.tell(f"still waiting for {', '.join(calls.pending())} after {waited_s} s: {tasks}")
         return calls.wait(TELL_S)
 
     def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
-        """Send ``request`` to the agent; once more where the lease had lapsed and could be taken again."""
-        task = str(request["steps"][-1]["do"])
+        """What the agent answers to ``request``."""
+        steps = request["steps"]
+        task = str(steps[-1]["do"])
         answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
-        if answer.refused is not None and self.hold is not None:
-            self.hold(host.name)
-            answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
         if answer.refused is not None:
             raise refusal(host.name, answer.refused, task)
         if answer.failed is not None:
             step, why = answer.failed.step, answer.failed.message
             raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
-        results, steps = answer.results or (), request["steps"]
+        results = answer.results or ()
         if len(results) != len(steps):
             raise malformed(host.name, task, f"{len(results)} results of {len(steps)} steps")
         return [
@@ -151,10 +140,17 @@ class Changer:
         """Run ``steps`` by node; raises the first error once every node has answered.
 
         Raises:
-            LeaseLost: a node knows a newer epoch; nothing was changed there.
+            LeaseLost: the lease on a node is over; nothing was changed there.
+            HostSilent: a node did not answer; what was begun there may go on.
             SparkclusterError: a step failed on a node.
         """
         return all_values(self.attempt(steps, timeout_s=timeout_s), LeaseLost)
+
+    def left(self, error: HostSilent) -> HostSilent:
+        """``error`` with the command that continues what goes on without us on its node."""
+        command = _AGAIN.get(self.operation, f"{self.operation} INVENTORY")
+        error.hint = f"sparkcluster {command}   continues, once {error.node} can be reached: its work goes on"
+        return error
 
 
 def refusal(node: str, why: str, step: str) -> LeaseLost:
@@ -163,5 +159,5 @@ def refusal(node: str, why: str, step: str) -> LeaseLost:
         f"{node} refuses the change: {why}",
         node=node,
         step=step,
-        hint=CHANGING,
+        hint="sparkcluster status INVENTORY   shows who is changing it; then run this again: it continues",
     )

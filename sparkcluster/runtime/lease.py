@@ -3,37 +3,34 @@
 Staging has a lease of its own: it excludes another staging of the same cluster, and no start, stop or status.
 
 On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
-connection. It lets go ``TTL_S`` seconds after the last one, so a controller that was stopped, cut off or
-killed loses the lease by itself. Every node counts its leases; a change carries the epoch of its node, which refuses
-one that is over. After a silence the same epoch is taken again where no other operator has begun a later one.
+connection. It lets go when that ends, or ``TTL_S`` seconds after the last one, so a controller that was stopped, cut
+off or killed loses the lease by itself. Every node counts its leases; a change carries the epoch of its node, which
+refuses one that is over.
 """
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
-import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from sparkcluster.errors import HostError, LeaseHeld, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
 from sparkcluster.facts.base import Fact, Number
 from sparkcluster.facts.model import LeaseFact
-from sparkcluster.hosts.base import Closing, Host
+from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
-from sparkcluster.runtime.change import CHANGING, Changer, LeaseKind
+from sparkcluster.runtime.change import Changer, LeaseKind
 
 Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]
 
-TTL_S = 15
+TTL_S = SILENT_S
 HEARTBEAT_S = 3
 _ANSWER_S = 20
-_RESUMED_S = 35  # the node waits for the holder that was lost
 
 
 def this_operator() -> str:
@@ -54,24 +51,11 @@ class _Granted(Fact):
     busy: str | None = None
 
 
-class _Over(Fact):
-    """Whose the last epoch is."""
-
-    operator: str | None = None
-
-
-class _Resumed(Fact):
-    """Whose the last epoch is, if ours does not go on."""
-
-    over: _Over | None = None
-
-
 class _Holder(Conversation):
-    """The process on one node that holds its lock; ``lost`` once it is known to have ended."""
+    """The process on one node that holds its lock."""
 
-    def __init__(self, host: Host, request: dict[str, Any], *, silence_s: float = _ANSWER_S) -> None:
-        super().__init__(host, "lease", request, silence_s=silence_s)
-        self.lost = False
+    def __init__(self, host: Host, request: dict[str, Any]) -> None:
+        super().__init__(host, "lease", request, silence_s=_ANSWER_S)
         self._over = threading.Event()
 
     def feed(self) -> None:
@@ -86,7 +70,6 @@ class _Holder(Conversation):
             try:
                 self.say({})
             except HostError:
-                self.lost = True
                 return
 
     def close(self) -> None:
@@ -122,11 +105,8 @@ class Lease(Closing):
             "operator": operator or this_operator(),
             "operation": operation,
             "ttl_s": TTL_S,
-            "mark": secrets.token_hex(16),
         }
-        self._holders: list[_Holder] = []
-        self._resuming: dict[str, threading.Lock] = {}
-        self._taken: tuple[str, _Over] | None = None
+        self._holders: dict[str, _Holder] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -138,7 +118,6 @@ class Lease(Closing):
             cluster=self._cluster,
             state_dir=self._state_dir,
             epochs=self.epochs,
-            hold=self.hold,
             kind=self._kind,
             operation=str(self._request["operation"]),
         )
@@ -176,7 +155,7 @@ class Lease(Closing):
         holder = _Holder(host, self._request)
         with self._lock:
             late = self._closed
-            self._holders.append(holder)
+            self._holders[host.name] = holder
         if late:  # interrupted meanwhile: nobody would let go of it
             holder.close()
         said = holder.answer(_Asked)
@@ -188,14 +167,13 @@ class Lease(Closing):
                 hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
                 if said.held.operation == "restart"
                 else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
-                f"{TTL_S} s; if it is held after that, reboot {host.name}, which ends what runs there",
+                f"{TTL_S:.0f} s; if it is held after that, reboot {host.name}, which ends what runs there",
             )
         holder.feed()
         return said.epoch
 
     def _grant(self, host: Host) -> int:
-        holder = next(entry for entry in self._holders if entry.host is host)
-        epoch = self.epochs[host.name]
+        holder, epoch = self._holders[host.name], self.epochs[host.name]
         holder.say({"grant": epoch})
         said = holder.answer(_Granted)
         if said.busy is not None:
@@ -207,66 +185,9 @@ class Lease(Closing):
             )
         return epoch
 
-    def hold(self, name: str) -> None:
-        """Take the lease of node ``name`` again, with the same epoch: the node refuses it, or was silent.
-
-        That of the first node by name comes before it where it is known to have lapsed, as in ``acquire``.
-
-        Raises:
-            LeaseLost: another operator has begun a later epoch on a node; from then on for every node.
-            HostError: the node could not be asked.
-        """
-        if name not in self.epochs:  # one that acquire could not ask
-            return
-        first = self._holder(min(self.epochs))
-        if first is not None and first.lost and first.host.name != name:
-            with contextlib.suppress(HostError):
-                self._resume(first)
-        holder = self._holder(name)
-        if holder is not None:
-            self._resume(holder)
-
-    def _holder(self, name: str) -> _Holder | None:
-        with self._lock:
-            return next((holder for holder in self._holders if holder.host.name == name), None)
-
-    def _resume(self, old: _Holder) -> None:
-        """Replace ``old`` by a new holder of the same epoch, unless another thread has done so meanwhile."""
-        host, lost = old.host, old.lost
-        with self._lock:
-            alone = self._resuming.setdefault(host.name, threading.Lock())
-        with alone:
-            if self._taken is not None:
-                raise self._lost(*self._taken)
-            if self._holder(host.name) is not old or (lost and not old.lost):  # it was being resumed, and is now
-                return
-            old.lost = True
-            old.close()
-            epoch = self.epochs[host.name]
-            holder = _Holder(host, {**self._request, "resume": epoch}, silence_s=_RESUMED_S)
-            holder.lost = True
-            with self._lock:
-                if not self._closed:
-                    self._holders[self._holders.index(old)] = holder
-            if self._closed:
-                holder.close()
-            said = holder.answer(_Resumed)
-            if said.over is not None:
-                self._taken = (host.name, said.over)
-                raise self._lost(*self._taken)
-            holder.lost = False
-            holder.feed()
-
-    def _lost(self, node: str, over: _Over) -> LeaseLost:
-        """The error where ``node`` says whose the last epoch is."""
-        operator = over.operator or "another operator"
-        what = "lease of staging" if self._kind == "staging" else "lease"
-        text = f"{operator} has the {what} on {node} now: ours lapsed after {TTL_S} s of silence"
-        return LeaseLost(text, node=node, step="lease", hint=CHANGING)
-
     def close(self) -> None:
         """Let go on every node, at once."""
         with self._lock:
             self._closed = True
-            holders, self._holders = self._holders, []
-        Calls(_Holder.close, {holder.host.name: holder for holder in holders}).wait(5)
+            holders, self._holders = self._holders, {}
+        Calls(_Holder.close, holders).wait(5)

@@ -111,9 +111,7 @@ def evict(
         image = next((rank.image for rank in node.containers), None)
         steps[name] = [evict_step(playbook, facts[name], image)]
         report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
-    answers = {
-        name: found for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30, patience_s=0)).items()
-    }
+    answers = {name: found for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30)).items()}
     for name, found in answers.items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:

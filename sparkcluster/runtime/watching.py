@@ -1,14 +1,12 @@
 """What happens on every node while a group comes up, as one queue of events.
 
 On each node the watch program reports at least every two seconds the state of its ranks, the carrier of its interfaces
-and the new lines of the engine's log. Where a connection falls silent or breaks, it is made anew and the log goes on
-where it was; a node that cannot be watched any more is an event as well.
+and the new lines of the engine's log. A node that cannot be watched any more is an event as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import queue
 import threading
 import time
@@ -18,24 +16,22 @@ from typing import Any
 from pydantic import Field
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import AuthFailed, CommandFailed, CommandTimeout, HostTimeout, SparkclusterError
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, HostSilent, HostTimeout
 from sparkcluster.facts.base import Fact, Time
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.base import Closing, Host, Stream
+from sparkcluster.hosts.base import SILENT_S, Closing, Host, Stream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
-from sparkcluster.hosts.retry import Patience
 from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
 from sparkcluster.plan.model import ContainerPlan
 
 INTERVAL_S = 2
 # Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
 SILENCE_S = 7
-# A stalled sshd goes on with the same connection, and Linux gives up one that broke after as long (TCP_USER_TIMEOUT).
+# A stalled sshd goes on with the same connection; one that lost its network does so later than a new one.
 RENEW_S = 20
+AGAIN_S = 1.0
 _QUEUED = 64
-# A login that fails is mostly the operator's agent, locked or gone, and no sign that the rank ended.
-LOGIN_S = 30.0
 
 
 class RankReport(Fact):
@@ -57,7 +53,6 @@ class Report(Fact):
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
     listening: bool | None = None
-    peers: dict[str, float | None] = Field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,35 +71,23 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """One report: state and exit code of each rank, carrier of each interface.
-
-    ``peers`` has for other nodes the seconds since this one last reached them, None where it never has.
-    """
+    """One report: state and exit code of each rank, carrier of each interface."""
 
     node: str
     states: dict[str, RankReport]
     links: dict[str, bool]
     listening: bool
-    peers: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gone:
-    """The node can no longer be watched."""
+    """The node is given up: it cannot be watched any more."""
 
     node: str
-    error: SparkclusterError
+    error: HostError
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LoginFailed:
-    """The node accepts none of our keys any more; tried again every ``LOGIN_S``."""
-
-    node: str
-    error: AuthFailed
-
-
-Event = Lines | Tick | Gone | LoginFailed
+Event = Lines | Tick | Gone
 
 
 def watch_request(
@@ -139,15 +122,16 @@ def watch_request(
 class Watching(Closing):
     """Watches ranks on their nodes; ``requests`` are those of the watch program, by node.
 
-    A node that is silent is tried again for ``limit_s``; with 0 its silence is an event.
+    A node is given up once it was silent for ``SILENT_S``, or its connection broke. With ``reconnect`` it is connected
+    to again within that time, and its logs go on where they were.
     """
 
-    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, limit_s: float = math.inf) -> None:
+    def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, reconnect: bool = False) -> None:
         # Full where a node sends faster than its lines are read: it has to wait.
         self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
         self._over = threading.Event()
         self._followers = [
-            _Follower(fleet.hosts[name], request, self._events.put, self._over, limit_s)
+            _Follower(fleet.hosts[name], request, self._events.put, self._over, reconnect)
             for name, request in requests.items()
         ]
         for follower in self._followers:
@@ -168,7 +152,7 @@ class Watching(Closing):
 
 
 class _Follower:
-    """The watch program on one node, started anew where its connection broke or fell silent."""
+    """The watch program on one node."""
 
     def __init__(
         self,
@@ -176,26 +160,27 @@ class _Follower:
         request: dict[str, Any],
         put: Callable[[Event], None],
         over: threading.Event,
-        limit_s: float,
+        reconnect: bool,
     ) -> None:
         self.host = host
         self._request = request
         self._ranks = {rank["name"] for rank in request.get("ranks", ())}
         self._put = put
         self._over = over
-        self._limit_s = limit_s
+        self._reconnect = reconnect
         self._heard = time.monotonic()
-        self._patience = Patience(self._heard, limit_s=limit_s)
         self._following: Stream | None = None
-        self._silent = self._ended = False
 
     def run(self) -> None:
-        """Follow until it is over, or the node cannot be watched any more."""
-        try:
-            failure = self._until_gone()
-        except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
-            text = f"watching {self.host.name} failed: {type(error).__name__}: {error}"
-            failure = CommandFailed(text, node=self.host.name, step="start")
+        """Follow until it is over, or the node is given up."""
+        while True:
+            failure = self._read()
+            recent = time.monotonic() - self._heard < SILENT_S
+            if self._over.is_set() or not (self._reconnect and recent and isinstance(failure, HostSilent)):
+                break
+            self.end()
+            self.host.renew(before=self._heard)
+            self._over.wait(AGAIN_S)
         if not self._over.is_set():
             self._put(Gone(self.host.name, failure))
 
@@ -205,66 +190,30 @@ class _Follower:
         if following is not None:
             threading.Thread(target=following.close, daemon=True).start()
 
-    def _until_gone(self) -> SparkclusterError:
-        may_end, login_failed = self._limit_s > 0, False
-        while True:
-            self._silent = self._ended = False
-            try:
-                self._read()
-                return CommandFailed(f"watch on {self.host.name} was stopped", node=self.host.name, step="start")
-            except CommandTimeout as error:  # it could not be started
-                failure: SparkclusterError = HostTimeout(error.message, node=self.host.name, step="start")
-            except SparkclusterError as error:
-                failure = error
-            # killed on a node without memory, it is started once more
-            ended_once = may_end and self._ended
-            may_end = may_end and not ended_once
-            if isinstance(failure, AuthFailed) and self._limit_s:
-                if not login_failed:
-                    self._put(LoginFailed(self.host.name, failure))
-                login_failed, pause_s = True, LOGIN_S
-            elif ended_once or self._patience.continues(failure, time.monotonic()):
-                login_failed, pause_s = False, self._patience.pause_s()
-            else:
-                return failure
-            self.end()
-            self.host.renew(before=self._heard if self._silent else -math.inf)
-            if self._over.wait(pause_s):
-                return failure
-
-    def _read(self) -> None:
-        """Pass on what one run of the program says, until it is over."""
-        self._heard = time.monotonic()
-        following = self._following = stream(self.host, "watch", self._request)
-        if self._over.is_set():  # while this was still connecting
-            following.close()
-            return
+    def _read(self) -> HostError:
+        """Pass on what one run of the program says; why it ended."""
+        node, step = self.host.name, "start"
         try:
-            for line in following.lines(RENEW_S if self._limit_s else SILENCE_S):
+            following = self._following = stream(self.host, "watch", self._request)
+            if self._over.is_set():  # while this was still connecting
+                following.close()
+            for line in following.lines(RENEW_S if self._reconnect else SILENT_S):
                 self._heard = time.monotonic()
-                self._patience.restart(self._heard)
-                for event in parse(self.host.name, line):
+                for event in parse(node, line):
                     self._take(event)
+            return CommandFailed(f"watch on {node} ended: {following.finish().reason}", node=node, step=step)
         except CommandTimeout:
-            self._silent = True
-            raise self._silence() from None
-        reason = following.finish().reason
-        self._ended = True
-        raise CommandFailed(f"watch on {self.host.name} ended: {reason}", node=self.host.name, step="start")
+            text = f"no report from {node} for {time.monotonic() - self._heard:.0f} s"
+            return HostTimeout(text, node=node, step=step, hint=f"try: ssh {node} true")
+        except HostError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
+            return CommandFailed(f"watching {node} failed: {type(error).__name__}: {error}", node=node, step=step)
 
     def _take(self, event: Event) -> None:
         self._put(event)
         if isinstance(event, Lines) and event.at and event.rank in self._ranks:
             self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
-
-    def _silence(self) -> HostTimeout:
-        name = self.host.name
-        return HostTimeout(
-            f"no report from {name} for {time.monotonic() - self._heard:.0f} s: its sshd or the whole node hangs",
-            node=name,
-            step="start",
-            hint=f"try: ssh {name} true; a node that answers ping but not ssh is often out of memory",
-        )
 
 
 def parse(node: str, line: bytes) -> list[Event]:
@@ -275,5 +224,5 @@ def parse(node: str, line: bytes) -> list[Event]:
         times = report.times if len(report.times) == len(report.lines) else ()
         events.append(Lines(node, report.rank, report.lines, report.at, times))
     if report.states is not None:
-        events.append(Tick(node, report.states, report.links, bool(report.listening), report.peers))
+        events.append(Tick(node, report.states, report.links, bool(report.listening)))
     return events

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import socket
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from sparkcluster.errors import SetupError, SparkclusterError, SudoRefused
+from sparkcluster.errors import HostSilent, SetupError, SparkclusterError, SudoRefused
 from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.hosts.retry import until_reached
 from sparkcluster.hosts.root import Sudo, stream_as_root
 from sparkcluster.report import Report
 from sparkcluster.setup.cabling import cabling
@@ -247,10 +247,23 @@ def _as_root(
                     pass
 
         with host.anew() as fresh:
-            until_reached(fresh, once, limit_s=CONFIRM_S)
+            _once_reached(fresh, once)
 
     with stream:
         _follow(stream, outcome, report, confirm)
+
+
+def _once_reached(host: Host, task: Callable[[], None]) -> None:
+    """Call ``task`` once ``host``, whose addresses are changing, can be reached."""
+    until = time.monotonic() + CONFIRM_S
+    while True:
+        try:
+            return task()
+        except HostSilent:
+            if time.monotonic() > until:
+                raise
+        time.sleep(1)
+        host.renew()
 
 
 def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[], None] | None = None) -> None:

@@ -6,30 +6,52 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import (
-    HostError,
-    ImageIncomplete,
-    LayersAbsent,
-    LeaseLost,
-    StageError,
-)
+from sparkcluster.errors import HostError, HostSilent, ImageIncomplete, LayersAbsent, StageError
 from sparkcluster.facts.base import Fact, Few, Number, Path
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.base import SILENT_S, Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.printable import one_line, word
+from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
-from sparkcluster.staging.retry import RESUME, Alive, Step, stage_errors, until_done
 
-# The relays report every second and give up after 15 s without progress.
-SILENT_S = 60
+RESUME = "run this again: it resumes where it stopped"
+"""Hint for failures that have no better one."""
 _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """The step that programs on nodes belong to, as ``stage weights``.
+
+    Attributes:
+        lease: the lease on a node, as requests have it.
+        stopped: whether the step was stopped.
+    """
+
+    name: str
+    lease: Callable[[str], dict[str, Any]]
+    stopped: Callable[[], bool]
+
+
+@contextlib.contextmanager
+def stage_errors(step: Step, node: str) -> Iterator[None]:
+    """Turn a lost connection into a StageError with node and step."""
+    try:
+        yield
+    except HostError as error:
+        raise StageError(
+            f"{step.name} on {error.node or node}: {error.message}",
+            node=error.node or node,
+            step=step.name,
+            hint=RESUME if isinstance(error, HostSilent) else error.hint or RESUME,
+        ) from error
 
 
 class Done(Fact):
@@ -81,16 +103,6 @@ class Answer(Fact):
     log: Few[str] = ()
 
 
-def heard(alive: Alive, report: Report) -> Report:
-    """``report`` that also counts as a sign of life."""
-
-    def reported(done: int, total: int) -> None:
-        alive()
-        report(done, total)
-
-    return reported
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
     """How a program on a node failed; ``kind`` as the program names it."""
@@ -114,14 +126,9 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
     except BadAnswer as error:
         raise stage_error(step, Failure(source.name, "source", str(error))) from None
 
-    def attempt(alive: Alive) -> tuple[Done | Failure, Manifest]:
-        found = Manifest(manifest.revision, manifest.verify, judged)
-        listing = {**request, **step.lease(source.name), "do": "list"}
-        with stream(source, "relay", listing) as running:
-            return follow(step, source.name, running, heard(alive, report), found), found
-
-    with stage_errors(step, source.name):
-        done, manifest = until_done(step, [source], attempt, then="its files are read again")
+    listing = {**request, **step.lease(source.name), "do": "list"}
+    with stage_errors(step, source.name), stream(source, "relay", listing) as running:
+        done = follow(step, source.name, running, report, manifest)
     if isinstance(done, Failure) or not manifest.files:
         failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
         raise stage_error(step, failure)
@@ -137,7 +144,7 @@ def follow(step: Step, node: str, running: Stream, report: Report, manifest: Man
         HostError: the connection broke, or the answer is malformed.
     """
     moved, since = -1, time.monotonic()
-    for last in answers(step, node, running, SILENT_S):
+    for last in answers(step, node, running):
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
         if last.bytes is not None:
@@ -169,22 +176,17 @@ def unfinished(node: str, running: Stream) -> Failure:
 def failure_of(node: str, answer: Answer) -> Failure:
     """The failure in ``answer``; LeaseLost where the node refused."""
     if answer.refused is not None:
-        raise LeaseLost(
-            f"{node} refuses the change: {answer.refused}",
-            node=node,
-            step="copy",
-            hint="another operator took the lease: sparkcluster status INVENTORY shows who; then run this again",
-        )
+        raise refusal(node, answer.refused, "copy")
     return Failure(node, answer.kind, answer.failed or "it did not start")
 
 
-def answers(step: Step, node: str, running: Stream, silence_s: float) -> Iterator[Answer]:
+def answers(step: Step, node: str, running: Stream) -> Iterator[Answer]:
     """What a program on ``node`` writes, one document in each line; any other line is a failure, and the last.
 
     Raises:
         HostError: the connection broke, or a document is malformed.
     """
-    for line in running.lines(silence_s):
+    for line in running.lines(SILENT_S):
         found = document(line)
         if found is None:
             yield Answer(failed=unexpected(line))

@@ -9,9 +9,9 @@ from typing import Any
 
 from sparkcluster.hosts.base import Host
 from sparkcluster.staging.chain import Rates
+from sparkcluster.staging.copy import Step
 from sparkcluster.staging.keys import new_key
 from sparkcluster.staging.order import Begin, Listen, Request, key
-from sparkcluster.staging.retry import Step
 
 Bring = Callable[[Step, Host, str, bytes], None]
 

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from sparkcluster.errors import RegistryAuth, SparkclusterError, StageError
+from sparkcluster.errors import HostSilent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.node.shared import registry_of
 from sparkcluster.report import size
@@ -18,7 +18,6 @@ from sparkcluster.staging.copy import Done, Failure, Pulling, stage_error
 from sparkcluster.staging.plan import Staging, no_weights
 from sparkcluster.staging.pull import fetch, pull, text
 from sparkcluster.staging.retries import DOWNLOAD_NODES
-from sparkcluster.staging.retry import is_silence
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -50,7 +49,7 @@ class Downloads:
                 self.errors.append(error)
                 if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
                     break
-                if is_silence(error.__cause__):
+                if isinstance(error.__cause__, HostSilent):
                     break  # that download continues by itself, and the uplink is slow
                 self.run.progress(node, error.message)
                 continue

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import HostError, SparkclusterError, StageError
-from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.errors import HostError, HostSilent, SparkclusterError, StageError
+from sparkcluster.hosts.base import SILENT_S, Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
-from sparkcluster.staging.copy import SILENT_S, Failure, stage_error, unexpected, unfinished
+from sparkcluster.staging.copy import Failure, Step, stage_error, stage_errors, unexpected, unfinished
 from sparkcluster.staging.order import Order, Request, WorkerLine
-from sparkcluster.staging.retry import Alive, Step, is_silence, stage_errors, until_done
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,8 +28,7 @@ class Ended:
 class Follower:
     """Follows the worker on ``host`` that ``request`` begins, and passes on what it says to ``heard``.
 
-    That gets all that was said last. The connection may break: it is made again, the worker is found at work, and gets
-    its orders again.
+    That gets all that was said last.
     """
 
     def __init__(
@@ -57,9 +55,9 @@ class Follower:
         try:
             with stage_errors(self._step, self.name):
                 prepare()
-                until_done(self._step, [self._host], self._attempt, then="the copy goes on meanwhile")
+                self._follow()
         except SparkclusterError as error:
-            self._heard(self.name, Ended(error, "silent" if is_silence(error.__cause__) else self._kind))
+            self._heard(self.name, Ended(error, "silent" if isinstance(error.__cause__, HostSilent) else self._kind))
         else:
             self._heard(self.name, Ended())
 
@@ -69,7 +67,7 @@ class Follower:
             if self._running is not None:
                 self._running.close()
 
-    def _attempt(self, alive: Alive) -> None:
+    def _follow(self) -> None:
         with stream(self._host, "relay", {**self._request, **self._step.lease(self.name)}) as running:
             with self._lock:
                 self._running = running
@@ -77,7 +75,6 @@ class Follower:
                     running.send(Order(**self._ordered).line())
             try:
                 for said in self._lines(running):
-                    alive()
                     self._heard(self.name, said)
             finally:
                 with self._lock:

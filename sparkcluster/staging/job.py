@@ -22,11 +22,11 @@ from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.report import Report, Transfer
 from sparkcluster.staging import notes, send
 from sparkcluster.staging.chain import Chain, Medium, Way, between, chain, listening, turned, verified, ways
+from sparkcluster.staging.copy import RESUME, Step
 from sparkcluster.staging.copy_request import Bring, Files, Settings, begin_request
 from sparkcluster.staging.follower import Ended, Follower
 from sparkcluster.staging.order import Dial, DialAttempt, Source, WorkerLine, files_lines, key
 from sparkcluster.staging.retries import combined
-from sparkcluster.staging.retry import RESUME, Step
 from sparkcluster.topology.model import Topology
 
 _LOOK_S = 8.0  # a worker tries for 1.5 s, and reads its orders twice a second
@@ -373,7 +373,7 @@ class Job:
         while waiting := self._waiting():
             self._next()
             now = time.monotonic()
-            # what cannot be heard goes on: the connection is made again meanwhile
+            # what cannot be heard goes on
             waiting = [node for node in waiting if now - self._last.get(node, 0.0) < _HEARD_S]
             stuck = [node for node in waiting if now - self._moved[node] > _STUCK_S]
             if now - self._looked > (_AGAIN_S if self._trouble else _STUCK_S) and (self._trouble or stuck):

@@ -14,9 +14,8 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import repository_of
 from sparkcluster.report import size
-from sparkcluster.staging.copy import Done, Failure, follow, heard, stage_error
+from sparkcluster.staging.copy import Failure, follow, stage_error, stage_errors
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.retry import Alive, stage_errors, until_done
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 
@@ -128,14 +127,9 @@ def bring(run: Transfers, staging: Staging, archive: Archive, cluster: str) -> s
     except OSError as error:
         raise StageError(f"{archive.path} cannot be read: {error.strerror}", step=_STEP) from error
     request = {"path": f"{folder}/{name}", "member": archive.member, "config": archive.config}
-
-    def attempt(alive: Alive) -> Done | Failure:
-        loading = {**request, "reference": staging.name, **step.lease(node)}
-        with stream(host, "load", loading) as running:
-            return follow(step, node, running, heard(alive, run.report(staging.what, node, "loaded")))
-
-    with stage_errors(step, node):
-        done = until_done(step, [host], attempt, then="the image is loaded again")
+    loading = {**request, "reference": staging.name, **step.lease(node)}
+    with stage_errors(step, node), stream(host, "load", loading) as running:
+        done = follow(step, node, running, run.report(staging.what, node, "loaded"))
     if isinstance(done, Failure):
         raise stage_error(step, done)
     run.record(staging.what, node, "controller", sent, begin)

@@ -19,11 +19,10 @@ from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Request, hub
-from sparkcluster.staging.copy import Failure, Report, follow, list_files, stage_error
+from sparkcluster.staging.copy import Failure, Report, Step, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.notes import HERE, kept
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.retry import Step
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 

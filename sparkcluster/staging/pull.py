@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from sparkcluster.errors import SparkclusterError, StageError
+from sparkcluster.errors import HostSilent, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import stream
 from sparkcluster.report import share
 from sparkcluster.runtime import observed
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import (
-    SILENT_S,
     Answer,
     Done,
     Failure,
     Pulling,
     Report,
+    Step,
     answers,
     failure_of,
+    stage_errors,
     unfinished,
 )
-from sparkcluster.staging.retry import Alive, Step, is_silence, stage_errors, until_done
 
 _CANCEL_S = 5
 
@@ -30,11 +30,10 @@ _CANCEL_S = 5
 def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], None]) -> Done | Failure:
     """The end of a pull on ``host``, by a ``request`` of its reference and images_dir.
 
-    A connection that breaks is made again, and the pull is followed again. Ctrl-C ends the pull
-    unless another cluster wants it.
+    Ctrl-C ends the pull unless another cluster wants it.
 
     Raises:
-        StageError: the node stayed silent; the pull goes on, unless another operator holds the lease for 3 minutes.
+        StageError: the node fell silent; the pull goes on, unless another operator holds the lease for 3 minutes.
         LeaseLost: another operator has the lease.
     """
     gaps = observed.Gaps()
@@ -70,26 +69,21 @@ def _job(step: Step, host: Host, program: str, request: Request, report: Callabl
     """The end of a job on ``host`` that ``program`` starts or follows."""
     what = {"pull": "pull", "fetch": "download", "build": "build"}[program]
 
-    def attempt(alive: Alive) -> Done | Failure:
-        with stream(host, program, {**request, **step.lease(host.name), "do": what}) as running:
-            return _follow(step, host.name, running, alive, report)
-
+    whole = {**request, **step.lease(host.name), "do": what}
     try:
-        with stage_errors(step, host.name):
-            return until_done(step, [host], attempt, then=f"the {what} continues on {host.name}")
+        with stage_errors(step, host.name), stream(host, program, whole) as running:
+            return _follow(step, host.name, running, report)
     except (StageError, KeyboardInterrupt) as error:
         if step.stopped() or isinstance(error, KeyboardInterrupt):
-            whole = {**request, **step.lease(host.name), "do": "cancel"}
-            with contextlib.suppress(SparkclusterError), stream(host, program, whole) as running:
+            with contextlib.suppress(SparkclusterError), stream(host, program, {**whole, "do": "cancel"}) as running:
                 next(running.lines(_CANCEL_S), None)
-        elif is_silence(error.__cause__):
+        elif isinstance(error.__cause__, HostSilent):
             error.hint = f"the {what} continues on {host.name} unless others stage there: run this again to follow it"
         raise
 
 
-def _follow(step: Step, node: str, running: Stream, alive: Alive, report: Callable[[Answer], None]) -> Done | Failure:
-    for last in answers(step, node, running, SILENT_S):
-        alive()
+def _follow(step: Step, node: str, running: Stream, report: Callable[[Answer], None]) -> Done | Failure:
+    for last in answers(step, node, running):
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
         report(last)

@@ -15,10 +15,9 @@ from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Progress
+from sparkcluster.staging.copy import Progress, stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import FILE, Archive
-from sparkcluster.staging.retry import stage_errors
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
@@ -71,9 +70,7 @@ def stage(
         StageError: it cannot be fetched or copied.
         LeaseLost: a node has a newer epoch.
     """
-    transfers = Transfers(
-        changer.fleet, dict(facts), topology, changer.lease, progress, changer.hold, changer.patience_s
-    )
+    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress)
     engines = {name: engine for name in topology.members if (engine := engine_of(facts[name])) is not None}
     for kind in dict.fromkeys(ray_name(engines[name]) for name, _ in staging.missing):
         same = {name for name, engine in engines.items() if ray_name(engine) == kind}

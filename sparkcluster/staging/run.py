@@ -19,13 +19,12 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import ownership
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
-from sparkcluster.staging.copy import Progress
+from sparkcluster.staging.copy import RESUME, Progress
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.image_copy import ImageCopy
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
 from sparkcluster.staging.retries import combined
-from sparkcluster.staging.retry import RESUME
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
@@ -98,8 +97,6 @@ def stage(
         topology,
         changer.lease,
         progress,
-        changer.hold,
-        changer.patience_s,
         report or Report(),
         settings or Settings(),
     )

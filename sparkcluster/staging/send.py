@@ -15,9 +15,8 @@ from sparkcluster.facts.base import Fact, Number
 from sparkcluster.hosts.base import Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.runtime.change import refusal
-from sparkcluster.staging.copy import Done, Failure, stage_error, unexpected, unfinished
+from sparkcluster.staging.copy import Done, Failure, Step, stage_error, stage_errors, unexpected, unfinished
 from sparkcluster.staging.order import files_path
-from sparkcluster.staging.retry import Alive, Step, stage_errors, until_done
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -48,7 +47,7 @@ def send(
 ) -> Done:
     """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, …: ``node.take``).
 
-    ``report`` gets the bytes that are there, and all. After a silence of the node it goes on where it stopped.
+    ``report`` gets the bytes that are there, and all. It goes on where an earlier run stopped.
 
     Returns:
         Bytes that were sent, and how a file of the user's in its place is called now.
@@ -59,37 +58,28 @@ def send(
         OSError: ``source`` cannot be read.
     """
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    sent, furthest = 0, -1
-
-    def attempt(alive: Alive) -> Done | Failure:
-        nonlocal sent, furthest
-        whole = {**request, "size": size, **step.lease(host.name)}
-        opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-        with opened as file, stream(host, "upload", whole) as running:
-            said = _said(step, host.name, running)
-            first = next(said, None)
-            if first is not None and not first.ended:
-                at = file.seek(min(first.offset or 0, size))
-                try:
-                    while chunk := file.read(_CHUNK):
-                        if step.stopped():
-                            raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)
-                        running.send(chunk)
-                        at, sent = at + len(chunk), sent + len(chunk)
-                        if at > furthest:  # a node that loses it again and again makes no progress
-                            furthest = at
-                            alive()
-                        report(at, size)
-                except HostLost as error:
-                    first = _last_word(said)
-                    if first is None:
-                        raise error from None
-                else:
-                    first = next(said, None)
-            return _outcome(step, host.name, first) or unfinished(host.name, running)
-
-    with stage_errors(step, host.name):
-        done = until_done(step, [host], attempt, then="the file resumes where it stopped")
+    sent = 0
+    whole = {**request, "size": size, **step.lease(host.name)}
+    opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+    with opened as file, stage_errors(step, host.name), stream(host, "upload", whole) as running:
+        said = _said(step, host.name, running)
+        last = next(said, None)
+        if last is not None and not last.ended:
+            at = file.seek(min(last.offset or 0, size))
+            try:
+                while chunk := file.read(_CHUNK):
+                    if step.stopped():
+                        raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)
+                    running.send(chunk)
+                    at, sent = at + len(chunk), sent + len(chunk)
+                    report(at, size)
+            except HostLost as error:
+                last = _last_word(said)
+                if last is None:
+                    raise error from None
+            else:
+                last = next(said, None)
+        done = _outcome(step, host.name, last) or unfinished(host.name, running)
     if isinstance(done, Failure):
         raise stage_error(step, done, source="this machine")
     return done.model_copy(update={"bytes": sent})

@@ -6,7 +6,6 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,19 +13,17 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
-from sparkcluster.hosts.retry import LIMIT_S
 from sparkcluster.report import Report, Transfer, share
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Artifact, Request
-from sparkcluster.staging.copy import Progress, list_files
+from sparkcluster.staging.copy import Progress, Step, list_files, stage_errors
 from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.retries import combined
-from sparkcluster.staging.retry import Step, until_answered
 from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
@@ -59,8 +56,6 @@ class Transfers:
     topology: Topology
     lease: Callable[[str], dict[str, Any]]
     progress: Progress
-    hold: Callable[[str], None] | None = None
-    patience_s: float = LIMIT_S
     shown: Report = dataclasses.field(default_factory=Report)
     settings: Settings = dataclasses.field(default_factory=Settings)
     loud: list[str] = dataclasses.field(default_factory=list)
@@ -70,14 +65,15 @@ class Transfers:
 
     def step(self, what: Artifact) -> Step:
         """The step that stages ``what``."""
-        return Step(
-            f"copy {what}", self.lease, self.stopped.is_set, self.hold, patience_s=self.patience_s, tell=self.progress
-        )
+        return Step(f"copy {what}", self.lease, self.stopped.is_set)
 
     def collected(self, spec: Spec, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:
-        """The facts of ``nodes``, once all of them have answered."""
-        look = partial(collect_facts, self.fleet, spec, nodes)
-        return until_answered(self.step(what), self.fleet, nodes, look, lambda found: found.errors).facts
+        """The facts of ``nodes``; StageError where one does not answer."""
+        found = collect_facts(self.fleet, spec, nodes)
+        for name, error in found.errors.items():
+            with stage_errors(self.step(what), name):
+                raise error
+        return found.facts
 
     def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
         """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
@@ -172,7 +168,7 @@ def send_all(
         LeaseLost: a node has a newer epoch.
     """
     name = f"stage {staging.what}"
-    step = Step(name, changer.lease, lambda: False, changer.hold, patience_s=changer.patience_s, tell=progress)
+    step = Step(name, changer.lease, lambda: False)
     copied = []
     for node, _ in staging.missing:
         begin, sent = time.monotonic(), 0

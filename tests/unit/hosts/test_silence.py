@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import HostTimeout, LeaseLost
+from sparkcluster.errors import HostSilent, HostTimeout, LeaseLost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node import common
-from sparkcluster.runtime import lease as leases
+from sparkcluster.runtime import watching
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.watching import Gone, Lines, Tick, Watching
 
@@ -94,7 +93,7 @@ class Log:
 
 
 def test_a_watch_goes_on_where_it_was_after_sshd_was_restarted(sshd, host, counting):
-    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
+    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}, reconnect=True) as watch:
         log = Log(watch)
         log.goes_on()
         sshd.stop()
@@ -102,62 +101,29 @@ def test_a_watch_goes_on_where_it_was_after_sshd_was_restarted(sshd, host, count
         log.goes_on()
 
 
+@pytest.mark.parametrize("send", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_whose_connection_breaks_or_says_nothing_is_given_up(sshd, host, counting, monkeypatch, send):
+    monkeypatch.setattr(watching, "SILENT_S", 8.0)
+    with Watching(Fleet({"spark-1": host}), {"spark-1": counting}) as watch:
+        log = Log(watch)
+        log.goes_on()
+        sshd.send(send)
+        log.until(lambda: log.gone is not None)
+        assert isinstance(log.gone, HostSilent)
+
+
 # ------------------------------------------------------------------------------------------- the lease
 
 
-@pytest.fixture
-def lease(host, tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "TTL_S", 2.0)
-    monkeypatch.setattr(leases, "HEARTBEAT_S", 0.3)
-    return Lease(Fleet({"spark-1": host}), cluster="atlas", state_dir=str(tmp_path / "s"), operation="up")
-
-
-def until(condition):
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-
-
-def lapse(tmp_path):
-    """Wait until nobody holds the lease."""
-    until(lambda: not common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")))
-
-
-def changed(taken, path: Path):
-    taken.changer.apply({"spark-1": [{"do": "mkdir", "path": str(path)}]})
-    return path.is_dir()
-
-
-def test_a_lease_that_lapsed_in_a_silence_goes_on_with_its_epoch(sshd, lease, tmp_path):
-    with lease.acquire(["spark-1"]) as taken:
+def test_a_lease_whose_connection_broke_is_lost(sshd, host, tmp_path):
+    fleet, directory = Fleet({"spark-1": host}), tmp_path / "s/clusters/atlas"
+    with Lease(fleet, cluster="atlas", state_dir=str(tmp_path / "s"), operation="up").acquire(["spark-1"]) as lease:
         sshd.stop()
-        lapse(tmp_path)
+        limit = time.monotonic() + 60
+        while common.is_locked(str(directory / "lease.lock")):
+            assert time.monotonic() < limit
+            time.sleep(0.05)
         sshd.start()
-        assert changed(taken, tmp_path / "s/x")
-        assert taken.epochs == {"spark-1": 1}
-        assert json.loads((tmp_path / "s/clusters/atlas/lease.json").read_text())["epoch"] == 1
-        until(lambda: common.is_locked(str(tmp_path / "s/clusters/atlas/lease.lock")))
-
-
-def test_a_lease_that_another_operator_took_in_the_silence_is_lost(sshd, lease, start_sshd, tmp_path):
-    other = start_sshd("other")
-    other.trust()
-    with lease.acquire(["spark-1"]) as taken, other.host() as connection:
-        sshd.stop()
-        lapse(tmp_path)
-        bob = Lease(
-            Fleet({"spark-1": connection}),
-            cluster="atlas",
-            state_dir=str(tmp_path / "s"),
-            operation="up",
-            operator="bob",
-        )
-        with bob.acquire(["spark-1"]):
-            sshd.start()
-            with pytest.raises(LeaseLost, match="bob has the lease on spark-1 now"):
-                changed(taken, tmp_path / "s/x")
-            assert not (tmp_path / "s/x").exists()
-            assert changed(bob, tmp_path / "s/of-bob")
-        with pytest.raises(LeaseLost, match="bob has the lease"):
-            changed(taken, tmp_path / "s/x")
+        with pytest.raises(LeaseLost, match="epoch 1 is over: the lease expired and has no holder"):
+            lease.changer.apply({"spark-1": [{"do": "mkdir", "path": str(tmp_path / "x")}]})
+        assert not (tmp_path / "x").exists()

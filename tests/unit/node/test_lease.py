@@ -135,42 +135,6 @@ def test_an_old_epoch_is_refused_as_soon_as_another_operator_takes_over(hold, ch
     assert change(3).startswith("epoch 3 is over")
 
 
-MARK = "0123456789abcdef"
-
-
-@pytest.fixture
-def lapsed(hold):
-    """Epoch 1 of ann, whose connection broke."""
-    ann = hold("ann", mark=MARK)
-    ann.grant(1)
-    ann.stream.close()
-    return ann
-
-
-def test_an_epoch_goes_on_where_nobody_began_a_later_one(hold, lapsed, change, state):
-    before = (state / "clusters/atlas/lease.json").read_bytes()
-    again = hold("ann", mark=MARK, resume=1)
-    assert again.first == {"resumed": 1}
-    assert change(1) == "changed"
-    assert (state / "clusters/atlas/lease.json").read_bytes() == before
-    assert MARK.encode() not in before
-    again.stream.close()
-    assert change(1).endswith("has no holder")
-
-
-def test_an_epoch_is_over_as_soon_as_another_operator_asks(hold, lapsed):
-    """Whose grant may have been cut off: it may have read the state of this node already."""
-    bob = hold("bob")
-    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 1}}
-    bob.stream.close()
-    assert hold("ann", mark=MARK, resume=1).first == {"over": {"operator": "bob", "epoch": 1}}
-
-
-@pytest.mark.parametrize("request_", [{"mark": "guess", "resume": 1}, {"resume": 1}, {"mark": MARK, "resume": 0}])
-def test_an_epoch_is_not_taken_by_who_does_not_know_its_mark(hold, lapsed, request_):
-    assert hold("eve", **request_).first == {"over": {"operator": "ann", "epoch": 1}}
-
-
 @pytest.mark.parametrize("noise", [b"not json\n", b'{"grant": null}\n', b"\xff\xfe\n"])
 def test_all_lines_other_than_grants_are_heartbeats(hold, noise):
     ann = hold("ann")

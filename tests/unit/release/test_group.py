@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-import threading
 import time
 
 import pytest
 
-from sparkcluster.errors import HostLost, HostTimeout, Interrupted, LaunchError, LeaseLost
-from sparkcluster.hosts import retry
+from sparkcluster.errors import HostLost, HostSilent, HostTimeout, Interrupted, LaunchError, LeaseLost
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
@@ -130,7 +127,7 @@ def up(sparks, monkeypatch):
     def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
-        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
+        changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), operation="up")
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -223,71 +220,58 @@ def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, repor
 # ------------------------------------------------------------------------------------------- silence
 
 
-@pytest.fixture
-def silence(sparks, monkeypatch):
-    """``silence(*runs)``: what beta says each time that it is watched; alpha does not listen until ``silence.over``."""
-    monkeypatch.setattr(retry, "_PAUSES_S", (0.3,))
-    monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
-    over = threading.Event()
-    watched = []
+class Quiet(Watched):
+    """What the watch program says of a rank that loads for ever."""
 
-    class Quiet(Watched):
-        def lines(self, silence_s):
-            while not self.closed:
-                states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
-                yield json.dumps({"tick": 0, "states": states, "listening": over.is_set()}).encode()
-                time.sleep(0.02)
-
-    def script(*runs):
-        left = iter(runs)
-        alpha, beta = sparks["alpha"], sparks["beta"]
-
-        def watch(argv, *, stdin=b""):
-            boot = json.loads(stdin.split(b"\n", 1)[0])
-            if boot["program"] != "watch":
-                return FakeHost.stream(beta, argv, stdin=stdin)
-            watched.append(boot["request"])
-            beta.says = next(left, [])
-            if beta.says and isinstance(beta.says[0], Exception):
-                raise beta.says[0]
-            if not beta.says:
-                threading.Timer(0.3, over.set).start()
-            return Watched(beta, boot["request"])
-
-        def head(argv, *, stdin=b""):
-            boot = json.loads(stdin.split(b"\n", 1)[0])
-            if boot["program"] == "watch":
-                return Quiet(alpha, boot["request"])
-            return FakeHost.stream(alpha, argv, stdin=stdin)
-
-        beta.stream, alpha.stream = watch, head
-
-    script.over, script.watched = over, watched
-    return script
+    def lines(self, silence_s):
+        while not self.closed:
+            states = {rank["name"]: {"state": "running"} for rank in self.request["ranks"]}
+            yield json.dumps({"tick": 0, "states": states, "listening": False}).encode()
+            time.sleep(0.02)
 
 
-def test_a_silent_node_is_said_at_once_and_watched_again_where_its_log_was(up, sparks, two, silence, log):
-    said = {"rank": two.rank("beta"), "lines": ["loading"], "at": "7:100"}
-    broke = HostLost("connection to beta broke during watch", node="beta")
-    silence([said, broke], [HostTimeout("no answer", node="beta")])
-    up(two)
-    assert [request.get("from") for request in silence.watched] == [None, *2 * [{two.rank("beta"): "7:100"}]]
-    notes = [note for note in up.report.notes if note.startswith("beta: ")]
-    assert re.match(r"beta: no report for \d+ s, connecting again; its rank is left running$", notes[0])
-    assert re.match(r"beta: reports again after \d+ s$", notes[1])
+def loads(spark):
+    """Let it load for ever."""
+
+    def stream(argv, *, stdin=b""):
+        boot = json.loads(stdin.split(b"\n", 1)[0])
+        if boot["program"] == "watch":
+            return Quiet(spark, boot["request"])
+        return FakeHost.stream(spark, argv, stdin=stdin)
+
+    spark.stream = stream
+
+
+def test_a_node_that_falls_silent_ends_the_command_and_no_rank(up, sparks, two, log):
+    loads(sparks["alpha"])
+    sparks["beta"].says = [HostLost("connection to beta broke during watch", node="beta")]
+    with pytest.raises(HostSilent, match="connection to beta broke during watch") as caught:
+        up(two)
+    assert (caught.value.node, caught.value.exit_code) == ("beta", 1)
+    assert caught.value.hint.startswith("sparkcluster up INVENTORY ")
+    assert up.report.notes == ["the ranks on alpha, beta are left as they are"]
     assert {do for _, do in log} == {"start-container"}
     assert set(running(sparks)) == {"alpha", "beta"}
 
 
-def test_a_rank_that_dies_while_another_node_is_silent_is_named_at_once(up, sparks, two, silence, monkeypatch):
-    """And the silent one is not waited for when its rank is to be stopped."""
-    sparks["beta"].on("true", answer=HostTimeout("no answer", node="beta"))
-    silence(*([HostTimeout("no answer", node="beta")] for _ in range(100)))
-    dead = {"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}
-    sparks["alpha"].says = [dead]
-    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    monkeypatch.delattr(sparks["alpha"], "stream")
+def test_a_head_that_cannot_be_asked_ends_the_command_and_no_rank(up, sparks, two, log):
+    def lost(request):
+        raise HostTimeout("alpha: no answer", node="alpha")
+
+    sparks["alpha"].program("ask", lost)
+    with pytest.raises(HostSilent, match="alpha: no answer") as caught:
+        up(two)
+    assert caught.value.hint.startswith("sparkcluster up INVENTORY ")
+    assert {do for _, do in log} == {"start-container"}
+
+
+def test_a_rank_that_dies_while_another_node_is_silent_is_named_and_what_was_left(up, sparks, two, monkeypatch):
+    monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
     monkeypatch.setattr(group, "INTERVAL_S", 2)
+    sparks["beta"].stream = lambda argv, *, stdin=b"": Mute(Result(0, b"", b""), silent=True)
+    sparks["beta"].fails["stop-containers"] = "beta: no answer"
+    sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
+    sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
     with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3") as caught:
         up(two)
     assert "stopping the ranks on alpha, beta" in up.report.notes
@@ -304,11 +288,16 @@ def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
 
 
 class Mute(FakeStream):
-    """A rank that lives and never listens."""
+    """A rank that lives and never listens; one of a ``silent`` node says nothing."""
+
+    def __init__(self, result, *, silent=False):
+        super().__init__(result)
+        self.silent = silent
 
     def lines(self, silence_s):
         while not self.closed:
-            yield b'{"tick": 0, "states": {}}'
+            if not self.silent:
+                yield b'{"tick": 0, "states": {}}'
             time.sleep(0.02)
 
 

@@ -96,8 +96,7 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     if not flags:  # as up does
         view = view_cluster(Fleet(hosts), spec, bring_ray=False)
         monkeypatch.setattr(module.pinned_revisions, "compare", lambda *_: None)
-        starting = changer(Fleet(hosts))
-        module.copy_for_start(starting, module.staging_lease(starting.fleet, spec, "up"), view, Report())
+        module.copy_for_start(module.staging_lease(Fleet(hosts), spec, "up"), view, Report())
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
 
 

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from sparkcluster.errors import CommandFailed, HostLost, HostTimeout, LeaseLost
-from sparkcluster.hosts import retry
+from sparkcluster.errors import CommandFailed, HostLost, LeaseLost
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.runtime import Changer
@@ -71,42 +70,18 @@ def test_odd_results_are_that_nodes_error(changer, nodes, odd):
     assert caught.value.node == "beta"
 
 
-def test_steps_are_sent_again_with_the_same_order_where_the_connection_broke(changer, nodes, monkeypatch):
-    monkeypatch.setattr(retry, "_PAUSES_S", (0.0,))
-    failures = [HostLost("connection to beta broke", node="beta"), HostTimeout("no answer", node="beta")]
+def test_a_change_of_a_silent_node_is_sent_once_and_what_continues_it_is_named(changer, nodes):
+    def lost(request):
+        raise HostLost("connection to beta broke", node="beta")
 
-    def breaks(request):
-        if failures:
-            raise failures.pop()
-        return results(request)
-
-    nodes["beta"].program("agent", breaks)
-    told = []
-    done = dataclasses.replace(changer, tell=told.append).apply({"alpha": [STEP], "beta": [PRUNE]})
-    assert [result.freed for result in done["beta"]] == [{"/x": 7}]
-    assert len(asked(nodes["beta"])) == 3
-    assert len({request["order"] for request in [*asked(nodes["alpha"]), *asked(nodes["beta"])]}) == 1
-    assert told == ["no answer: trying again for up to 120 s"]
-
-
-def test_a_refused_change_is_sent_again_once_the_lease_is_held_again(changer, nodes):
-    held = []
-
-    def agent(request):
-        return {"results": [{}]} if held else {"refused": "the lease expired and has no holder"}
-
-    nodes["beta"].program("agent", agent)
-    dataclasses.replace(changer, hold=held.append).apply({"beta": [STEP]})
-    assert held == ["beta"]
-    nodes["beta"].program("agent", {"refused": "epoch 4 is over: the lease went to bob with epoch 5"})
-    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 4 is over"):
-        dataclasses.replace(changer, hold=held.append).apply({"beta": [STEP]})
-    assert held == ["beta", "beta"]
+    nodes["beta"].program("agent", lost)
+    with pytest.raises(HostLost, match="connection to beta broke") as caught:
+        dataclasses.replace(changer, operation="upgrade").apply({"alpha": [STEP], "beta": [STEP]})
+    assert caught.value.hint.startswith("sparkcluster upgrade INVENTORY --resume ")
+    assert len(asked(nodes["beta"])) == 1
 
 
 def test_a_lost_lease_outweighs_other_errors(changer, nodes):
-    changer = dataclasses.replace(changer, patience_s=0)
-
     def lost(request):
         raise HostLost("connection to alpha broke", node="alpha")
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from sparkcluster import errors
-from sparkcluster.hosts import retry
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.report import Report
+from sparkcluster.setup import run as module
 from sparkcluster.setup.run import CONFIRM_S, Outcome, Scripts, run
 from tests.unit.setup.test_changes import bare
 
@@ -64,7 +64,7 @@ def outcome(node: Node, report: Report) -> Outcome:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that were slept."""
     slept: list[float] = []
-    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
     return slept
 
 

@@ -13,10 +13,9 @@ from pydantic import ValidationError
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.base import Stream
 from sparkcluster.node import wire
-from sparkcluster.staging.copy import Failure, list_files, stage_error
+from sparkcluster.staging.copy import Failure, Step, list_files, stage_error
 from sparkcluster.staging.follower import Follower
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
-from sparkcluster.staging.retry import Step
 from tests.unit.staging.workers import chain, eventually, written
 from tests.unit.staging.world import REVISION
 

@@ -14,9 +14,8 @@ import pytest
 from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
 from sparkcluster.staging.artifacts import download_request
-from sparkcluster.staging.copy import Done, Failure
+from sparkcluster.staging.copy import Done, Failure, Step
 from sparkcluster.staging.pull import fetch
-from sparkcluster.staging.retry import Step
 from tests.lab.hub import COMMIT, Hub
 from tests.unit.staging.workers import eventually
 
@@ -43,7 +42,7 @@ class World:
         (tools / "hf").symlink_to(found)
         for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HOME"):  # the node has none of the operator's
             host._before[1:1] = ["-u", name]
-        self.step = Step("stage weights", lambda _: lease.document(), lambda: False, patience_s=5)
+        self.step = Step("stage weights", lambda _: lease.document(), lambda: False)
         self.reports: list[tuple[int, int]] = []
 
     def request(self, model: str = TINY, revision: str = "main", token: str | None = None) -> dict:

@@ -19,9 +19,9 @@ from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node.image_archive import Archive
 from sparkcluster.node.wire import Failed
+from sparkcluster.staging.copy import Step
 from sparkcluster.staging.copy_request import Files
 from sparkcluster.staging.job import Job
-from sparkcluster.staging.retry import Step
 from sparkcluster.topology.build import build
 from tests.unit.staging.archives import ImageMade, sha256, tar
 from tests.unit.staging.world import on_this_machine

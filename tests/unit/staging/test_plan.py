@@ -9,9 +9,8 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.docker import Image
-from sparkcluster.staging.copy import Failure, stage_error
+from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
-from sparkcluster.staging.retry import Step
 from sparkcluster.topology.build import build
 
 HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}

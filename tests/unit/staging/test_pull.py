@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import HostLost, LeaseLost, StageError
+from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
-from sparkcluster.staging.copy import Done, Failure, Pulling
+from sparkcluster.staging.copy import Done, Failure, Pulling, Step
 from sparkcluster.staging.pull import pull
-from sparkcluster.staging.retry import Step
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 
@@ -48,7 +47,7 @@ class Pull:
         self.host, self.engine = host, host.engine
         self.request = {"reference": "vllm:v1"}
         self.lease = lease
-        self.step = Step("stage image", lambda _: lease.document(), lambda: False, patience_s=1)
+        self.step = Step("stage image", lambda _: lease.document(), lambda: False)
         self.reports: list[Pulling] = []
 
     def __call__(self, report=None) -> Done | Failure:
@@ -108,34 +107,16 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
     assert pulled.engine.left.wait(60)
 
 
-def test_a_connection_that_breaks_is_made_again(pulled, monkeypatch):
-    """As long as each brings news; the pull goes on meanwhile."""
+def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monkeypatch):
     done = threading.Event()
     pulled.engine.scripts = [[*slow(5, 0.1), done, *DONE]]
-    made = []
-
-    def start(host, module, request):
-        running = stream(host, module, request)
-        made.append(running)
-        return Breaking(running, "a") if len(made) < 3 else running
-
-    monkeypatch.setattr(pulling, "stream", start)
-    assert pulled(lambda _: len(made) == 3 and done.set()) == Done(bytes=5 * MB)
-    assert (len(made), len(pulled.engine.pulls)) == (3, 1)
-
-
-def test_a_node_that_does_not_come_back_is_an_error_that_says_that_the_pull_goes_on(pulled, monkeypatch):
-    attempts = []
-
-    def start(*_):
-        attempts.append(1)
-        raise HostLost("connection to a broke", node="a")
-
-    monkeypatch.setattr(pulling, "stream", start)
+    monkeypatch.setattr(pulling, "stream", lambda *each: Breaking(stream(*each), "a"))
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
     assert caught.value.hint == "the pull continues on a unless others stage there: run this again to follow it"
-    assert len(attempts) >= 2
+    monkeypatch.setattr(pulling, "stream", stream)
+    assert pulled(lambda _: done.set()) == Done(bytes=5 * MB)
+    assert len(pulled.engine.pulls) == 1
 
 
 def test_a_registry_that_breaks_off_is_asked_again(pulled):

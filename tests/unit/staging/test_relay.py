@@ -18,11 +18,10 @@ from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging import follower
-from sparkcluster.staging.copy import list_files
+from sparkcluster.staging.copy import Step, list_files
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.staging.order import key
-from sparkcluster.staging.retry import Step
 from sparkcluster.topology.build import build
 from tests.unit.staging.conftest import Breaking, Shown
 from tests.unit.staging.workers import eventually
@@ -149,7 +148,7 @@ def test_a_large_file_of_which_nobody_knows_the_hash_arrives(world, tmp_path):
     assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-c" / "one.bin").read_bytes() == content
 
 
-def test_a_copy_goes_on_where_it_was_after_the_connection_to_a_node_broke(world, tmp_path, monkeypatch):
+def test_a_node_whose_connection_broke_ends_the_copy_and_the_next_one_continues(world, tmp_path, monkeypatch):
     world, requests = world(), directories(tmp_path)
     (tmp_path / "of-a").mkdir()
     (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
@@ -163,10 +162,12 @@ def test_a_copy_goes_on_where_it_was_after_the_connection_to_a_node_broke(world,
         return running
 
     monkeypatch.setattr(follower, "stream", start)
+    with pytest.raises(StageError, match="on b: connection to b broke") as caught:
+        world.move(requests)
+    assert caught.value.hint == "run this again: it resumes where it stopped"
+    assert len(made) == 1
     world.move(requests)
-    assert len(made) == 2
     assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-a" / "one.bin").read_bytes()
-    assert world.told == [("b", "connection to b broke: connecting again; the copy goes on meanwhile")]
 
 
 class SendingBreaks(Breaking):

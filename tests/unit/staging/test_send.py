@@ -17,7 +17,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.staging.retry import Step
+from sparkcluster.staging.copy import Step
 from sparkcluster.staging.send import bring, send
 from tests.unit.staging.workers import eventually
 
@@ -31,9 +31,10 @@ from pathlib import Path
 from sparkcluster.errors import LeaseLost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
+from sparkcluster.runtime import lease as module
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging import send
-from sparkcluster.staging.retry import Step
+from sparkcluster.staging.copy import Step
 
 class Slow(type(Path())):
     def open(self, *args, **options):
@@ -52,9 +53,10 @@ class Slow(type(Path())):
         return Reader()
 
 state, source, root, sha256 = sys.argv[1:]
+module.TTL_S = 3
 fleet = Fleet({"a": LocalHost("a")})
 with Lease(fleet, cluster="atlas", state_dir=state, operation="stage", operator="ann", kind="staging").acquire(["a"]) as lease:
-    step = Step("stage ray", lease.changer.lease, lambda: False, lease.hold, patience_s=5)
+    step = Step("stage ray", lease.changer.lease, lambda: False)
     try:
         send.send(step, fleet["a"], Slow(source), {"root": root, "path": "ray.tar.gz", "sha256": sha256})
     except LeaseLost as error:
@@ -92,8 +94,8 @@ class World:
             self.fleet, cluster="atlas", state_dir=str(self.state), operation="stage", operator="bob", kind="staging"
         )
 
-    def step(self, lease: Lease, **options) -> Step:
-        return Step("stage ray", lease.changer.lease, lambda: False, lease.hold, **{"patience_s": 5, **options})
+    def step(self, lease: Lease) -> Step:
+        return Step("stage ray", lease.changer.lease, lambda: False)
 
     def written(self) -> int:
         """Bytes of what is not whole yet."""
@@ -148,7 +150,9 @@ def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothin
         before = world.written()
         first.send_signal(signal.SIGCONT)
         assert first.wait(60) == 9
-        assert first.stdout.read().startswith("bob has the lease of staging on a now")
+        assert first.stdout.read().startswith(
+            "a refuses the change: epoch 1 is over: the lease for staging went to bob"
+        )
         assert world.written() <= before + (1 << 20)
         assert not world.whole().exists()
 
@@ -168,7 +172,7 @@ def test_a_path_does_not_leave_its_directory(world, tmp_path):
 
 
 def test_an_operator_without_a_lease_sends_nothing(world):
-    step = Step("stage ray", world.lease().changer.lease, lambda: False, None, patience_s=1)
+    step = Step("stage ray", world.lease().changer.lease, lambda: False)
     with pytest.raises(LeaseLost, match="epoch 0 is over"):
         send(step, world.fleet["a"], world.source, world.request)
     assert not world.root.exists()
