@@ -36,12 +36,8 @@ class World:
         self.lease, self.cluster, self._spark = lease, cluster, spark
         self.rails = {name: f"127.1.0.{place}/24" for place, name in enumerate(names, 11)}
         self.shown = Shown()
-        self.step = Step("stage weights", lambda _: lease.document(), lambda: False, tell=self.tell)
-        self.told: list[tuple[str, str]] = []
+        self.step = Step("stage weights", lambda _: lease.document(), lambda: False)
         self.job: Job | None = None
-
-    def tell(self, node, text):
-        self.told.append((node, text))
 
     def facts(self):
         return {
