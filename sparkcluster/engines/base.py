@@ -13,18 +13,23 @@ import importlib
 import operator
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from sparkcluster.engines.phase import Step
-    from sparkcluster.engines.signature import Signature
-    from sparkcluster.facts.model import Facts
+    from sparkcluster.engines.signature import Signature, Step
     from sparkcluster.fit.source import Machine, Source
-    from sparkcluster.importer.playbook import Importer
-    from sparkcluster.spec import Spec
-    from sparkcluster.spec.playbook import Playbook
-    from sparkcluster.topology.model import Group, Member, Topology
-    from sparkcluster.topology.parallel import Executor
+
+Executor = Literal["none", "ray", "native"]
+"""What joins the ranks of a group."""
+
+# What the interface passes on belongs to rooms that import this one, so it is only named here.
+Facts: TypeAlias = Any
+Group: TypeAlias = Any
+Importer: TypeAlias = Any
+Member: TypeAlias = Any
+Playbook: TypeAlias = Any
+Spec: TypeAlias = Any
+Topology: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class Engine(abc.ABC):
         checks: modules with checks for playbooks of this engine only.
         importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
         reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
-        phases: lines of its log that show how far a launch is, in the order of the phases; see ``phase.Step``.
+        phases: lines of its log that show how far a launch is, in the order of the phases; see ``signature.Step``.
         footprint: log lines that say what memory a rank takes; its groups are keys of ``phase.FOOTPRINT``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.

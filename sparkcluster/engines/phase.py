@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkcluster.engines.base import Engine
-from sparkcluster.engines.signature import plain
+from sparkcluster.engines.signature import Step, plain
 
 FOOTPRINT: dict[str, Callable[[float, float], float]] = {
     "load_gib": max,
@@ -21,25 +21,6 @@ FOOTPRINT: dict[str, Callable[[float, float], float]] = {
     "graphs_gib": max,
 }
 """What an engine may log of its memory, and which figure of several ranks counts: that of the rank with least room."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
-    """A line of a log that shows a phase.
-
-    Attributes:
-        pattern: its groups ``kind``, ``done``, ``total`` and ``detail`` fill in the phase.
-        kind: name of the phase; several steps may show one, of which the first has its words.
-        words: the phase in a few words.
-        done: how much of it is done with this line, where the line does not say so.
-        source: who prints the line.
-    """
-
-    pattern: str
-    kind: str
-    words: str = ""
-    done: int | None = None
-    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

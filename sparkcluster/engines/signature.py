@@ -107,6 +107,25 @@ def plain(lines: Sequence[str]) -> list[str]:
     return [COLOURS.sub("", line[:LONGEST]) for line in lines]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """A line of a log that shows a phase.
+
+    Attributes:
+        pattern: its groups ``kind``, ``done``, ``total`` and ``detail`` fill in the phase.
+        kind: name of the phase; several steps may show one, of which the first has its words.
+        words: the phase in a few words.
+        done: how much of it is done with this line, where the line does not say so.
+        source: who prints the line.
+    """
+
+    pattern: str
+    kind: str
+    words: str = ""
+    done: int | None = None
+    source: str = ""
+
+
 def signatures(
     path: Path, kind: str = "signatures", *, memory_hint: str = "", more: Mapping[str, Compute] | None = None
 ) -> tuple[Signature, ...]:

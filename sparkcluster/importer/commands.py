@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from sparkcluster.errors import NoEngine, UsageError
 from sparkcluster.importer import container, setup
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.shell import Call, Condition, Shell
 from sparkcluster.importer.unknown import definable, plain, shown, unknown
-
-if TYPE_CHECKING:
-    from sparkcluster.importer.playbook import Importer
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
@@ -48,6 +45,54 @@ _INSTEAD = (
     (r"\bdocker(?:-| )compose\b", "docker compose reads its own file", "sparkcluster import docker-compose.yml"),
     (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "this runs {0}, which may start {titles}", "sparkcluster import {0}"),
 )  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Served:
+    """What the words of an engine's command say.
+
+    Attributes:
+        model: repository or path, as it was written.
+        keys: keys of the playbook that follow.
+        args: engine arguments by their names.
+        unset: values of flags that are left out, since the text does not tell all of them.
+        notes: what was not carried over, and where it belongs.
+    """
+
+    model: str | None = None
+    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
+    args: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unset: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+class Importer(Protocol):
+    """How commands of one engine are read; ``Engine.importer``.
+
+    Attributes:
+        ENGINE: its name.
+        TITLE: its name for readers.
+        COMMAND: the words that start it, as guides print them.
+    """
+
+    ENGINE: str
+    TITLE: str
+    COMMAND: str
+
+    def after_command(self, words: Sequence[str]) -> list[str] | None:
+        """The words after the command that starts the engine; None where they start something else."""
+
+    def is_worker(self, words: Sequence[str]) -> bool:
+        """Whether the words after the command start another rank than the first."""
+
+    def is_entrypoint(self, image: str) -> bool:
+        """Whether the command is the entrypoint of ``image``."""
+
+    def read(self, words: list[str]) -> Served:
+        """What the words after the command mean."""
+
+    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
+        """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.errors import UsageError
+from sparkcluster.importer.commands import Start
 from sparkcluster.importer.container import Container, Volume, known
 from sparkcluster.importer.unknown import names_home, shown, unknown
 from sparkcluster.spec import variables
 from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
-
-if TYPE_CHECKING:
-    from sparkcluster.importer.commands import Start
 
 Made = tuple[dict[str, Any], list[str]]
 """A playbook, and what could not be carried over."""
@@ -26,54 +23,6 @@ _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORME
 # Variables that join the ranks, which the plan sets.
 _JOINS = frozenset({"RAY_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _TYPOGRAPHIC = frozenset("\u2013\u2014\u201c\u201d\u2018\u2019")
-
-
-@dataclasses.dataclass(slots=True)
-class Served:
-    """What the words of an engine's command say.
-
-    Attributes:
-        model: repository or path, as it was written.
-        keys: keys of the playbook that follow.
-        args: engine arguments by their names.
-        unset: values of flags that are left out, since the text does not tell all of them.
-        notes: what was not carried over, and where it belongs.
-    """
-
-    model: str | None = None
-    keys: dict[str, Any] = dataclasses.field(default_factory=dict)
-    args: dict[str, Any] = dataclasses.field(default_factory=dict)
-    unset: list[str] = dataclasses.field(default_factory=list)
-    notes: list[str] = dataclasses.field(default_factory=list)
-
-
-class Importer(Protocol):
-    """How commands of one engine are read; ``Engine.importer``.
-
-    Attributes:
-        ENGINE: its name.
-        TITLE: its name for readers.
-        COMMAND: the words that start it, as guides print them.
-    """
-
-    ENGINE: str
-    TITLE: str
-    COMMAND: str
-
-    def after_command(self, words: Sequence[str]) -> list[str] | None:
-        """The words after the command that starts the engine; None where they start something else."""
-
-    def is_worker(self, words: Sequence[str]) -> bool:
-        """Whether the words after the command start another rank than the first."""
-
-    def is_entrypoint(self, image: str) -> bool:
-        """Whether the command is the entrypoint of ``image``."""
-
-    def read(self, words: list[str]) -> Served:
-        """What the words after the command mean."""
-
-    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
-        """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
 
 
 def playbook(start: Start) -> Made:

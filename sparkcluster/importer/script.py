@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from sparkcluster.errors import UsageError
-from sparkcluster.importer.commands import Commands, Start
-from sparkcluster.importer.playbook import Importer, Made, playbook
+from sparkcluster.importer.commands import Commands, Importer, Start
+from sparkcluster.importer.playbook import Made, playbook
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import definable, shown, unknown
 

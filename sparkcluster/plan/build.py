@@ -115,7 +115,7 @@ class _Rank:
     member: Member
     head: Facts
     facts: Facts
-    executor: parallel.Executor
+    executor: base.Executor
     token: bool
     bring_ray: bool
     image_id: str | None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from sparkcluster import engines
+from sparkcluster.engines.base import Executor
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.engine import has_ray
 from sparkcluster.spec.playbook import Playbook
-
-Executor = Literal["none", "ray", "native"]
 
 
 def tensor_parallel(playbook: Playbook, group: str, nodes: int) -> int:

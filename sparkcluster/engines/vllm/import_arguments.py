@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.errors import UsageError
-from sparkcluster.importer.playbook import Served
+from sparkcluster.importer.commands import Served
 from sparkcluster.importer.unknown import shown, unknown
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkcluster.engines.common_signatures import common
-from sparkcluster.engines.phase import Step
-from sparkcluster.engines.signature import Cause, rows, signatures
+from sparkcluster.engines.signature import Cause, Step, rows, signatures
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.fit.source import GIB, spark
 from sparkcluster.suggest import closest
@@ -81,9 +80,7 @@ SIGNATURES = tuple(
 EAGER, *SCALES = signatures(_FILE, "running")
 """The engine serves on after these."""
 
-PHASES = tuple(
-    Step(row["pattern"], row["kind"], row.get("words", ""), row.get("done")) for row in rows(_FILE, "phases")
-)
+PHASES = tuple(Step(**row) for row in rows(_FILE, "phases"))
 (FOOTPRINT,) = (re.compile(row["pattern"]) for row in rows(_FILE, "footprint"))
 CULPRITS = tuple(re.compile(row["pattern"]) for row in rows(_FILE, "culprits"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine, Imported
-from sparkcluster.importer.playbook import Importer
+from sparkcluster.importer.commands import Importer
 
 ROOT = Path(__file__).parents[3]
 IMPORTED = [
