@@ -9,7 +9,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import TypedDict
 
 from sparkcluster.facts.base import Fact, Measure
 from sparkcluster.facts.docker import Image
@@ -44,20 +43,13 @@ class AllGather:
     torch: bool = True
 
 
-class _Said(Fact):
+class _Printed(Fact):
     """The line that a rank prints: what it measured, or why it did not."""
 
     bus_gb_s: Measure | None = None
     backend: str = ""
     no_torch: str | None = None
     failed: str | None = None
-
-
-class Send(TypedDict):
-    """Which end this is, and the address of rank 0, where the two meet."""
-
-    rank: int
-    address: str
 
 
 def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str | None:
@@ -84,51 +76,28 @@ def name(cluster: str, node: str) -> str:
     return docker_run.container_name(f"sparkcluster-measure-{cluster}-{node}")
 
 
-def command(spec: Spec, facts: Facts, group: Group, member: Member, *, size_bytes: int = SIZE_BYTES) -> list[str]:
-    """Command that runs one rank of the all-gather.
+def command(
+    spec: Spec, facts: Facts, group: Group, member: Member, over: Link | None = None, **request: object
+) -> list[str]:
+    """Command that runs one rank of the all-gather; ``over`` one link alone, of a send as ``request`` says.
 
     The environment, network and devices are those of the rank that ``up`` would start there, so that NCCL chooses as
     it would then; NCCL tells besides what it chose. The container ends by itself after ``LIMIT_S``.
     """
-    request = {
-        "rank": member.rank,
-        "world": len(group.members),
-        "address": group.head.address,
-        "port": group.master_port,
-        "bytes": size_bytes,
-    }
-    return _container(spec, facts, member, environment_of(spec, facts, group, member), request)
-
-
-def send_command(spec: Spec, facts: Facts, group: Group, ends: tuple[Member, Link], request: Send) -> list[str]:
-    """Command that runs one of the two ranks of a send over one HCA alone; else as ``command``."""
-    member, link = ends
-    env = {**environment_of(spec, facts, group, member), "NCCL_IB_HCA": f"={link.hca}"}
-    env |= {"NCCL_IB_GID_INDEX": str(link.gid_index), "UCX_NET_DEVICES": f"{link.hca}:1"}
-    return _container(spec, facts, member, env, {"do": "send", "world": 2, "port": group.master_port, **request})
-
-
-def environment_of(spec: Spec, facts: Facts, group: Group, member: Member) -> dict[str, str]:
-    """Variables of the rank that ``up`` would start on ``member``."""
-    image = facts.image
+    image, engine = facts.image, engine_of(facts)
     if not isinstance(image, Image):
         raise TypeError(f"{member.name} has no image")
-    return environment.build(spec, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
-
-
-def _container(
-    spec: Spec, facts: Facts, member: Member, env: Mapping[str, str], request: Mapping[str, object]
-) -> list[str]:
-    image = facts.image
-    if not isinstance(image, Image):
-        raise TypeError(f"{member.name} has no image")
-    engine = engine_of(facts)
+    env = environment.build(spec, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
+    env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+    if over is not None:
+        env |= {"NCCL_IB_HCA": f"={over.hca}", "NCCL_IB_GID_INDEX": str(over.gid_index)}
+        env |= {"UCX_NET_DEVICES": f"{over.hca}:1"}
     argv = docker_run.run(
         name=name(spec.inventory.cluster, member.name),
         image=image.id,
         keeps_entrypoint=keeps_entrypoint(image),
         python=engine.python if engine is not None else "python3",
-        env={**env, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
+        env=env,
         env_file=None,
         labels={LABEL_MEASURE: spec.inventory.cluster},
         mounts=(),
@@ -137,7 +106,9 @@ def _container(
     )
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"
-    return [*argv[:-2], "-c", source("all_gather"), json.dumps({**request, "limit_s": LIMIT_S, "mark": _MARK})]
+    asked = {"rank": member.rank, "world": len(group.members), "address": group.head.address, "bytes": SIZE_BYTES}
+    asked |= {"port": group.master_port, "limit_s": LIMIT_S, "mark": _MARK, **request}
+    return [*argv[:-2], "-c", source("all_gather"), json.dumps(asked)]
 
 
 def read(output: str, exit_code: int | None) -> AllGather:
@@ -145,15 +116,15 @@ def read(output: str, exit_code: int | None) -> AllGather:
     network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
     marked = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:
-        said = _Said.model_validate_json(marked.removeprefix(_MARK)) if marked else _Said()
+        printed = _Printed.model_validate_json(marked.removeprefix(_MARK)) if marked else _Printed()
     except ValueError:
-        said = _Said()
-    if said.bus_gb_s is not None:
-        over = "Gloo over TCP" if said.backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
-        return AllGather(said.bus_gb_s, over)
+        printed = _Printed()
+    if printed.bus_gb_s is not None:
+        over = "Gloo over TCP" if printed.backend == "gloo" else f"NCCL over {network or 'an unknown network'}"
+        return AllGather(printed.bus_gb_s, over)
     last = [line.strip() for line in output.splitlines() if line.strip()]
     ended = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
     if exit_code is None:
         ended = f"it did not end within {LIMIT_S} s and was stopped"
     over = f"NCCL over {network}" if network else "NCCL"
-    return AllGather(None, over, said.no_torch or said.failed or ended, torch=said.no_torch is None)
+    return AllGather(None, over, printed.no_torch or printed.failed or ended, torch=printed.no_torch is None)

@@ -33,7 +33,7 @@ class Listed(Fact):
     blob: str | None = None
 
 
-class Said(Fact):
+class Progress(Fact):
     """How far the program is, one file of many, that it has listed all, or why it cannot."""
 
     bytes: Number = 0
@@ -77,16 +77,16 @@ def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tup
     name, limit = conversation.host.name, time.monotonic() + limit_s
     found: list[HashedFile] = []
     while True:
-        said = conversation.answer(Said)
-        if said.done is not None:
+        answer = conversation.answer(Progress)
+        if answer.done is not None:
             return tuple(found)
-        if said.file is not None:
-            blob = said.file.blob if said.file.blob and _SHA256.fullmatch(said.file.blob) else None
-            found.append(HashedFile(said.file.name, said.file.size, said.file.sha256, blob))
-        elif said.failed is not None:
-            raise CommandFailed(f"the weights on {name} could not be read: {said.failed}", node=name, step="hash")
+        if answer.file is not None:
+            blob = answer.file.blob if answer.file.blob and _SHA256.fullmatch(answer.file.blob) else None
+            found.append(HashedFile(answer.file.name, answer.file.size, answer.file.sha256, blob))
+        elif answer.failed is not None:
+            raise CommandFailed(f"the weights on {name} could not be read: {answer.failed}", node=name, step="hash")
         else:
-            report.progress(name, f"{share(said.bytes, said.total)} hashed")
+            report.progress(name, f"{share(answer.bytes, answer.total)} hashed")
         if time.monotonic() > limit:
             raise CommandTimeout(
                 f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"

@@ -28,11 +28,6 @@ def client(link: Link, address: str, *, seconds: int, port: int = PORT) -> list[
     return [*server(link, seconds=seconds, port=port), address]
 
 
-def usable(first: Link, other: Link) -> bool:
-    """Whether both ends have what the command lines need."""
-    return None not in (first.hca, other.hca, first.gid_index, other.gid_index)
-
-
 def average_gbit_s(output: str) -> float | None:
     """The average of the last result row in 10^9 bits per second, None without such a row.
 

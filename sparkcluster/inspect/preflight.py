@@ -224,12 +224,11 @@ def measure(
 
     ``whole``: no error prevents starting a container on every node, which is done under the lease.
     """
-    # Imported late: only --deep needs it.
-    from sparkcluster.inspect.deep import deep  # noqa: PLC0415
-    from sparkcluster.inspect.schedule import Options as Thoroughness  # noqa: PLC0415
+    from sparkcluster.inspect.deep import deep  # noqa: PLC0415 - only --deep needs it
 
     with contextlib.ExitStack() as stack:
-        epochs: Mapping[str, int] | None = None
+        epochs: Mapping[str, int] = {}
+        refused = None if whole else "skipped: fix the errors above first"
         if whole and any(len(group.members) > 1 for group in topology.groups):
             inventory = spec.inventory
             lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
@@ -239,8 +238,9 @@ def measure(
                 epochs = taken.epochs
             except LeaseHeld as error:
                 stack.close()
+                refused = "it starts containers, and another operator holds the lease"
                 report.note(f"no all-gather: {error.message}")
-        return deep(fleet, spec, facts, topology, report, epochs=epochs, options=Thoroughness(collective=whole))
+        return deep(fleet, spec, facts, topology, report, epochs=epochs, refused=refused)
 
 
 def with_mtu(measured: Measured, facts: Mapping[str, Facts]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,19 +13,85 @@ from pydantic import Field
 
 from sparkcluster.answers import malformed
 from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.engine import engine_of, has_ray
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
-from sparkcluster.inspect.pairs import Pair, pairs, with_ranks
+from sparkcluster.inspect.measurements import shared, up, with_ranks
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Topology
+from sparkcluster.topology.model import Group, Topology
 
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 _ANSWER_S = 8
 _OPENED = "ephemeral"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """One node's way to another over one rail, or over the management network (``subnet`` None).
+
+    Attributes:
+        size_bytes: of a packet that fills the rail's MTU; None where no such packet is to be sent.
+        ports: the ports that the launch will use on the target there, each with who will listen.
+    """
+
+    source: str
+    target: str
+    subnet: str | None
+    source_address: str
+    target_address: str
+    size_bytes: int | None
+    ports: tuple[tuple[int, str], ...] = ()
+
+
+def pairs(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> tuple[Pair, ...]:
+    """Every ordered pair of nodes of a group, on every rail that they share and wherever else its ranks meet.
+
+    What another check condemns is left out: a link that is down, an address that two nodes have, and the large packet
+    where MTUs differ.
+    """
+    return tuple(itertools.chain.from_iterable(_of_group(spec, facts, group) for group in topology.groups))
+
+
+def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[Pair]:
+    ports = fixed_ports(spec, facts, group)
+    owners = Counter(link.address for member in group.members for link in member.links)
+    for source, target in itertools.permutations(group.members, 2):
+        here = ports if target.rank == 0 else ()
+        met = False
+        for local, remote in shared(source, target):
+            met = met or remote.address == target.address
+            if not (up(facts, source, local) and up(facts, target, remote)):
+                continue
+            if owners[local.address] > 1 or owners[remote.address] > 1:
+                continue
+            yield Pair(
+                source.name,
+                target.name,
+                remote.subnet,
+                local.address,
+                remote.address,
+                remote.mtu if local.mtu == remote.mtu else None,
+                here if remote.address == target.address else (),
+            )
+        if not met:
+            yield Pair(source.name, target.name, None, source.address, target.address, None, here)
+
+
+def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[tuple[int, str], ...]:
+    """The ports on which a group's head will listen for its other nodes.
+
+    Both are named where it is still open by what the ranks will be joined: a Ray may be brought along.
+    """
+    ray, master = (group.ray_port, "Ray"), (group.master_port, "the engine's rendezvous")
+    if spec.playbook.executor == "native":
+        return (master,)
+    if spec.playbook.executor == "ray" or has_ray(engine_of(facts[group.head.name])):
+        return (ray,)
+    return ray, master
 
 
 class Listening(Fact):
@@ -116,23 +184,17 @@ class _Run:
     def go(self, names: Sequence[str]) -> Reach:
         """Both phases; a node that does not answer is left out of what follows."""
         listening = self.fleet.each(self._listen, names)
-        unasked = {name: error.message for name, error in failures(listening).items()}
         there = values(listening)
         attempts = list(_attempts(self.planned, there))
         tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
-        unasked |= {name: error.message for name, error in failures(tried).items()}
-        results = values(tried)
-        heard: dict[str, Heard] = {}
+        results, heard = values(tried), dict[str, Heard]()
         if not all(result.well for found in results.values() for result in found.values()):
             heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
-        paths = [
-            path
-            for attempt in attempts
-            if attempt.pair.source in results
-            for path in _paths(
-                attempt, results[attempt.pair.source][str(attempt.number)], heard.get(attempt.pair.target)
-            )
-        ]
+        paths: list[Path] = []
+        for attempt in attempts:
+            if (found := results.get(attempt.pair.source)) is not None:
+                paths += _paths(attempt, found[str(attempt.number)], heard.get(attempt.pair.target))
+        unasked = {name: error.message for name, error in failures({**listening, **tried}).items()}
         for name, ports in there.items():
             for address, reason in ports.failed.items():
                 unasked.setdefault(name, f"cannot listen on {address}: {reason}")
@@ -140,25 +202,23 @@ class _Run:
 
     def _listen(self, host: Host) -> Listening:
         mine = [pair for pair in self.planned if pair.target == host.name]
-        addresses = dict.fromkeys(
-            [pair.target_address for pair in mine] + [p.source_address for p in self.planned if p.source == host.name]
-        )
-        fixed = {(pair.target_address, port): None for pair in mine for port, _ in pair.ports}
+        addresses = [pair.target_address for pair in mine]
+        addresses += [pair.source_address for pair in self.planned if pair.source == host.name]
+        fixed = dict.fromkeys((pair.target_address, port) for pair in mine for port, _ in pair.ports)
         request = {
             **self.common,
             "epoch": self.epochs.get(host.name),
-            "addresses": list(addresses),
+            "addresses": list(dict.fromkeys(addresses)),
             "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
         }
         conversation = self.open[host.name] = self.programs.start(host, request, silence_s=_ANSWER_S)
         return conversation.answer(Listening)
 
     def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Result]:
-        mine = {str(attempt.number): attempt.as_request() for attempt in attempts if attempt.pair.source == name}
-        conversation = self.open[name]
-        conversation.say({"try": list(mine.values())})
-        results = conversation.answer(Tried).results
-        if not mine.keys() <= results.keys():
+        mine = [attempt.as_request() for attempt in attempts if attempt.pair.source == name]
+        self.open[name].say({"try": mine})
+        results = self.open[name].answer(Tried).results
+        if not {str(each["id"]) for each in mine} <= results.keys():
             raise malformed(name, "reach", "results: some are missing")
         return results
 
@@ -203,33 +263,21 @@ def _attempts(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterat
 def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[Path]:
     """Results of the probes between two nodes; ``heard`` is what the target received, if it was queried."""
     pair, udp, icmp = attempt.pair, result.udp, result.icmp
-    rtt = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
+    where = pair.source, pair.target, pair.subnet, pair.source_address, pair.target_address
 
     def path(kind: PathKind, part: Probed, came: bool | None, **more: Any) -> Path:
         lost: Literal["source", "target", "sent"] | None = None
-        if not part.ok and part.own:
-            lost = "sent"
-        elif not part.ok and came is not None:
-            lost = "source" if came else "target"
-        return Path(
-            source=pair.source,
-            target=pair.target,
-            subnet=pair.subnet,
-            source_address=pair.source_address,
-            target_address=pair.target_address,
-            kind=kind,
-            ok=part.ok,
-            seen="" if part.ok else part.seen,
-            lost_at=lost,
-            **more,
-        )
+        if not part.ok and (part.own or came is not None):
+            lost = "sent" if part.own else "source" if came else "target"
+        return Path(*where, kind, part.ok, seen="" if part.ok else part.seen, lost_at=lost, **more)
 
     def udp_came(number: int) -> bool | None:
         return None if heard is None else number in heard.udp
 
     small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
     if small:
-        yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt)
+        rtt_ms = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
+        yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt_ms)
     kinds = ((udp, result.udp_full), (icmp, result.icmp_full))
     verdicts = [full for part, full in kinds if part and part.ok and full]
     if verdicts:
@@ -238,10 +286,8 @@ def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[P
         came = udp_came(attempt.number + 1) if best is result.udp_full else None
         yield path("jumbo", best, came, size_bytes=pair.size_bytes)
     for port, use in attempt.tcp:
-        part = result.tcp.get(str(port))
-        if part is None:
-            continue
-        began = (pair.target_address, port, pair.source_address, part.port)
-        came = None if heard is None else began in heard.tcp
-        kind: PathKind = "ephemeral" if use is _OPENED else "port"
-        yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)
+        if (part := result.tcp.get(str(port))) is not None:
+            began = (pair.target_address, port, pair.source_address, part.port)
+            came = None if heard is None else began in heard.tcp
+            kind: PathKind = "ephemeral" if use is _OPENED else "port"
+            yield path(kind, part, came, port=port, use="" if kind == "ephemeral" else use)

@@ -12,14 +12,14 @@ from sparkcluster.checks.registry import Context
 from sparkcluster.cli.common import fleet_of
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.inspect.deep import deep
-from sparkcluster.inspect.schedule import Options
+from sparkcluster.inspect.measurements import Options
 from sparkcluster.lab.machine import wait_until
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec.load import load
 from sparkcluster.topology.build import build
 
-SHORT = Options(seconds=0.3, messages=50, collective=False)
+SHORT = Options(seconds=0.3, messages=50)
 
 
 class Inspection:
@@ -32,7 +32,10 @@ class Inspection:
         self.topology = build(spec, self.facts)
 
     def measured(self, options=SHORT, epochs=None):
-        found = deep(self.fleet, self.spec, self.facts, self.topology, Report(), options=options, epochs=epochs)
+        found = deep(
+            self.fleet, self.spec, self.facts, self.topology, Report(),
+            options=options, epochs=epochs or {}, refused=None if epochs else "no lease",
+        )  # fmt: skip
         context = Context(self.spec, self.facts, self.topology, measured=found)
         return found, run_stage(context, ("deep",))
 

@@ -45,9 +45,8 @@ def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
     group = two.topology.groups[0]
     beta = group.members[1]
     whole = collective.command(two.spec, two.facts["beta"], group, beta)
-    argv = collective.send_command(
-        two.spec, two.facts["beta"], group, (beta, beta.links[1]), {"rank": 1, "address": f"{NET}.78.11"}
-    )
+    asked = {"do": "send", "rank": 1, "address": f"{NET}.78.11"}
+    argv = collective.command(two.spec, two.facts["beta"], group, beta, beta.links[1], **asked)
     changed = {word for word in argv[:-1] if word not in whole}
     assert changed == {"NCCL_IB_HCA==roceP2p1s0f1", "UCX_NET_DEVICES=roceP2p1s0f1:1"}
     request = json.loads(argv[-1])

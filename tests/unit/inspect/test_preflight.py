@@ -184,8 +184,8 @@ def measured(monkeypatch):
             finally:
                 taken.remove(self.kind)
 
-    def deep(fleet, spec, facts, topology, report, *, epochs, options):
-        seen.update(epochs=epochs, collective=options.collective, taken=list(taken))
+    def deep(fleet, spec, facts, topology, report, *, epochs, refused):
+        seen.update(epochs=epochs, collective=refused is None, taken=list(taken))
         return Measured(())
 
     monkeypatch.setattr(module, "Lease", Held)
@@ -205,9 +205,9 @@ def test_measuring_takes_the_lease(found, world, measured):
 def test_without_both_leases_links_are_measured_all_the_same_and_none_is_kept(found, world, measured, kind):
     measured["held"] = kind
     found(world(), options=module.Options(deep=True))
-    assert (measured["epochs"], measured["taken"]) == (None, [])
+    assert (measured["epochs"], measured["collective"], measured["taken"]) == ({}, False, [])
 
 
 def test_where_something_is_wrong_no_container_is_started_to_measure(found, world, measured):
     found(world().change("beta", infiniband_devices=False), options=module.Options(deep=True))
-    assert (measured["leases"], measured["epochs"], measured["collective"]) == (0, None, False)
+    assert (measured["leases"], measured["epochs"], measured["collective"]) == (0, {}, False)

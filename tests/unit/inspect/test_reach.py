@@ -14,8 +14,7 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
-from sparkcluster.inspect.pairs import pairs
-from sparkcluster.inspect.reach import reach
+from sparkcluster.inspect.reach import pairs, reach
 from sparkcluster.node import common
 from sparkcluster.report import Report
 from tests.unit.inspect.conftest import NET

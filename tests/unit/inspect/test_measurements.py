@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkcluster.inspect import perftest
-from sparkcluster.inspect.schedule import Options, estimate, rounds
+from sparkcluster.inspect.measurements import Options, estimate, measurements, pairs_of, rounds
 from sparkcluster.topology.model import Link
 
 LINK = Link("enp1s0f1np1", "192.168.177.12", "192.168.177.0/24", 9000, 200000, "rocep1s0f1", 3)
@@ -32,7 +32,7 @@ SAMPLE = """
 @pytest.mark.parametrize("number", [2, 5, 8])
 def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
     names = [f"spark-{place}" for place in range(number)]
-    plan = rounds(names)
+    plan = pairs_of(names)
     for pairs in plan:
         busy = [name for pair in pairs for name in pair]
         assert len(busy) == len(set(busy))
@@ -42,16 +42,16 @@ def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
 
 
 def test_the_time_is_known_before_it_starts_and_grows_with_the_rounds(loopback):
-    times = [
-        estimate(loopback(*[f"n{place}" for place in range(number)]).topology, Options(), collective=False)
-        for number in (2, 4, 8)
-    ]
-    assert times[1] == pytest.approx(3 * times[0])
-    assert times[2] == pytest.approx(7 * times[0])
-    two = loopback("alpha", "beta").topology
-    assert estimate(two, Options(), rdma=False, collective=False) == pytest.approx(10.0)
-    assert estimate(two, Options()) > times[0] + 10
-    assert estimate(loopback("alpha").topology, Options()) == 0
+    def lasts(number, **found):
+        lab = loopback(*[f"n{place}" for place in range(number)])
+        todo = [[measurements(lab.facts, pair, **found) for pair in pairs] for pairs in rounds(lab.topology)]
+        return estimate(todo, Options())
+
+    one, three, seven = (lasts(number, perftest=True, nccl=True) for number in (2, 4, 8))
+    assert (three, seven) == (pytest.approx(3 * one), pytest.approx(7 * one))
+    assert lasts(2, perftest=False, nccl=False) == pytest.approx(10.0)
+    assert lasts(2, perftest=False, nccl=True) == pytest.approx(50.0)
+    assert lasts(1, perftest=True, nccl=True) == 0
 
 
 def test_the_command_lines_of_both_ends():
