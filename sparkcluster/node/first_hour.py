@@ -8,16 +8,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import stat
 import tarfile
 import tempfile
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, programs, wire
-from sparkcluster.node.machine import Machine, Unreadable
-from sparkcluster.node.memory import owner
-from sparkcluster.node.shared import HUB
+from sparkcluster.node.machine import Machine, Unreadable, owner
 
 Request = dict[str, Any]
 
@@ -73,7 +70,6 @@ def look(request: Request, machine: Machine) -> dict[str, Any]:
     return {
         "show_gids": show_gids(machine),
         "cache": cache(common.expand(request["hf_home"])),
-        "hub": reached(HUB),
         "containers": containers,
     }
 
@@ -101,15 +97,6 @@ def cache(home: str) -> list[dict[str, Any]]:
         mode, writable = "%o" % stat.S_IMODE(status.st_mode), os.access(path, os.W_OK)
         found.append({"path": path, "owner": owner(status.st_uid), "mode": mode, "writable": writable})
     return found
-
-
-def reached(address: Any) -> str:
-    """Whether the hub can be reached from here, or why not."""
-    try:
-        socket.create_connection(address, 3).close()
-    except OSError as error:
-        return "no: %s" % wire.because(error)
-    return "yes"
 
 
 def inside(machine: Machine, request: Request, label: str) -> dict[str, Any]:

@@ -58,6 +58,14 @@ def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreada
     return Unreadable("%s exit %d: %s" % (program, exit_code, lines[line].strip()))
 
 
+def owner(uid: int) -> str:
+    """The name of a user, or its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def absolute(path: str, home: str) -> str:
     """``path`` with ``~`` expanded for this node's user."""
     if path == "~" or path.startswith("~/"):
@@ -247,19 +255,16 @@ class Machine:
                 groups.append(grp.getgrgid(gid).gr_name)
             except KeyError:
                 groups.append(str(gid))
-        try:
-            user = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            user = str(uid)
         return {
-            "user": user,
+            "user": owner(uid),
             "uid": uid,
             "groups": groups,
             "home": os.path.expanduser("~"),
             "python": {"executable": sys.executable, "version": sys.version.split()[0]},
             "architecture": os.uname().machine,
             "hostname": socket.gethostname(),
-            "kernel": os.uname().release,
+            # the file first, as other tools on the node do
+            "kernel": self.line("/proc/sys/kernel/osrelease") or os.uname().release,
             "clock_s": time.time(),
         }
 

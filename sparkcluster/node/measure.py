@@ -33,19 +33,19 @@ _SILENCE = "no data was sent or received"
 
 Request = dict[str, Any]
 
-# Held while a program is started, so that it is among the children when this program ends. The signals' handler may
-# interrupt the thread that holds it.
-starting = threading.RLock()
-children: list[subprocess.Popen[bytes]] = []
 containers: list[str] = []
+ending = threading.Event()
 
 
 def main(request: Request, stdin: BinaryIO) -> None:
     """Do ``request["do"]`` and report the result: ``{"done": {...}}`` or ``{"failed": why}``."""
 
     def stop(number: int, frame: Any) -> None:
-        end(1)
+        if not ending.is_set():
+            end(1)
 
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # what is started ends with this group
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, stop)
 
@@ -54,13 +54,11 @@ def main(request: Request, stdin: BinaryIO) -> None:
 
 def end(code: int) -> None:
     """End this program and all that it started."""
-    starting.acquire()
-    for child in tuple(children):
-        if child.poll() is None:
-            child.kill()
+    ending.set()
     for name in tuple(containers):
         remove(name)
     sys.stdout.flush()
+    os.killpg(0, signal.SIGTERM)
     os._exit(code)
 
 
@@ -162,10 +160,7 @@ def together(work: Callable[[socket.socket], Any], socks: list[socket.socket]) -
 
 def run(request: Request) -> dict[str, Any]:
     """Output and exit code of ``argv``, ended after ``limit_s``; reports when port ``listens``, if any, is open."""
-    with contextlib.ExitStack() as stack:
-        with starting:
-            child = stack.enter_context(programs.started(request["argv"]))
-            children.append(child)
+    with programs.started(request["argv"]) as child:
         port = request.get("listens")
         if port:
             limit = time.monotonic() + ACCEPT_S

@@ -9,7 +9,6 @@ import contextlib
 import glob
 import json
 import os
-import pwd
 import re
 import stat
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker
+from sparkcluster.node.machine import owner
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.programs import Failed, run_once
 from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
@@ -136,14 +136,6 @@ def left(known: set[str]) -> list[dict[str, Any]]:
     used = mapped() if found else ""
     found = [each for each in found if " %s/%s\n" % (SHARED, each["name"]) not in used]
     return sorted(found, key=lambda each: -each["size_bytes"])[:NAMED]
-
-
-def owner(uid: int) -> str:
-    """The name of a user, or its number."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def mapped() -> str:

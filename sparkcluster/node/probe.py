@@ -41,8 +41,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     machine = machine or Machine()
     began = time.monotonic()
     facts: dict[str, Any] = clean(machine.identity())
-    # the file first, as other tools on the node do
-    facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
     hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
     cluster = str(request.get("cluster"))

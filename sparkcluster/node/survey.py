@@ -10,7 +10,6 @@ import contextlib
 import fnmatch
 import hashlib
 import os
-import pwd
 import re
 import stat
 import time
@@ -18,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because
+from sparkcluster.node.machine import LIMIT_S, Machine, Unreadable, absolute, because, owner
 from sparkcluster.node.readings import Readings, clean
 from sparkcluster.node.shared import LABEL_CLUSTER
 
@@ -72,7 +71,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     machine = machine or Machine()
     facts: dict[str, Any] = clean(machine.identity())
     home = facts["home"]
-    facts["kernel"] = machine.line("/proc/sys/kernel/osrelease") or facts["kernel"]
     hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
     state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
     paths = _paths(machine, [absolute(str(path), home) for path in request.get("files") or ()])
@@ -152,7 +150,8 @@ def _root(
         except PermissionError:
             denied.append(path)
         except OSError as error:
-            files[path] = {} if isinstance(error, (FileNotFoundError, NotADirectoryError)) else _because(error)
+            is_absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            files[path] = {} if is_absent else {"unread": because(error)}
     files.update({path: {"unread": "permission denied"} for path in denied})
     if uid == 0:
         return "root", files, []
@@ -176,7 +175,7 @@ def _file(machine: Machine, path: str) -> dict[str, Any]:
         if not stat.S_ISREG(found.st_mode):
             return {"unread": "not a regular file"}
         with open(handle, "rb", closefd=False) as file:
-            return _state(stat.S_IMODE(found.st_mode), _owner(found.st_uid), file.read(_FILE_BYTES + 1))
+            return _state(stat.S_IMODE(found.st_mode), owner(found.st_uid), file.read(_FILE_BYTES + 1))
     finally:
         os.close(handle)
 
@@ -192,25 +191,14 @@ def _told(line: str) -> dict[str, Any]:
         return {"unread": "not a regular file" if words[0] == "other" else "sudo printed something else"}
 
 
-def _state(mode: int, owner: str, content: bytes) -> dict[str, Any]:
+def _state(mode: int, user: str, content: bytes) -> dict[str, Any]:
     if len(content) > _FILE_BYTES:
         return {"unread": "larger than %d bytes" % _FILE_BYTES}
     text = None
     if b"\0" not in content:
         with contextlib.suppress(UnicodeDecodeError):
             text = content.decode()
-    return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": owner, "text": text}
-
-
-def _because(error: OSError) -> dict[str, str]:
-    return {"unread": because(error)}
-
-
-def _owner(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": user, "text": text}
 
 
 def foreign(machine: Machine, path: str, uid: int) -> int:

@@ -12,6 +12,7 @@ from sparkcluster.node.machine import Machine, Unreadable, failed
 # In order of precedence, logind.conf(5).
 _CONFIG_DIRS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _TRUE, _FALSE = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
+_REMOVE_IPC = re.compile(r"^\s*RemoveIPC\s*=\s*(\w+)\s*$", re.MULTILINE)
 _LOG_LINES = 200
 _NEWEST = ["-n", "2000", "--no-pager", "-q"]
 _LOG = re.compile(
@@ -19,6 +20,17 @@ _LOG = re.compile(
     r"|lockup|\bOops\b|kernel panic|\bBUG: |Unable to handle kernel|rcu: .*stall",
     re.IGNORECASE,
 )
+_MEMORY = {
+    "total_bytes": "MemTotal",
+    "free_bytes": "MemFree",
+    "available_bytes": "MemAvailable",
+    "cached_bytes": "Cached",
+    "swap_total_bytes": "SwapTotal",
+    "swap_free_bytes": "SwapFree",
+    "cma_total_bytes": "CmaTotal",
+    "anonymous_bytes": "AnonPages",
+}
+_OPTIONAL = ("CmaTotal", "AnonPages")
 _SINCE_BOOT = re.compile(r"^\[\s*(\d{1,10})\.\d+\] (?:\S+ kernel: )?")
 # What systemd logs last in a boot that it ends itself (systemd-shutdown(8)).
 _SHUT_DOWN = re.compile(
@@ -52,10 +64,8 @@ def remove_ipc(machine: Machine) -> bool | None:
     files = ([main] if main else []) + [dropped[name] for name in sorted(dropped)]
     if not files and not machine.exists("/usr/lib/systemd/systemd-logind"):
         return None
-    value = True
-    for path in files:
-        value = _login_setting(machine.text(path), "RemoveIPC", value)
-    return value
+    words = [word.lower() for path in files for word in _REMOVE_IPC.findall(machine.text(path))]
+    return next((word in _TRUE for word in reversed(words) if word in _TRUE + _FALSE), True)
 
 
 def lingers(machine: Machine, user: str) -> bool:
@@ -126,38 +136,13 @@ def kernel_lines(text: str, booted_s: float | None = None) -> list[str]:
     return kept if booted_s is None else [_SINCE_BOOT.sub(at, line) for line in kept]
 
 
-def _login_setting(text: str, name: str, before: bool) -> bool:
-    """The boolean ``name`` of section [Login]; the last valid line wins."""
-    section = ""
-    for line in text.splitlines():
-        line = line.strip()
-        if line.startswith("["):
-            section = line
-        key, equals, value = line.partition("=")
-        if section == "[Login]" and equals and key.strip() == name:
-            word = value.strip().lower()
-            before = True if word in _TRUE else False if word in _FALSE else before
-    return before
-
-
 def meminfo(text: str) -> dict[str, Any]:
     """``/proc/meminfo`` in bytes; a kernel without a contiguous memory area has no CmaTotal."""
     found = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d{1,18}) kB", text, re.MULTILINE)}
-    lines = {
-        "total_bytes": "MemTotal",
-        "free_bytes": "MemFree",
-        "available_bytes": "MemAvailable",
-        "cached_bytes": "Cached",
-        "swap_total_bytes": "SwapTotal",
-        "swap_free_bytes": "SwapFree",
-    }
-    for name in lines.values():
-        if name not in found:
-            raise Unreadable("no %s: /proc/meminfo" % name)
-    memory: dict[str, Any] = {key: found[name] for key, name in lines.items()}
-    memory["cma_total_bytes"] = found.get("CmaTotal")
-    memory["anonymous_bytes"] = found.get("AnonPages")
-    return memory
+    missing = [name for name in _MEMORY.values() if name not in found and name not in _OPTIONAL]
+    if missing:
+        raise Unreadable("no %s: /proc/meminfo" % missing[0])
+    return {key: found.get(name) for key, name in _MEMORY.items()}
 
 
 def assignments(text: str) -> dict[str, str]:

@@ -77,7 +77,7 @@ def evil():
 
 def asked(request):
     """The ask program as a process; it would end with its input."""
-    argv, stdin = command("ask", request, python=sys.executable)
+    argv, stdin = command("ask", request)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(stdin)
         process.stdin.flush()
@@ -258,7 +258,7 @@ def test_an_address_of_another_machine_gets_no_connection_and_no_key(tmp_path, h
         "endpoint": f"http://{host}:8000/v1", "model": "m", "prompt": "x", "timeout_s": 5, "key_file": str(key),
         "key_name": "KEY", "counters": {"generated": ["x"]},
     }  # fmt: skip
-    argv, stdin = command("ask", request, python=sys.executable)
+    argv, stdin = command("ask", request)
     (tmp_path / "request").write_bytes(stdin)
     words = shlex.join(argv)
     script = NETWORK.replace("{python}", sys.executable).replace("{ask}", words)

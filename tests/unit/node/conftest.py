@@ -66,7 +66,7 @@ class FakeMachine(Machine):
             "python": {"executable": "/usr/bin/python3", "version": "3.12.3"},
             "architecture": "aarch64",
             "hostname": "spark-1a2b",
-            "kernel": "6.17.0-1014-nvidia",
+            "kernel": self.line("/proc/sys/kernel/osrelease") or "6.17.0-1014-nvidia",
             "clock_s": 1_780_000_000.0,
             **self.case.get("identity", {}),
         }

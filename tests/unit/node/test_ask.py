@@ -4,7 +4,6 @@ import http.server
 import json
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -176,7 +175,7 @@ def test_the_key_comes_from_its_file_and_is_never_told(
 def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> None:
     hold = threading.Event()
     endpoint = serve("", hold=hold)
-    argv, stdin = command("ask", request(endpoint, timeout_s=60), python=sys.executable)
+    argv, stdin = command("ask", request(endpoint, timeout_s=60))
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(stdin)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.hosts.program import command
-from sparkcluster.node import memory
+from sparkcluster.node import machine, memory
 
 GIB = 2**30
 
@@ -110,7 +110,7 @@ def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
         (node.shm / odd).write_bytes(bytes(4 << 20))
     with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         (left,) = node.after(rank)["shm"]
-    assert left == {"name": "psm_1a2b", "size_bytes": 3 << 20, "owner": memory.owner(os.getuid())}
+    assert left == {"name": "psm_1a2b", "size_bytes": 3 << 20, "owner": machine.owner(os.getuid())}
 
 
 # ------------------------------------------------------------------------------------------------ page cache

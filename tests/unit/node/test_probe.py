@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,7 @@ REQUEST = {
 
 
 def test_it_travels_and_answers_facts_of_this_machine() -> None:
-    argv, stdin = command(
-        "probe", {**REQUEST, "model": {"id": "a/b", "revision": None, "path": None}}, python=sys.executable
-    )
+    argv, stdin = command("probe", {**REQUEST, "model": {"id": "a/b", "revision": None, "path": None}})
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     facts = parse("here", json.loads(done.stdout))

@@ -7,7 +7,6 @@ import json
 import os
 import pwd
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def entry(dev: str, mac: str, dst: str = "fe80::1", state: str = "REACHABLE") ->
 
 def test_it_travels_and_surveys_this_machine() -> None:
     request = {**REQUEST, "files": ["/etc/hostname"], "sysctls": ["vm.swappiness"], "packages": ["no-such-package"]}
-    argv, stdin = command("survey", request, python=sys.executable)
+    argv, stdin = command("survey", request)
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert not done.stderr
@@ -172,7 +171,7 @@ def test_root_reads_in_one_call_what_the_user_may_not(denied: Path) -> None:
 @root_only
 def test_an_ordinary_user_without_sudo_gets_a_survey(tmp_path: Path) -> None:
     """All of it for real: another user, whose sudo asks for a password or is not there."""
-    argv, stdin = command("survey", {**REQUEST, "files": ["/etc/shadow"]}, python="/usr/bin/python3")
+    argv, stdin = command("survey", {**REQUEST, "files": ["/etc/shadow"]})
     if not Path("/usr/bin/python3").exists():
         pytest.skip("there is no /usr/bin/python3 that another user may run")
     prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/tmp", "PATH=/usr/bin:/bin"]

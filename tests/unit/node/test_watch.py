@@ -7,7 +7,6 @@ import queue
 import socketserver
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,7 +80,7 @@ class WatchProgram:
     """The program as it runs on a node, and its events."""
 
     def __init__(self, request: dict[str, Any], **env: str) -> None:
-        argv, sent = command("watch", request, python=sys.executable)
+        argv, sent = command("watch", request)
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env})
         assert self.process.stdin is not None
         self.process.stdin.write(sent)
