@@ -25,8 +25,11 @@ T = TypeVar("T")
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
 # Sources are sent compressed: a third of the bytes, which matters on a slow uplink to many nodes.
+# An older Python cannot read them.
 _UNPACK = """
 import binascii, zlib
+if sys.version_info < (3, 10):
+    sys.exit("its python3 is %s, and 3.10 or newer is needed" % sys.version.split()[0])
 boot["modules"] = json.loads(zlib.decompress(binascii.a2b_base64(boot["packed"])))
 """
 

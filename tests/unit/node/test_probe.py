@@ -41,6 +41,13 @@ def test_it_travels_and_answers_facts_of_this_machine() -> None:
     assert not done.stderr
 
 
+def test_an_old_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = json.loads(command("probe", REQUEST)[1])
+    monkeypatch.setattr(sys, "version_info", (3, 8, 10))
+    with pytest.raises(SystemExit, match=r"^its python3 is \S+, and 3\.10 or newer is needed$"):
+        exec(boot["start"], {"boot": boot, "sys": sys, "json": json})
+
+
 def test_a_crashing_reader_affects_only_its_own_reading(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(_machine: Machine) -> None:
         raise ZeroDivisionError("never seen before")
