@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
