@@ -29,6 +29,7 @@ from sparkcluster.plan.release_record import (
     recorded_release,
     runs_planned,
 )
+from sparkcluster.plan.switch import Switch, pending
 from sparkcluster.spec import Spec
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ class View:
     def lease(self) -> LeaseFact | None:
         """The lease that is held right now."""
         return current_lease(self.facts)
+
+    @functools.cached_property
+    def switch(self) -> Switch | None:
+        """The switch to another release that was begun and not ended."""
+        return pending(self.facts, self.newest)
+
+    @property
+    def source(self) -> int:
+        """The number of the release that served before what is under way; 0 without one."""
+        return self.switch.source if self.switch else self.newest.number if self.newest else 0
 
     def ready(self) -> tuple[Topology, Plan]:
         """Topology and plan, for steps that stand on them.
@@ -181,14 +192,26 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
         view.findings = tuple(run_checks(spec, facts, view.topology))
         if bring_ray is None:
             bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
-        view.bring_ray = bring_ray
-        view.planned = plan_of(spec, facts, view.topology, view.ranks, bring_ray=bring_ray)
-        there = expected_images(spec, facts, view.topology.by_rank)
-        if spec.inventory.runtime.kind == "process" or there.keys() >= view.topology.members.keys():
-            view.plan = view.planned
+        _make_plan(view, view.topology, bring_ray=bring_ray)
     except PlanError as error:
         view.unplanned = error
     return view
+
+
+def changed(view: View, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
+    """``view`` once its nodes were changed so that ``facts`` are true of them; findings stay as they were. Pure."""
+    now = dataclasses.replace(view, facts=facts)
+    if view.topology is not None and view.unplanned is None:
+        _make_plan(now, view.topology, bring_ray=view.bring_ray if bring_ray is None else bring_ray)
+    return now
+
+
+def _make_plan(view: View, topology: Topology, *, bring_ray: bool) -> None:
+    view.bring_ray = bring_ray
+    view.planned = plan_of(view.spec, view.facts, topology, view.ranks, bring_ray=bring_ray)
+    there = expected_images(view.spec, view.facts, topology.by_rank)
+    if view.spec.inventory.runtime.kind == "process" or there.keys() >= topology.members.keys():
+        view.plan = view.planned
 
 
 def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: ClusterRanks, *, bring_ray: bool) -> Plan:

@@ -25,7 +25,6 @@ from sparkcluster.inspect.observing import (
 )
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.release_record import RecordedGroup, current_staging, release_of, runs_recorded, unreadable
-from sparkcluster.plan.switch import pending
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
 
@@ -67,7 +66,7 @@ def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Do
     states, word = state.states(view, [name for name, reply in answers.items() if state.responds(reply)])
     groups = [_group(view, name, states[name], answers.get(name), seen) for name in states]
     guards = {name: guard for name, node in facts.items() if (guard := read(node.enabled)) is not None}
-    lease, staging, switch = view.lease, current_staging(facts), pending(facts, view.newest)
+    lease, staging, switch = view.lease, current_staging(facts), view.switch
     return {
         "cluster": view.spec.inventory.cluster,
         "state": word,

@@ -3,20 +3,24 @@
 The state table of ``up``
 -------------------------
 
-``up`` reads the state of each group from the nodes, queries those that should answer, acts by the table, and reads
-again (``release/states.py``). Each group starts, fails, is stopped and is replaced separately.
+``up`` goes one way (``release/up.py``): see (facts of every node, and the answers of the groups that should answer),
+decide by the table (``release/states.py``), check, copy what is missing while what serves goes on, take the lease, see
+and decide again, stop, start, verify, record. Nodes are probed twice, before the lease and under it; what was done
+since is known (``release/rollout.py``). Each group starts, fails, is stopped and is replaced separately.
 
 state: ranks of the group; what ``up`` does.
 - EMPTY: no rank of this cluster; start: check, stage, start, watch, verify, record
-- STARTED: the ranks of this plan run, and have not answered yet; watch, verify, record
+- STARTED: the ranks of this plan run, and some node has no record that they have answered; watch, verify, record
 - SERVING: every rank that the newest release recorded runs, and the plan would do the same; ask
-- OTHER: likewise, and the plan would do something else; or ranks of one start run that no release recorded; ask
+- OTHER: likewise, and the plan would do something else; ask
+- UNKNOWN: ranks of one start and of another plan run on every node, and no release recorded them; refuse, exit 1;
+  ``--replace`` cleans them
 - REMAINS: any other ranks of this cluster: some are gone, or there are others; clean, then start
 - TAKEN: ranks with the same name of another cluster; refuse
 
 after asking: what ``up`` does.
 - SERVING, and it answers as its release expects: keep
-- dead (``endpoint/dead.py``), or not recorded and its API refuses connections: clean, then start
+- dead (``endpoint/dead.py``): clean, then start
 - does not answer as its release expects, and is not dead: leave it, start the other groups, exit 1; ``--replace``
   cleans it
 - OTHER, or a secret has another value than it was started with: print the difference, exit 1; ``--replace`` cleans it
@@ -45,9 +49,8 @@ counter for minutes. Nor are counters that cannot be read.
 
 A group is judged by the ``verify`` of its own release. A release records every group: what it runs, since which
 release, its topology, salted slow hashes of its secrets, and whether it has answered. The hashes are in
-``launcher.json`` from the start, so that a later ``up`` records those of the ranks that run. A start that no release
-recorded is asked where its ``launcher.json`` says. Where only some groups came up, they are recorded, and the next
-``up`` starts the others. Ctrl-C stops the groups that have not answered yet.
+``launcher.json`` from the start, so that a later ``up`` records those of the ranks that run. Where only some groups
+came up, they are recorded, and the next ``up`` starts the others. Ctrl-C stops the groups that have not answered yet.
 
 Because the state is read from the nodes and not from a journal, an ``up`` that was killed at any point leaves a state
 that the next one handles.
@@ -55,8 +58,8 @@ that the next one handles.
 The switch
 ----------
 
-``up --replace``, ``upgrade`` and ``rollback`` replace groups that serve in the same way (``release/rollout.py``), one
-after the other::
+``up --replace``, ``upgrade`` and ``rollback`` replace groups that serve in the same way
+(``release/replacement.py``), one after the other::
 
      look ──▶ stage ──▶ prove the way back ──▶ measure ──▶ journal ──▶ stop ──▶ start ──▶ verify ──▶ compare ──▶ record
      (the old release serves; any error ends it here, with nothing stopped)     │  any failure, or Ctrl-C
@@ -74,23 +77,22 @@ ended by: the state then; the next ``upgrade --resume``; the next ``up``.
 - a kill while going back: likewise; goes on going back; likewise
 - a kill while a release is recorded: it serves; some nodes lack the record; records it on all; records it on all, or
   names the difference
+- a node that is silent: as a kill there; the command ends with exit code 1 and names it
 
 - The way back (``release/rollback_target.py``) is the newest record that the group's head has; a node with another
   one, or none, is named. It is read and accepted (``spec/consent.py``) before anything is locked or stopped, and not
   read again; so is its image, unless it was started from this machine. It is proven when every node has the recorded
   image by the tag that keeps it, its weights, and the secrets of its rank. The image runs by that tag, whatever the
   playbook's reference stands for now.
-- The journal (``release/journal.py``) is ``switch.json`` on every node: from which release, to which playbook or back
-  to which release, which groups. If a node lacks it, it was cut off while it was written, and ``--resume`` goes back.
-  It counts until every node has a record in which each of its groups has its number or a later one.
+- The journal (``release/replacement.py``) is ``switch.json`` on every node: from which release, to which playbook or
+  back to which release, which groups. If a node lacks it, it was cut off while it was written, and ``--resume``
+  goes back. It counts until every node has a record in which each of its groups has its number or a later one.
 - A release that serves again is recorded under a new number. Groups that are switched in turn are recorded one by
   one; a record in the middle of a switch (``partial``) is nothing to go back to.
 - After a resume the way back is that of the whole switch: groups that were switched before go back too.
-- A node that reboots before the journal is written takes its ranks with it: ``upgrade`` waits for it and starts the
-  release again that served (``release/upgrade.py``), exit code 4.
 - Of a release whose secrets a node lost the operator's are taken, if they have the hashes of the record
   (``runtime/secrets.py``).
-- ``--no-rollback`` leaves the ranks that failed, and writes a bundle (``release/wreck.py``).
+- ``--no-rollback`` leaves the ranks that failed, and writes a bundle.
 - Who has lost the lease takes nothing back.
 
 Whose record counts

@@ -18,9 +18,10 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect.cluster import View, see
+from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
 from sparkcluster.plan.release_record import current_lease, recorded_groups, recorded_release
-from sparkcluster.release.rollback_target import find_kept
+from sparkcluster.release import rollback_target
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
@@ -103,7 +104,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
             f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
             hint="sparkcluster up INVENTORY; then enable",
         )
-    find_kept(fleet, spec, document["release"], report, yes=yes)
+    rollback_target.find(spec, document["release"], node_records(fleet, spec)[0], report, yes=yes)
     with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
         facts = _facts(fleet, spec)
         newest = recorded_release(spec.inventory, facts)

@@ -1,30 +1,21 @@
-"""In which turns groups are switched, what is recorded of a launch, and the error that is shown. Pure."""
+"""What is recorded of a launch, and the error that is shown. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from sparkcluster.errors import FoundErrors, Interrupted, LaunchError, LeaseLost, SparkclusterError, UsageError
+from sparkcluster.errors import Interrupted, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.plan import software
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import RecordedGroup, group_plan, recorded_groups, written_network
-from sparkcluster.printable import shell
 from sparkcluster.release.groups import Outcome
-from sparkcluster.release.states import GroupState
 from sparkcluster.spec import Spec
 from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology
-
-
-def cause(error: SparkclusterError) -> str:
-    """What went wrong, in one line: of findings the first error."""
-    findings = error.findings if isinstance(error, FoundErrors) else ()
-    first = next((each for each in findings if each.severity == "error"), None)
-    return error.message if first is None else f"{first.node or 'the cluster'}: {first.summary} ({first.code})"
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:
@@ -100,19 +91,6 @@ def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | N
     return found
 
 
-def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[list[str]]:
-    """``names`` in batches of ``at_once``, the first of them alone: those of ``order``, then the others as they come.
-
-    Raises:
-        UsageError: ``order`` has a name that is none of a group.
-    """
-    for name in order:
-        if name not in names:
-            raise UsageError(f"--order {name}: no group of that name is switched", hint=f"groups: {', '.join(names)}")
-    ordered = [*dict.fromkeys(order), *(name for name in names if name not in order)]
-    return [ordered[:1], *(ordered[at : at + at_once] for at in range(1, len(ordered), at_once))]
-
-
 def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:
     """The error of a launch, with the outcome of every group; None if all came up."""
     errors = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}
@@ -130,14 +108,3 @@ def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError |
     final.message = "; ".join([final.message, *parts])
     final.args = (final.message,)
     return final
-
-
-def came_back(group: GroupState) -> LaunchError:
-    """The error for a rank that was removed and exists again."""
-    node, rank = next((node, ranks[0]) for node, ranks in group.ranks.items() if ranks)
-    return LaunchError(
-        f"{rank.name} on {node} was removed and exists again ({rank.state})",
-        node=node,
-        step="stop",
-        hint=f"on {node}: {shell('docker rm -f', rank.name)}, and find out what starts it",
-    )

@@ -16,15 +16,12 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.answers import problem
 from sparkcluster.errors import LaunchError, UsageError
-from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.releases import as_recorded, documents_of, node_records
+from sparkcluster.inspect.releases import Records, as_recorded, documents_of
 from sparkcluster.node.shared import kept_image
 from sparkcluster.plan.cost import missing_on
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
-from sparkcluster.plan.switch import pending
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets as values
 from sparkcluster.spec import Spec, consent, powers
@@ -32,23 +29,23 @@ from sparkcluster.spec.load import is_shipped
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.playbook_files import Beside
 
+_THINGS = {"weights": "its weights", "image": "its image"}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
-    """A kept release, accepted.
+class RollbackTarget:
+    """A recorded release that may serve again, accepted.
 
     Attributes:
         number: under which its images and secrets are kept.
         groups: as it recorded them.
         specs: what starts each of them again on the nodes of today's inventory, accepted.
-        document: the whole record.
         anew: whether it starts with the operator's secrets, which are the same, as nodes lost their own.
     """
 
     number: int
     groups: Mapping[str, RecordedGroup]
     specs: Mapping[str, Spec]
-    document: Mapping[str, Any]
     anew: bool = False
 
     def parts(self, names: Collection[str]) -> list[tuple[Spec, list[str]]]:
@@ -60,55 +57,43 @@ class Kept:
         return list(found.values())
 
 
-def source(view: View) -> int:
-    """The number of the release that served before what is under way; 0 without one."""
-    switch = pending(view.facts, view.newest)
-    return switch.source if switch else view.newest.number if view.newest else 0
-
-
-def find_kept(fleet: Fleet, spec: Spec, number: int, report: Report, *, yes: bool) -> Kept:
+def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report, *, yes: bool) -> RollbackTarget:
     """The release ``number`` as the head of a group recorded it, accepted; ``yes`` accepts it unasked.
 
     A node that lacks the record or has another one is named: it was off when that was written, mostly.
 
     Raises:
         UsageError: no node has it, it is malformed, or it is not accepted.
-        SparkclusterError: no node could be queried.
     """
-    answers = node_records(fleet, spec)[0]
-    found = as_recorded(answers, number)
+    found = as_recorded(records, number)
     if found is None:
         releases = "sparkcluster releases INVENTORY   lists them"
         raise UsageError(f"no node has a record of release {number}", hint=releases)
     node, release = found
-    documents = documents_of(answers, number)
-    others = [name for name in answers if documents.get(name) != documents[node]]
+    documents = documents_of(records, number)
+    others = [name for name in records if documents.get(name) != documents[node]]
     if others:
         text = f"no record of release {number}, or another one; that of {node} is used"
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
-    specs = {name: _spec_of_group(spec, group, release) for name, group in groups.items()}
-    kept = Kept(number, groups, {name: accept(each, report, yes=yes) for name, each in specs.items()}, release.record)
-    _require_key(spec, groups)
-    lost = without_secrets(kept, groups, {node: answer.secrets for node, answer in answers.items()})
-    if lost and all(_at_hand(kept, name) for name in groups):
-        report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
-        return dataclasses.replace(kept, anew=True)
-    return kept
-
-
-def _require_key(spec: Spec, groups: Mapping[str, RecordedGroup]) -> None:
-    """Raise UsageError where the inventory has an API key without a value here, and a group was started without one."""
+    specs = {name: accept(_spec_of_group(spec, group, release), report, yes=yes) for name, group in groups.items()}
     for group in groups.values():
-        name = engines.engine(group.engine).api_key
-        if spec.inventory.api.key is not None and name not in group.secrets.get("hashes", {}):
+        # One that was started without a key gets that of today, which has to be here.
+        started_with = group.secrets.get("hashes", {})
+        if spec.inventory.api.key is not None and engines.engine(group.engine).api_key not in started_with:
             values.api_key(spec)
+    target = RollbackTarget(number, groups, specs)
+    lost = without_secrets(target, groups, records)
+    if lost and all(_at_hand(target, name) for name in groups):
+        report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
+        return dataclasses.replace(target, anew=True)
+    return target
 
 
-def _at_hand(kept: Kept, group: str) -> bool:
-    recorded = kept.groups[group]
+def _at_hand(target: RollbackTarget, group: str) -> bool:
+    recorded = target.groups[group]
     names = {name for node in recorded.plan["nodes"].values() for name in node.get("secrets", ())}
-    return values.at_hand(names, recorded.secrets, kept.specs[group])
+    return values.at_hand(names, recorded.secrets, target.specs[group])
 
 
 def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Spec:
@@ -183,59 +168,48 @@ def build_of(group: RecordedGroup) -> str:
     return str((group.image or {}).get("build", ""))
 
 
-def prove(view: View, kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:
-    """Raise unless every node has what starts ``names`` of ``kept`` again: image, weights, files and secrets.
+def prove(view: View, target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> None:
+    """Raise LaunchError unless every node has what starts ``names`` of ``target`` again.
 
-    ``view`` is of the recorded spec; ``secrets`` are the releases whose secrets each node has.
-
-    Raises:
-        LaunchError: something of it is lost, or has an error.
+    That is image, weights, files and secrets. ``view`` is of the recorded spec.
     """
     lost: dict[str, list[str]] = {}
-    for name in names:
-        group = kept.groups[name]
-        there = expected_images(view.spec, view.facts, view.topology.by_rank) if view.topology else {}
-        if group.image and (without := [node for node in group.ranks if node not in there]):
-            lost.setdefault("its image", []).extend(without)
-        if without := without_secrets(kept, [name], secrets):
+    for group in (target.groups[name] for name in names):
+        for node in group.ranks:
+            topology, bring_ray = view.topology, view.bring_ray
+            missing = missing_on(view.spec, view.facts, topology, [node], bring_ray=bring_ray) if topology else ()
+            for each in sorted(missing):
+                lost.setdefault(_THINGS.get(each, "a file or Ray"), []).append(node)
+        if without := without_secrets(target, [group.name], records):
             lost.setdefault("its secrets", []).extend(without)
-        if view.topology is not None and not lost:
-            ready = missing_on(view.spec, view.facts, view.topology, list(group.ranks), bring_ray=view.bring_ray)
-            if ready:
-                things = {"weights": "its weights", "image": "its image"}
-                what = " and ".join(things.get(each, "a file or Ray") for each in sorted(ready))
-                lost.setdefault(what, []).extend(group.ranks)
-    errors = [each.summary for each in view.findings_of(names) if each.severity == "error" and _of_files(each.code)]
-    why = [f"{', '.join(nodes)} lost {what}" for what, nodes in lost.items()] + errors
+    of_files = [each for each in view.findings_of(names) if each.code.startswith(("IMG-", "MDL-"))]
+    why = [f"{', '.join(nodes)} lost {what}" for what, nodes in lost.items()]
+    why += [each.summary for each in of_files if each.severity == "error"]
     if not why and view.plan is None:
         why = ["no plan can be made of it"]
     if why:
         raise LaunchError(
-            f"release {kept.number}, which serves, could not be started again: {'; '.join(why)}",
+            f"release {target.number}, which serves, could not be started again: {'; '.join(why)}",
             step="go back",
             hint="with --no-rollback it is replaced without a way back",
         )
 
 
-def without_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> list[str]:
-    """Nodes whose rank in ``kept`` needs secrets that they have no more; ``secrets`` as in ``prove``."""
-    if kept.anew:
+def without_secrets(target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> list[str]:
+    """Nodes whose rank in ``target`` needs secrets that they have no more."""
+    if target.anew:
         return []
     return [
         node
         for name in names
-        for node in kept.groups[name].ranks
-        if kept.groups[name].has_secrets(node) and kept.number not in secrets.get(node, ())
+        for node in target.groups[name].ranks
+        if target.groups[name].has_secrets(node) and not (node in records and target.number in records[node].secrets)
     ]
 
 
-def require_secrets(kept: Kept, names: Collection[str], secrets: Mapping[str, Collection[int]]) -> None:
-    """Raise LaunchError where nodes lack the secrets that start ``names`` of ``kept``."""
-    lost = without_secrets(kept, names, secrets)
+def require_secrets(target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> None:
+    """Raise LaunchError where nodes lack the secrets that start ``names`` of ``target``."""
+    lost = without_secrets(target, names, records)
     if lost:
-        message = f"{', '.join(lost)} lost the secrets of release {kept.number}; nothing was stopped"
+        message = f"{', '.join(lost)} lost the secrets of release {target.number}; nothing was stopped"
         raise LaunchError(message, node=lost[0], step="go back", hint="go back to another release")
-
-
-def _of_files(code: str) -> bool:
-    return code.startswith(("IMG-", "MDL-"))

@@ -1,129 +1,142 @@
-"""The walk over the state table under one lease: switch what is replaced, group by group, then start what is missing.
-
-A switch stops nothing before the way back is proven, and goes back where the new release fails::
-
-    looked at ── staged ── way back proven ── journal ──▶ stopped ── started ── serving ── compared ──▶ recorded
-    (the old release serves)                                  │ any failure
-                                                              ▼
-                                              journal ── stopped ── old release started ── serving ──▶ recorded
-"""
+"""What one command does to groups under its lease: clean, start, watch, verify and record them."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import (
-    HostError,
-    HostSilent,
-    Interrupted,
-    LaunchError,
-    LeaseLost,
-    RolledBack,
-    SparkclusterError,
-    UsageError,
-)
+import sparkcluster
+from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseHeld, SparkclusterError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import image_digest
+from sparkcluster.facts.probe import Answer
 from sparkcluster.facts.running import Reply
-from sparkcluster.inspect.cluster import view_cluster
-from sparkcluster.inspect.releases import node_records
-from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
-from sparkcluster.plan.switch import anything, pending
-from sparkcluster.release import journal, rollback_target, speed
-from sparkcluster.release.deploy import Deployment, Doing, Options
-from sparkcluster.release.down import former_nodes
-from sparkcluster.release.outcome import came_back, cause, in_turn
-from sparkcluster.release.restore import keep, restore, write_journal
-from sparkcluster.release.rollback_target import Kept
-from sparkcluster.release.serving import refuse, replies, stop_on_wrong_answers, survey
-from sparkcluster.release.stage import staging_lease
-from sparkcluster.release.states import Action, GroupState, Seen, State, group_states
-from sparkcluster.report import Report
-from sparkcluster.runtime import Changer
-from sparkcluster.spec import Spec
+from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.program import standalone
+from sparkcluster.inspect.cluster import View, changed, view_cluster
+from sparkcluster.inspect.observing import observe_nodes, running_heads
+from sparkcluster.inspect.releases import release_of
+from sparkcluster.plan.model import Plan
+from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, record, recorded_groups
+from sparkcluster.release.desired import Desired
+from sparkcluster.release.down import down_there, former_nodes, shown
+from sparkcluster.release.enabled import start_documents
+from sparkcluster.release.group import Launch
+from sparkcluster.release.groups import Outcome, launch_groups
+from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
+from sparkcluster.release.rollback_target import accepted_image, build_of
+from sparkcluster.release.serving import elsewhere, survey, verdicts, whole
+from sparkcluster.release.states import Action, GroupState, State, Verdict, group_states
+from sparkcluster.release.stopping import ranks_of, stop
+from sparkcluster.release.verify import remedies
+from sparkcluster.report import Report, count
+from sparkcluster.runtime import Changer, failed_logs, secrets, start_steps
+from sparkcluster.runtime.change import LeaseKind, Step
+from sparkcluster.runtime.lease import Lease, this_operator
+from sparkcluster.runtime.memory import evict
+from sparkcluster.spec import consent
+
+OBSERVE_S = 20.0
+# An engine that dies closes its API first; its rank is gone some seconds later.
+DYING_S = 5.0
+LEASE_AGAIN_S = 2.0
 
 
-@dataclasses.dataclass(slots=True)
-class Switched:
-    """What a switch has measured, by group."""
+class Rollout:
+    """A cluster on the way to what is desired: what is seen of it, and what was done.
 
-    downtime_s: dict[str, float] = dataclasses.field(default_factory=dict)
-    before: dict[str, speed.Speed] = dataclasses.field(default_factory=dict)
-    after: dict[str, speed.Speed] = dataclasses.field(default_factory=dict)
-
-    @property
-    def speed(self) -> dict[str, tuple[float | None, float | None]]:
-        """Tokens/s before and after."""
-        none = speed.Speed(None)
-        return {
-            name: (found.tokens_per_s, self.after.get(name, none).tokens_per_s) for name, found in self.before.items()
-        }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """A kept release that is to serve again: these groups of it, which are started from one spec.
-
-    ``restart``: also those that serve it already.
+    Attributes:
+        view, groups: the cluster as it was last seen, and as it was changed since.
+        changer: changes nodes once ``take`` has taken the lease.
+        former: nodes that left the inventory and may still have ranks, for the record.
+        step: the step that is under way, for an interruption.
+        number: of the release that was recorded last, or is; ``changed`` if one was.
+        measured: by group, how long it took to start, and its speed before and after a switch, for the record.
+        downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
+        left: whether ranks that fail are left as they are, for study.
     """
 
-    kept: Kept
-    groups: Collection[str]
-    restart: bool = False
-
-    @property
-    def survey(self) -> dict[str, Any]:
-        """What ``serving.survey`` needs to know of it."""
-        restart = self.kept.number if self.restart else 0
-        return {"kept": self.kept.groups, "only": self.groups, "restart": restart}
-
-
-class Walk:
-    """The walk over the state table under one lease, towards ``spec``; with ``target`` that of a kept release.
-
-    ``kept`` are releases that were accepted before: what serves is among them.
-    """
-
-    def __init__(
-        self,
-        changer: Changer,
-        spec: Spec,
-        options: Options,
-        report: Report,
-        *,
-        target: Target | None = None,
-        kept: Sequence[Kept] = (),
-    ) -> None:
-        self.changer = changer
-        self.spec = spec
-        self.options = options
+    def __init__(self, fleet: Fleet, desired: Desired, report: Report) -> None:
+        consent.require(desired.spec)
+        self.fleet = fleet
+        self.desired = desired
         self.report = report
-        self.doing = Doing()
-        self.measured = Switched()
-        # From what is copied while a group still serves until it is stopped and all is there: nobody comes between.
-        self.staging = staging_lease(changer.fleet, spec, "up")
-        self.target = target
-        self.kept = kept
-        self.new = Deployment(
-            changer,
-            spec,
-            options,
-            report,
-            staging=self.staging,
-            doing=self.doing,
-            kept=target.kept if target else None,
-        )
-        view = self.new.view
-        # After down no rank is left, here or on nodes that are no longer in the inventory.
-        before = view.newest.record if view.newest and view.ranks.anything else {}
-        self.former = {node.label: {"host": node.host} for node in former_nodes(spec, {"": before})}
-        self.pending = pending(view.facts, view.newest)
+        self.changer = self._lease("cluster").changer
+        self.former: Mapping[str, Any] = {}
+        self.step = "connect"
         self.number = 0
         self.changed = False
-        self.stopped: set[str] = set()
+        self.measured: dict[str, dict[str, Any]] = {}
+        self.downtime_s: dict[str, float] = {}
+        self.left = False
+        self.view: View
+        self.groups: dict[str, GroupState] = {}
+
+    def see(self, probes: Calls[Answer] | None = None) -> None:
+        """See the cluster, and decide what to do with every group; ``probes`` are those that were sent already.
+
+        It is looked at again where an engine may be dying.
+        """
+        for _ in range(2):
+            self.view = whole(view_cluster(self.fleet, self.desired.spec, probes=probes))
+            self.groups = survey(self.fleet, self.view, self.desired, self.report, self.groups)
+            probes = None
+            if not any(each.reply and each.reply.problem in {"refused", "lost"} for each in verdicts(self.groups)):
+                break
+            time.sleep(DYING_S)
+        newest = self.view.newest
+        self.number = newest.number if newest else 0
+        # After down no rank is left, here or on nodes that are no longer in the inventory.
+        record = newest.record if newest and self.view.ranks.anything else {}
+        nodes = former_nodes(self.desired.spec, {"": record})
+        self.former = {**self.former, **{node.label: {"host": node.host} for node in nodes}}
+
+    def to_start(self, *more: Action) -> list[str]:
+        """Groups whose ranks are to be started, or with which is to be done what ``more`` says."""
+        return [name for name, group in self.groups.items() if group.action in {Action.START, Action.CLEAN, *more}]
+
+    def take(self, stack: contextlib.ExitStack, kind: LeaseKind = "cluster") -> Changer:
+        """Take the lease unless it is ours, which ``stack`` lets go of; it is waited for as the options say.
+
+        Raises:
+            LeaseHeld: another operator has it.
+        """
+        if kind == "cluster" and self.changer.epochs:
+            return self.changer
+        wait_s = self.desired.options.wait_s
+        until, waiting = time.monotonic() + wait_s, False
+        while True:
+            try:
+                lease = stack.enter_context(self._lease(kind).acquire(list(self.fleet.hosts)))
+                break
+            except LeaseHeld as held:
+                if not wait_s:
+                    held.hint = f"add --wait 600; or {held.hint}"
+                if time.monotonic() >= until:
+                    raise
+                if not waiting:
+                    self.report.note(f"{held.message}: waiting up to {wait_s:g} s")
+                waiting = True
+                time.sleep(min(LEASE_AGAIN_S, max(0.0, until - time.monotonic())))
+        changer = dataclasses.replace(lease.changer, tell=self.report.note)
+        if kind == "cluster":
+            self.changer = changer
+        return changer
+
+    def _lease(self, kind: LeaseKind) -> Lease:
+        inventory, operation = self.desired.spec.inventory, self.desired.operation
+        name, state_dir = inventory.cluster, inventory.state_dir
+        return Lease(self.fleet, cluster=name, state_dir=state_dir, operation=operation, kind=kind)
+
+    def begin(self, step: str, text: str = "") -> None:
+        """Report that a step begins, and remember it for an interruption."""
+        self.step = step
+        self.report.step(step, text)
 
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
@@ -132,297 +145,226 @@ class Walk:
             "start": ("ranks may still run", "sparkcluster down INVENTORY"),
             "verify": ("the model serves, and is not recorded", "sparkcluster up INVENTORY"),
         }
-        left, hint = remains.get(self.doing.step, ("no rank was started", None))
-        return Interrupted(f"interrupted; {left}", step=self.doing.step, hint=hint)
+        left, hint = remains.get(self.step, ("no rank was started", None))
+        return Interrupted(f"interrupted; {left}", step=self.step, hint=hint)
 
-    def survey(self, before: Mapping[str, GroupState]) -> dict[str, GroupState]:
-        """Every group as it is now, and what to do with each; raises if a group conflicts with the plan."""
-        groups = survey(
-            self.changer.fleet,
-            self.new.view,
-            self.report,
-            replace=self.options.replace,
-            before=before,
-            abandoned=self.pending.groups if self.pending else (),
-            **(self.target.survey if self.target else {}),
-        )
-        refuse(self.new.view, groups)
-        return groups
+    def replace(
+        self, names: Collection[str], *, partial: bool = False, accept: Callable[[str], None] = lambda _group: None
+    ) -> None:
+        """Clean those of ``names`` that have to be, start what is empty, watch, verify and record all of them.
 
-    def to_serving(self, before: Mapping[str, GroupState]) -> dict[str, Reply]:
-        """Walk until every group serves; replies by group. ``before`` was seen before the lease was taken.
+        ``accept`` raises what speaks against a group that has answered, before it is recorded; ``partial`` if more
+        groups are to be switched.
 
         Raises:
-            RolledBack: the switch of a group failed, and what served before serves again.
-            NotServing: a group that was left alone does not answer as it should.
+            SparkclusterError: a group did not come up; those that did are recorded.
         """
-        groups = self.survey(before)
-        found: dict[str, Reply] = {}
-        switched = self.to_switch(groups)
-        if switched:
-            found, groups = self.switch(switched, groups)
-            groups = self.survey(groups)
-        # What has just answered is done: its node may have lost the tag that it was looked for by.
-        dirty = {name: group for name, group in groups.items() if group.action is Action.CLEAN and name not in found}
+        began = time.monotonic()
+        dirty = {name: self.groups[name] for name in names if self.groups[name].action is Action.CLEAN}
         if dirty:
-            if self.target:
-                rollback_target.require_secrets(self.target.kept, list(dirty), self.secrets())
-            self.new.clean(dirty)
-            groups = self.looked_after_clean(groups, dirty)
-        launches = {
-            name: group
-            for name, group in groups.items()
-            if group.action in {Action.START, Action.WATCH} and name not in found
-        }
-        kept = {name: group for name, group in groups.items() if name not in launches}
-        found = replies(kept) | found
-        if launches:
-            self.prepare(launches)
-            found |= self.launch(launches, self.recorded(kept))
-        elif not switched:
-            self.number = self.new.view.newest.number if self.new.view.newest else 0
-        lacking = {name: each for name, each in kept.items() if each.action is Action.KEEP and each.lacking}
-        if lacking:
-            self.record_again(replies(lacking), kept)
-        if not switched and anything(self.new.view.facts):
-            self.forget()
-        stop_on_wrong_answers(self.new.view, groups)
-        return found
-
-    def to_switch(self, groups: Mapping[str, GroupState]) -> dict[str, GroupState]:
-        """Groups that are replaced though they are not dead, and those whose switch was cut off."""
-        begun = self.pending.groups if self.pending else ()
-        unfinished = {Action.CLEAN, Action.START, Action.WATCH}
-        return {
-            name: group
-            for name, group in groups.items()
-            if (group.replaced and group.recorded) or (name in begun and group.action in unfinished)
-        }
-
-    def looked_after_clean(self, groups: Mapping[str, GroupState], cleaned: Collection[str]) -> dict[str, GroupState]:
-        """Every group once the ranks of ``cleaned`` were removed."""
-        self.new.look()
-        now = self.survey(groups)
-        for name in cleaned:
-            # a group that only its ranks named is gone with them
-            if (group := now.get(name)) is not None and group.action is Action.CLEAN:
-                raise came_back(group)
-        return now
-
-    def prepare(self, launches: Mapping[str, GroupState]) -> None:
-        """Check and stage for what is to be started."""
-        starting = [name for name, each in launches.items() if each.state is State.EMPTY]
-        if starting:
-            self.new.prepare(starting)
-
-    def launch(self, groups: Mapping[str, GroupState], kept: Mapping[str, RecordedGroup]) -> dict[str, Reply]:
-        """Start, watch, verify and record ``groups`` beside ``kept``; their replies."""
-        outcomes, hashes = self.new.launch(groups)
-        try:
-            return self.new.finish(outcomes, hashes, kept=kept, former=self.former)
-        finally:
-            self.number, self.changed = self.new.number, True
-
-    def record_again(self, replies: Mapping[str, Reply], kept: Mapping[str, GroupState]) -> None:
-        """Record groups that serve this plan, as it is here: what one node has of it is not copied to others."""
-        recorded = self.recorded(kept)
-        hashes = {name: recorded[name].secrets for name in replies}
-        others = {name: each for name, each in recorded.items() if name not in replies}
-        self.new.finish(replies, hashes, kept=others, former=self.former)
-        self.number, self.changed = self.new.number, True
-
-    def recorded(self, groups: Mapping[str, GroupState]) -> dict[str, RecordedGroup]:
-        """What is recorded of ``groups``, which are left as they are, and of those that are not looked at."""
-        newest = self.new.view.newest
-        others = recorded_groups(newest.record) if self.target and newest else {}
-        left = {name: group for name, group in others.items() if self.target and name not in self.target.groups}
-        return left | {name: group.recorded for name, group in groups.items() if group.recorded}
-
-    # The switch.
-
-    def switch(
-        self, switched: Mapping[str, GroupState], groups: Mapping[str, GroupState]
-    ) -> tuple[dict[str, Reply], dict[str, GroupState]]:
-        """Replace ``switched`` in turn, the first of them alone; their replies, and all groups then.
-
-        One that fails takes those before it back.
-
-        Raises:
-            RolledBack: what served before serves again.
-        """
-        names = list(dict.fromkeys([*switched, *(self.pending.groups if self.pending else ())]))
-        batches = in_turn(list(switched), self.options.order, self.options.max_unavailable)
-        kept = self.ready_to_switch(switched, names)
-        found: dict[str, Reply] = {}
-        groups = dict(groups)
-        touched: list[str] = []
-        try:
-            write_journal(self.new, names, self.source())
-            for batch in batches:
-                if touched and self.options.pause_s:
-                    self.new.step("pause", f"{self.options.pause_s:g} s before {', '.join(batch)}")
-                    time.sleep(self.options.pause_s)
-                touched += batch
-                began = time.monotonic()
-                dirty = {name: groups[name] for name in batch if groups[name].action is Action.CLEAN}
-                if dirty:
-                    self.stopped |= dirty.keys()
-                    self.new.clean(dirty)
-                    groups = self.looked_after_clean(groups, dirty)
-                found |= self.switched(batch, groups, began, partial=len(touched) < len(switched))
-                self.new.look()
-                now = group_states(self.new.view)
-                groups |= {name: dataclasses.replace(now[name], seen=Seen(found[name])) for name in batch}
-        except (LeaseLost, HostSilent):  # what was begun goes on, and --resume continues it
-            raise
-        except (SparkclusterError, KeyboardInterrupt) as error:
-            if not self.options.rollback and isinstance(error, LaunchError):
-                from sparkcluster.release import wreck  # noqa: PLC0415 - few runs need it
-
-                wreck.keep(self.changer.fleet, self.spec, error, self.source(), self.report)
-            if kept is None or (isinstance(error, Interrupted) and error.left_running):
-                raise
-            raise self.back(kept, names if self.pending else touched, error) from error
-        self.forget()
-        return found, groups
-
-    def ready_to_switch(self, switched: Mapping[str, GroupState], names: Sequence[str]) -> Kept | None:
-        """The release to go back to with ``names``, once all that is slow is done; nothing is stopped.
-
-        Raises:
-            SparkclusterError: something is missing for the new release, or for the way back.
-        """
-        self.new.refuse_elsewhere(switched)
-        try:
-            if self.target:
-                rollback_target.require_secrets(self.target.kept, list(switched), self.secrets())
-            self.new.prepare(switched)  # while they still serve
-            self.new.prove_gpu(switched)
-            kept = self.way_back(switched, names)
-        except SparkclusterError:
-            if self.pending and self.pending.source:
-                back = f"sparkcluster rollback INVENTORY {self.pending.source}"
-                self.report.note(f"hint: {back}   starts the release again that served before the switch")
-            raise
-        answering = {name: each for name, each in switched.items() if each.seen and each.seen.wrong is None}
-        recorded = {name: each.recorded for name, each in answering.items() if each.recorded}
-        if self.options.min_speed and recorded:
-            for name in recorded:
-                self.report.progress(self.spec.inventory.called(name), "measuring the speed of what serves")
-            self.measured.before = speed.of_groups(self.changer.fleet, recorded)
-        return kept
-
-    def secrets(self) -> dict[str, Sequence[int]]:
-        """The releases whose secrets each node has."""
-        return {node: answer.secrets for node, answer in node_records(self.changer.fleet, self.spec)[0].items()}
-
-    def source(self) -> int:
-        """The release that served before what is under way."""
-        if self.pending:
-            return self.pending.source
-        return self.new.view.newest.number if self.new.view.newest else 0
-
-    def switched(
-        self, batch: Sequence[str], groups: Mapping[str, GroupState], began: float, *, partial: bool
-    ) -> dict[str, Reply]:
-        """Start the groups ``batch`` of the new release, verify them, compare their speed, and record them."""
-        outcomes, hashes = self.new.launch({name: groups[name] for name in batch}, left=not self.options.rollback)
-        others = {name: each for name, each in groups.items() if name not in batch}
+            self.clean(dirty)
+        outcomes, hashes = self.launch([name for name in names if name in self.groups])
         if all(isinstance(outcome, Reply) for outcome in outcomes.values()):
-            self.measured.downtime_s |= dict.fromkeys(batch, time.monotonic() - began)
-            for name in batch:
-                self.compare(name)
-        try:
-            kept = self.recorded(others)
-            return self.new.finish(outcomes, hashes, kept=kept, former=self.former, partial=partial)
-        finally:
-            self.number, self.changed = self.new.number, True
+            served = [name for name, group in dirty.items() if group.replaced]
+            self.downtime_s |= dict.fromkeys(served, time.monotonic() - began)
+            for name in outcomes:
+                accept(name)
+        self.record(outcomes, hashes, partial=partial)
 
-    def compare(self, name: str) -> None:
-        """Compare the speed of a group with that before; LaunchError where it is too slow."""
-        before = self.measured.before.get(name)
-        if before is None or not self.options.min_speed:
-            return
-        plan = self.new.view.ready()[1]
-        endpoint = endpoints(plan.as_json(), plan.engine)[name]
-        host = self.changer.fleet.hosts[endpoint.head]
-        self.report.progress(self.spec.inventory.called(name), "measuring the speed of the new release")
-        after = speed.measure(host, endpoint, self.spec.playbook.verifying, plan.engine)
-        self.measured.after[name] = after
-        if before.tokens_per_s and after.tokens_per_s:
-            speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
-            self.new.measured.setdefault(name, {})["switch"] = {"source": self.source(), **speeds}
-        note = speed.compare(self.spec.inventory.called(name), before, after, self.options.min_speed, endpoint.head)
-        if note:
-            self.report.note(note)
+    def clean(self, groups: Mapping[str, GroupState]) -> None:
+        """Remove every rank of ``groups``, whatever its state."""
+        inventory = self.view.spec.inventory
+        for name, group in groups.items():
+            if group.dead:
+                self.report.note(f"{inventory.called(name)} is dead ({group.dead}): starting it again")
+        number = sum(len(found) for group in groups.values() for found in group.ranks.values())
+        self.begin("stop", count(number, "rank") + (f" of {', '.join(groups)}" if inventory.groups else ""))
+        refuse_elsewhere(self.view, groups)
+        failed: dict[str, SparkclusterError] = {}
+        for drain in (True, False):
+            ranks = {
+                node: tuple(
+                    rank for each in groups.values() if each.may_answer is drain for rank in each.ranks.get(node, ())
+                )
+                for node in self.view.ranks.ours
+            }
+            if any(ranks.values()):
+                failed |= stop(self.changer, ranks, self.report, drain=drain)
+        for name, error in failed.items():
+            if isinstance(error, HostSilent):
+                raise error
+            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=error.hint)
+        gone = {rank.name for group in groups.values() for ranks in group.ranks.values() for rank in ranks}
+        facts = dict(self.view.facts)
+        for node, found in facts.items():
+            left = tuple(rank for rank in read(found.ranks) or () if rank.name not in gone)
+            facts[node] = found.model_copy(update={"ranks": left})
+        self.view = changed(self.view, facts)
+        # A group that only its ranks named is gone with them.
+        states = group_states(self.view)
+        for name in groups:
+            del self.groups[name]
+            if name in states:
+                self.groups[name] = dataclasses.replace(states[name], action=Action.START)
 
-    def forget(self) -> None:
-        """Remove the journal of a switch that has ended; where a node is silent its record says so too."""
-        with contextlib.suppress(HostError):
-            self.changer.apply(journal.remove(self.spec, self.new.view.facts))
-        self.pending = None
-
-    # The way back.
-
-    def way_back(self, switched: Mapping[str, GroupState], names: Sequence[str]) -> Kept | None:
-        """The release to go back to, once every node is proven to have what starts it again; None if none is wanted.
-
-        Raises:
-            UsageError, LaunchError: it cannot be gone back to; nothing was changed.
-        """
-        if not self.options.rollback:
-            return None
-        self.doing.step = "go back"
-        number = self.source()
-        if not number or (self.target and self.target.kept.number == number and not self.target.restart):
-            return None
-        fleet = self.changer.fleet
-        try:
-            kept = next((each for each in self.kept if each.number == number), None) or rollback_target.find_kept(
-                fleet, self.spec, number, self.report, yes=self.options.yes
+    def launch(self, names: Collection[str]) -> tuple[dict[str, Outcome], dict[str, dict[str, Any]]]:
+        """Start those of ``names`` that are empty, watch and verify all; outcomes, and hashes of secrets, by group."""
+        spec, options = self.view.spec, self.desired.options
+        starting = [name for name in names if self.groups[name].state is State.EMPTY]
+        if len(starting) < len(names):
+            self.report.note("the ranks of this plan are already running: continuing with them")
+        topology, plan = self.view.ready()
+        nodes = plan.of_groups(starting).nodes
+        evict(self.changer, spec.playbook, nodes, self.view.facts, self.report)
+        hashes = self._hashes_of_running([self.groups[name] for name in names if name not in starting])
+        # A guard would start the release before where this start fails, or is cut off.
+        enabled = [node for node in nodes if read(self.view.facts[node].enabled) is not None]
+        self.changer.apply({node: [{"do": "stay-down"}] for node in enabled})
+        if options.clear_caches:
+            self.changer.apply({node: self._cache_steps(plan, node) for node in nodes})
+        steps, started_with = self._start_steps(starting, plan)
+        expect_at = ":".join(map(str, spec.places.get(("verify", "expect"), ("the playbook",))))
+        launches = [
+            Launch(
+                name,
+                plan.of_groups([name]),
+                topology.of_groups([name]),
+                spec.playbook.verifying,
+                options.timeout_s or spec.playbook.ready_timeout_s,
+                steps.get(name),
+                expect_at,
+                self.left,
+                last_start_s(self.view.newest, plan, name),
+                functools.partial(remedies, spec.playbook),
             )
-        except UsageError as error:
-            if any(group.seen for group in switched.values()) or not self.pending:
-                raise
-            # Nothing of it serves.
-            self.report.note(f"warning: there is no way back: {error.message}")
-            return None
-        names = [name for name in names if name in kept.groups]
-        if not names:
-            return None
-        keep(self.new, kept, [name for name in names if name in switched and switched[name].seen])
-        secrets = self.secrets()
-        for spec, part in kept.parts(names):
-            rollback_target.prove(view_cluster(fleet, spec), kept, part, secrets)
-        return kept
+            for name in names
+        ]
+        self.step = "start"
+        logs, began = failed_logs.directory(spec.inventory.cluster), time.monotonic()
+        outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
+        # Of several that start at once the longest.
+        self.measured |= {name: {"start_s": round(time.monotonic() - began, 1)} for name in starting}
+        return outcomes, hashes | started_with
 
-    def back(self, kept: Kept, names: Sequence[str], error: BaseException) -> SparkclusterError:
-        """Go back to ``kept`` with the groups ``names``; the error that says how that ended."""
-        interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
-        failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
-        why = cause(failed_with)
-        self.step_back(kept.number)
-        by_hand = f"sparkcluster rollback INVENTORY {kept.number}"
-        names = [name for name in names if name in kept.groups]
-        try:
-            number = restore(self.new, kept, names, stopped=self.stopped, former=self.former)
-        except (KeyboardInterrupt, Interrupted):
-            text = f"interrupted while going back to release {kept.number}"
-            return Interrupted(text, step="go back", hint=by_hand)
-        except (LeaseLost, HostSilent) as lost:
-            return lost
-        except SparkclusterError as failed:
-            text = f"{why}; going back to release {kept.number} failed too: {failed.message}"
-            return LaunchError(text, node=failed.node, step="go back", hint=by_hand)
-        self.forget()
-        self.report.done()
-        self.number = number
-        text = f"{why}; release {kept.number} serves again, as release {number}"
-        kind = Interrupted if interrupted else RolledBack
-        return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
+    def _start_steps(
+        self, starting: Sequence[str], plan: Plan
+    ) -> tuple[dict[str, dict[str, list[Step]]], dict[str, dict[str, Any]]]:
+        """Steps that start each group by node, and hashes of the secrets that it is started with."""
+        spec, release = self.view.spec, self.desired.release
+        entry = standalone("launcher", spec.playbook.engine)
+        own = release is None or release.anew
+        values = secrets.values(spec, plan.of_groups(starting)) if own and starting else {}
+        hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
+        if release is not None:
+            values = values or secrets.of_inventory(spec)
+            hashes = {
+                name: secrets.renewed(release.groups[name].secrets, values, plan.of_groups([name]).secrets)
+                for name in starting
+            }
+        kept = None if release is None or own else release.number
+        steps = {
+            name: {
+                node: start_steps(planned, entry=entry, secrets=values, hashes=hashes[name], kept_secrets=kept)
+                for node, planned in plan.of_groups([name]).nodes.items()
+            }
+            for name in starting
+        }
+        return steps, hashes
 
-    def step_back(self, number: int) -> None:
-        """Report that it is gone back; why is in the error."""
-        self.report.failed()
-        self.report.step("go back", f"to release {number}")
-        self.doing.step = "go back"
+    def _hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
+        """Salt and hashes of the secrets that ranks which run already were started with, by group."""
+        facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
+        observations = observe_nodes(self.fleet, self.view.spec, facts, OBSERVE_S)
+        heads = [rank for _, rank in running_heads(self.view.spec, facts, observations)]
+        return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
+
+    def _cache_steps(self, plan: Plan, node: str) -> list[Step]:
+        """Steps that throw the compile caches of the plan's image away."""
+        # Those of other images may be in use by another cluster of the same user.
+        caches = f"{self.view.facts[node].state_dir}/caches/"
+        return [
+            {"do": "delete", "path": path, "image": rank.image}
+            for rank in plan.nodes[node].containers
+            for path in rank.directories
+            if path.startswith(caches)
+        ]
+
+    def record(
+        self, outcomes: Mapping[str, Outcome], hashes: Mapping[str, dict[str, Any]], *, partial: bool = False
+    ) -> None:
+        """Record what came up beside the groups that are left as they are; raise the failure of those that did not."""
+        spec, newest = self.view.spec, self.view.newest
+        topology, plan = self.view.ready()
+        replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
+        others = recorded_groups(newest.record) if newest else {}
+        groups = newly_recorded(
+            spec,
+            plan,
+            topology,
+            facts=self.view.facts,
+            replies=replies,
+            secrets=hashes,
+            kept={name: each for name, each in others.items() if name not in outcomes},
+            measured=self.measured,
+            names=outcomes,
+        )
+        started = [group.release for group in groups if group.name in outcomes]
+        self.number = max([*started, newest.number + 1 if newest else 0])
+        self.changed = True
+        failed = failure(outcomes, self.number)
+        if replies:
+            self.begin("verify", f"two answers, recorded as release {self.number}")
+            document = record(
+                spec,
+                groups,
+                number=self.number,
+                plan_hash=plan.hash,
+                operator=this_operator(),
+                verified_at=time.time(),
+                version=sparkcluster.__version__,
+                digest=image_digest(self.view.facts.values()),
+                former=self.former,
+                partial=partial,
+                operation=self.changer.operation,
+                restores=self.desired.release.number if self.desired.release else 0,
+            )
+            step = {"do": "record", "number": self.number, "record": document, "keep": KEEP, "keep_images": KEEP_IMAGES}
+            limit_s = max(self.desired.options.timeout_s or 0, spec.playbook.ready_timeout_s)
+            failing = outcomes.keys() - replies.keys()
+            starts = start_documents(self.view, replies, hashes, failed=failing, ready_timeout_s=limit_s)
+            self.changer.apply(
+                {name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes}
+            )
+            for group in groups:
+                if group.name in replies:
+                    consent.remember([accepted_image(spec, build_of(group))])
+            self._recorded(document, plan, replies)
+            self.report.done()
+        if failed:
+            raise failed
+
+    def _recorded(self, document: Mapping[str, Any], plan: Plan, replies: Mapping[str, Reply]) -> None:
+        """Take in that the groups of ``replies`` serve as ``document`` says."""
+        release = release_of(json.loads(json.dumps(document)))
+        facts = dict(self.view.facts)
+        for node in plan.nodes:
+            facts[node] = facts[node].model_copy(update={"release": release})
+        for node, running in ranks_of(plan.of_groups(replies)).items():
+            names = {rank.name for rank in running}
+            others = [rank for rank in read(facts[node].ranks) or () if rank.name not in names]
+            facts[node] = facts[node].model_copy(update={"ranks": (*others, *running)})
+        self.view = changed(self.view, facts)
+        states = group_states(self.view)
+        for name, reply in replies.items():
+            self.groups[name] = dataclasses.replace(states[name], verdict=Verdict(reply), action=Action.KEEP)
+
+
+def refuse_elsewhere(view: View, names: Collection[str]) -> None:
+    """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory."""
+    former = elsewhere(view, names)
+    if former:
+        raise LaunchError(
+            f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
+            step="stop",
+            hint=f"{down_there(former)}   stops them there as well; then up again",
+        )

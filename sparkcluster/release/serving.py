@@ -12,24 +12,25 @@ from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import RESTART, endpoints
 from sparkcluster.endpoint.judge import judge_content
-from sparkcluster.errors import LaunchError, NotServing, OtherPlan, SparkclusterError
-from sparkcluster.facts.base import Unread
+from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan, SparkclusterError
 from sparkcluster.facts.running import Reply
+from sparkcluster.findings import has_errors
 from sparkcluster.hints import Typed
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.observing import launched, observe_nodes
 from sparkcluster.inspect.selection import flags, hints
+from sparkcluster.inspect.state import left_by
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups
-from sparkcluster.release.down import down_there, former_nodes
+from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups, unreadable
+from sparkcluster.release.desired import Desired
+from sparkcluster.release.down import former_nodes
 from sparkcluster.release.states import (
     TABLE,
     Action,
     GroupState,
-    Seen,
     State,
+    Verdict,
     after_asking,
     brief,
     differences,
@@ -43,55 +44,58 @@ UPGRADE = "sparkcluster upgrade INVENTORY"
 REPLACE = "sparkcluster up INVENTORY --replace; or sparkcluster down INVENTORY, then up"
 # HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
 AGAIN_S = 2.0
-OBSERVE_S = 20.0
+
+
+def whole(view: View) -> View:
+    """``view``, in which every node reports its ranks: a rank that is not seen is not gone.
+
+    Raises:
+        FoundErrors: a node cannot be reached, or has an error.
+        LaunchError: a node cannot list its ranks.
+    """
+    blind = unreadable(view.facts)
+    if view.collected.errors or (blind and has_errors(view.findings)):
+        raise FoundErrors(view.findings)
+    for name, why in blind.items():
+        hint = f"on {name}: systemctl status docker"
+        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="connect", hint=hint)
+    return view
 
 
 def survey(
-    fleet: Fleet,
-    view: View,
-    report: Report,
-    *,
-    replace: bool,
-    before: Mapping[str, GroupState] | None = None,
-    abandoned: Collection[str] = (),
-    kept: Mapping[str, RecordedGroup] | None = None,
-    only: Collection[str] | None = None,
-    restart: int = 0,
+    fleet: Fleet, view: View, desired: Desired, report: Report, before: Mapping[str, GroupState]
 ) -> dict[str, GroupState]:
     """Ask every group that should answer, all at once, and decide what to do with each.
 
-    A group that was asked ``before`` and has the same ranks as then is not asked again. Of groups ``abandoned``, whose
-    switch to another release was cut off, ranks that no release recorded are not asked but cleaned. Where a release is
-    to serve again, ``kept`` are its groups, and ``only`` those that are looked at; groups
-    that run since release ``restart`` or before are started anew.
+    A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
-    groups = {name: group for name, group in group_states(view).items() if only is None or name in only}
-    left = {name for name, group in groups.items() if name in abandoned and group.unrecorded}
-    down = {State.EMPTY, State.STARTED, State.REMAINS}
-    # Where the switch has stopped a group, the others go the same way.
-    stopped = bool(left) or any(group.state in down for name, group in groups.items() if name in abandoned)
-    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK and name not in left}
-    seen = {
-        name: earlier.seen
-        for name, earlier in (before or {}).items()
-        if earlier.seen and name in to_ask and earlier.ranks == to_ask[name].ranks
+    groups = {name: group for name, group in group_states(view).items() if desired.only is None or name in desired.only}
+    begun = {name: groups[name] for name in (view.switch.groups if view.switch else ()) if name in groups}
+    # Where a switch that was cut off has stopped a group, the others go the same way.
+    stopped = any(group.state not in {State.SERVING, State.OTHER} for group in begun.values())
+    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
+    found = {
+        name: earlier.verdict
+        for name, earlier in before.items()
+        if earlier.verdict and name in to_ask and earlier.ranks == to_ask[name].ranks
     }
-    seen |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in seen}, report)
+    found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
     for name, group in groups.items():
-        if name not in to_ask:
-            action = Action.CLEAN if name in left else TABLE[group.state]
-            groups[name] = dataclasses.replace(group, action=action)
+        replace = desired.options.replace or (stopped and name in begun)
+        if name not in found:
+            clean = group.state is State.UNKNOWN and replace
+            groups[name] = dataclasses.replace(group, action=Action.CLEAN if clean else TABLE[group.state])
             continue
-        rotated = rotated_secrets(view, group, kept)
+        rotated = rotated_secrets(view, group, desired.release.groups if desired.release else None)
         action = after_asking(
             group.state,
-            answers=seen[name].wrong is None,
-            dead=seen[name].dead is not None,
-            rotated=bool(rotated) or (group.recorded is not None and group.recorded.release <= restart),
+            answers=found[name].wrong is None,
+            dead=found[name].dead is not None,
+            rotated=bool(rotated) or (group.recorded is not None and desired.restarts(group.recorded.release)),
             drifted=bool(group.drift),
-            replace=replace or (stopped and name in abandoned),
+            replace=replace,
         )
-        groups[name] = dataclasses.replace(group, seen=seen[name], rotated=rotated, action=action)
+        groups[name] = dataclasses.replace(group, verdict=found[name], rotated=rotated, action=action)
     return groups
 
 
@@ -118,27 +122,24 @@ def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGr
     return tuple(sorted(differ | (set(rotated) & {key})))
 
 
-def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Seen]:
+def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Verdict]:
+    """Ask ``groups``, which are recorded."""
     recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
     found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
-    unrecorded = {node: view.facts[node] for group in groups.values() if group.unrecorded for node in group.ranks}
-    observations = observe_nodes(fleet, view.spec, unrecorded, OBSERVE_S)
-    found |= launched(view.spec, view.facts, observations)
     heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
     if heads:
         report.step("check", "asking what serves")
 
-    def check(host: Host) -> Seen:
+    def check(host: Host) -> Verdict:
         name = heads[host.name]
-        verify = recorded[name].verify if name in recorded else view.spec.playbook.verifying
-        engine = recorded[name].engine if name in recorded else view.spec.playbook.engine
+        group = recorded[name]
 
         def attempt() -> Reply:
             return ask(
                 host,
                 found[name],
-                verify,
-                counters=engines.engine(engine).counters,
+                group.verify,
+                counters=engines.engine(group.engine).counters,
                 until_dead=True,
                 progress=lambda text: report.progress(host.name, text),
             )
@@ -147,28 +148,21 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
         if reply.problem == "engine-dead":
             time.sleep(AGAIN_S)
             reply = attempt()
-        wrong = reply.message if reply.problem else judge_content(reply, verify)
-        if name not in recorded and reply.problem == "refused":
-            # Any other reply, an error included, is that of an API which may serve.
-            return Seen(reply, wrong, reply.message)
-        return Seen(reply, wrong, dead([], reply, earlier))
+        wrong = reply.message if reply.problem else judge_content(reply, group.verify)
+        return Verdict(reply, wrong, dead([], reply, earlier))
 
-    seen = {}
-    for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items():
-        seen[heads[head]] = Seen(None, outcome.message) if isinstance(outcome, SparkclusterError) else outcome
-    for name, endpoint in found.items():
-        # A head that is no longer in the inventory may still serve.
-        seen.setdefault(name, Seen(None, f"its head {endpoint.head} is no longer in the inventory"))
-    for name in groups.keys() - found.keys():
-        read = [observations.get(node) for node in groups[name].ranks]
-        reasons = dict.fromkeys(reading.unread for reading in read if isinstance(reading, Unread))
-        seen[name] = Seen(None, "; ".join(["neither a record nor its launcher document can be read", *reasons]))
-    return seen
+    verdicts = {
+        heads[head]: Verdict(None, outcome.message) if isinstance(outcome, SparkclusterError) else outcome
+        for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items()
+    }
+    # A head that is no longer in the inventory may still serve.
+    gone = {name: f"its head {each.head} is no longer in the inventory" for name, each in found.items()}
+    return {name: Verdict(None, why) for name, why in gone.items()} | verdicts
 
 
-def replies(groups: Mapping[str, GroupState]) -> dict[str, Reply]:
-    """What each group that was asked replied."""
-    return {name: group.seen.reply for name, group in groups.items() if group.seen and group.seen.reply}
+def verdicts(groups: Mapping[str, GroupState]) -> list[Verdict]:
+    """How the groups that were asked answered."""
+    return [group.verdict for group in groups.values() if group.verdict]
 
 
 def elsewhere(view: View, names: Collection[str]) -> list[Node]:
@@ -194,16 +188,13 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     refused = {name: group for name, group in groups.items() if group.action is Action.REFUSE}
     if any(group.state is State.TAKEN for group in refused.values()):
         raise taken(view.ranks)
-    differing = [group for group in refused.values() if group.state is State.OTHER]
+    differing = [group for group in refused.values() if group.state in {State.OTHER, State.UNKNOWN}]
     if not differing and not any(group.rotated for group in refused.values()):
         return
     if differing and view.plan is None and view.unplanned is not None:
         view.stop_on_errors()
-    spec, fill, served = (
-        view.spec,
-        hints(view.spec),
-        next((group.recorded for group in differing if group.recorded), None),
-    )
+    spec, fill = view.spec, hints(view.spec)
+    served = next((group.recorded for group in differing if group.recorded), None)
     cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
     found = [each for group in refused.values() for each in differences(view, group)]
     chosen = brief(served, spec, "sparkcluster plan INVENTORY -v") if served else ()
@@ -213,8 +204,6 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
         only_key = all(keys >= {*group.rotated} for group in refused.values())
         message = f"{cluster} with another secret than is set here"
         hint = f"{RESTART if only_key else UPGRADE}   restarts it with the one that is set here"
-    elif former := elsewhere(view, refused):  # --replace would leave its ranks there
-        message, hint = f"{cluster} another plan", f"{down_there(former)}, then up"
     elif served is None:
         message, hint = f"{cluster} a plan that no release recorded", REPLACE
     else:
@@ -239,11 +228,11 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
     It is left running, and the other groups are started.
     """
     for name, group in groups.items():
-        if group.action is Action.REFUSE and group.seen:
-            wrong = f"{view.spec.inventory.called(name)} does not answer as its release expects: {group.seen.wrong}"
+        if group.action is Action.REFUSE and group.verdict:
+            wrong = f"{view.spec.inventory.called(name)} does not answer as its release expects: {group.verdict.wrong}"
             raise NotServing(
                 f"{wrong}; it is not dead and was left running",
-                node=group.seen.reply.head if group.seen.reply else None,
+                node=group.verdict.reply.head if group.verdict.reply else None,
                 step="verify",
                 hint=hints(view.spec)(REPLACE),
             )
@@ -262,7 +251,10 @@ def taken(present: ClusterRanks) -> LaunchError:
 
 
 def note_differences(view: View, groups: Mapping[str, GroupState], report: Report) -> None:
-    """Note how groups that are kept differ from what is written: drifted addresses, and an edited ``verify``."""
+    """Note how groups that are kept differ from what is written, and whose ranks are gone on with."""
+    left = [view.spec.inventory.called(name) for name, group in groups.items() if group.state is State.STARTED]
+    if left and view.lease is None:
+        report.note(f"{', '.join(left)}: {left_by(view.facts)}; continuing with the ranks that it started")
     for group in groups.values():
         if group.action is not Action.KEEP or group.recorded is None:
             continue

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.cluster import View, changed, view_cluster
+from sparkcluster.plan.image import ray_name
 from sparkcluster.release import pinned_revisions
 from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
@@ -17,14 +21,12 @@ from sparkcluster.spec import Spec, consent
 from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
-from sparkcluster.staging.copy import Step, stage_errors
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 from sparkcluster.staging.transfers import Copied
-from sparkcluster.topology.model import Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,22 +79,21 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
-    lease = staging_lease(fleet, spec, "stage")
-    if options.dry_run:
-        return copy_missing(lease.changer, view, options, report)[0]
-    with lease.acquire(list(view.facts)):
-        changer = dataclasses.replace(lease.changer, tell=report.note)
-        # Facts from before the lease may be stale.
-        return copy_missing(changer, _complete_view(changer, spec), options, report)[0]
-
-
-def _complete_view(changer: Changer, spec: Spec, *, bring_ray: bool | None = None) -> View:
-    """The cluster, of which every node has answered; StageError where one has not."""
-    view = view_cluster(changer.fleet, spec, bring_ray=bring_ray)
-    for name, error in view.collected.errors.items():
-        with stage_errors(Step("stage", changer.lease, lambda: False), name):
-            raise error
-    return view
+    with contextlib.ExitStack() as leases:
+        lease = staging_lease(fleet, spec, "stage")
+        acquire = functools.cache(lambda: leases.enter_context(lease.acquire(list(view.facts))).changer)
+        done = copy(fleet, view, options, report, acquire)
+        if done.copied:
+            view = view_cluster(fleet, spec)
+        if not options.dry_run:
+            pinned_revisions.compare(view, done.commits, report)
+        if "image" not in options.what or (lacking := lacking_ray(view)) is None:
+            return done
+        done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
+        if options.dry_run:
+            return _with_ray(done, view, lacking, options)
+        copied, _ = bring_ray(view, report, acquire)
+        return dataclasses.replace(done, copied=(*done.copied, *copied))
 
 
 def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
@@ -101,55 +102,33 @@ def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
     return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
-def copy_for_start(lease: Lease, view: View, report: Report, *, yes: bool = False) -> View:
-    """Copy what a start misses; the cluster then. ``lease``, that of staging, is acquired where something is missing.
+def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
+    """Copy what is missing, but for Ray, to every node, unless in a dry run; what was copied.
 
-    It stays so until the caller closes it.
+    ``acquire`` takes the lease of staging, which it does only where there is something to do.
 
     Raises:
         LeaseHeld: something is missing, and another operator is staging.
-        PlanError, StageError, LeaseLost: as ``copy_missing``.
-    """
-    options = Options(yes=yes)
-    report.step("copy", " and ".join(options.what))
-    found, _ = _copy(lease.changer, view, dataclasses.replace(options, dry_run=True), report)
-    if not any(staging.missing for staging in found.stagings):
-        pinned_revisions.compare(view, found.commits, report)
-        _told(found, report)
-        return view
-    if not lease.epochs:
-        lease.acquire(list(view.facts))
-    changer = dataclasses.replace(lease.changer, tell=report.note)
-    # What is missing may have been brought before the lease was ours.
-    done, view = _copy(changer, _complete_view(changer, view.spec), options, report)
-    _told(done, report)
-    return view
-
-
-def copy_missing(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
-    """Copy what is missing to every node, unless in a dry run under a lease; what was done, and the cluster then.
-
-    Raises:
         PlanError: no topology can be made.
-        StageError: something did not reach a node, or a node is silent.
+        StageError: something did not reach a node.
         LeaseLost: another operator has the lease.
     """
     if not options.dry_run:
         report.step("copy", " and ".join(options.what))
-    done, view = _copy(changer, view, options, report)
-    if not options.dry_run:
-        _told(done, report)
-    return done, view
-
-
-def _told(done: StageReport, report: Report) -> None:
-    """Report what was copied, in place of what was to be."""
+    changer = staging_lease(fleet, view.spec, "stage").changer
+    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
+    if options.dry_run:
+        return done
+    if options.verify or any(staging.missing for staging in done.stagings):
+        done = _copy(dataclasses.replace(acquire(), tell=report.note), view, options, report)
     nodes = {copied.node for copied in done.copied}
     moved = f"{size(sum(copied.bytes for copied in done.copied))} to {count(len(nodes), 'Spark')}"
     report.step("copy", moved if nodes else "nothing is missing")
+    return done
 
 
-def _copy(changer: Changer, view: View, options: Options, report: Report) -> tuple[StageReport, View]:
+def _copy(changer: Changer, view: View, options: Options, report: Report) -> StageReport:
+    """Weights and image, what the engine would download when it starts, and what the playbook mounts from beside it."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
     done = stage_all(
@@ -165,87 +144,56 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> tup
         settings=options.settings(view.spec),
         given=options.given,
     )
-    # An image that is there under no name is brought without a byte.
-    if done.copied or (any(staging.missing for staging in done.stagings) and not options.dry_run):
-        view = _complete_view(changer, view.spec)
-    if not options.dry_run:
-        pinned_revisions.compare(view, done.commits, report)
-    if "weights" in options.what:
-        done, view = _vocabularies(changer, view, done, options, report)
-        done, view = _beside(changer, view, done, options, report)
-    if "image" not in options.what or view.topology is None or not view.bring_ray:
-        return done, view
-    lacking = ray.find_missing(view.spec, view.facts, view.topology)
-    if lacking is None:
-        return done, view
-    done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
-    if options.dry_run or not lacking.missing:
-        return _with_ray(done, view, view.topology, lacking, options) if lacking.missing else done, view
+    stagings, copied, expected = list(done.stagings), list(done.copied), dict(done.expected)
+    for source in (vocabulary, playbook_files) if "weights" in options.what else ():
+        for each, staging in source.find_missing(view.spec, view.facts):
+            stagings.append(staging)
+            if options.dry_run:
+                from sparkcluster.staging.expected import from_outside  # noqa: PLC0415 - few runs need it
+
+                nodes = [node for node, _ in staging.missing]
+                expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in nodes)
+            else:
+                copied += source.stage(changer, view.facts, each, staging, report.progress)
+    return dataclasses.replace(done, stagings=tuple(stagings), copied=tuple(copied), expected=expected)
+
+
+def lacking_ray(view: View) -> Staging | None:
+    """Which nodes lack the Ray that their image has not; None if none is brought."""
+    return ray.find_missing(view.spec, view.facts, view.topology) if view.topology and view.bring_ray else None
+
+
+def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tuple[list[Copied], View]:
+    """Bring Ray to the nodes that lack it; what was copied, and the cluster then. ``acquire`` as in ``copy``.
+
+    Where it cannot be fetched, executor native may do, but not where a copy to a node failed: that is an error to fix.
+    """
+    lacking = lacking_ray(view)
+    if lacking is None or not lacking.missing or view.topology is None:
+        return [], view
     report.step("copy", lacking.name)
     try:
-        copied = ray.stage(changer, view.facts, view.topology, lacking, progress=report.progress)
+        copied = ray.stage(acquire(), view.facts, view.topology, lacking, progress=report.progress)
     except StageError as error:
-        if not can_do_without_ray(view.spec, error):
+        if view.spec.playbook.executor != "auto" or error.node is not None:
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
-        return done, _complete_view(changer, view.spec, bring_ray=False)
-    return dataclasses.replace(done, copied=(*done.copied, *copied)), _complete_view(changer, view.spec)
+        return [], changed(view, view.facts, bring_ray=False)
+    facts = dict(view.facts)
+    for name, _ in lacking.missing:
+        if (engine := engine_of(facts[name])) is not None:
+            facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
+    return copied, changed(view, facts)
 
 
-def _vocabularies(
-    changer: Changer, view: View, done: StageReport, options: Options, report: Report
-) -> tuple[StageReport, View]:
-    """Bring what the engine would download when it starts."""
-    lacking = vocabulary.find_missing(view.spec, view.facts)
-    copied = list(done.copied)
-    for each, staging in lacking if not options.dry_run else ():
-        copied += vocabulary.stage(changer, view.facts, each, staging, report.progress)
-    changed = len(copied) > len(done.copied)
-    done = _from_here(done, [staging for _, staging in lacking], copied, options)
-    return done, _complete_view(changer, view.spec) if changed else view
-
-
-def _beside(
-    changer: Changer, view: View, done: StageReport, options: Options, report: Report
-) -> tuple[StageReport, View]:
-    """Bring what the playbook mounts from its own directory."""
-    lacking = playbook_files.find_missing(view.spec, view.facts)
-    copied = list(done.copied)
-    for each, staging in lacking if not options.dry_run else ():
-        copied += playbook_files.stage(changer, view.facts, each, staging, report.progress)
-    changed = len(copied) > len(done.copied)
-    done = _from_here(done, [staging for _, staging in lacking], copied, options)
-    return done, _complete_view(changer, view.spec) if changed else view
-
-
-def _with_ray(done: StageReport, view: View, topology: Topology, lacking: Staging, options: Options) -> StageReport:
+def _with_ray(done: StageReport, view: View, lacking: Staging, options: Options) -> StageReport:
     """``done`` with what would move of Ray."""
     from sparkcluster.staging.expected import moves  # noqa: PLC0415 - few runs need it
 
     names = [name for name, _ in lacking.missing]
+    if not names or view.topology is None:
+        return done
     sizes = dict.fromkeys(names, ray.archive_bytes(view.facts[names[0]]))
     settings = options.settings(view.spec)
-    found = moves(lacking, view.facts, topology, settings, sizes=sizes, outside=HERE)
+    found = moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE)
     return dataclasses.replace(done, expected={**done.expected, lacking.name: found})
-
-
-def _from_here(
-    done: StageReport, stagings: Sequence[Staging], copied: Sequence[Copied], options: Options
-) -> StageReport:
-    """``done`` with ``stagings``, which this machine sends to every node that lacks them, or would in a dry run."""
-    expected = dict(done.expected)
-    if options.dry_run and stagings:
-        from sparkcluster.staging.expected import from_outside  # noqa: PLC0415 - few runs need it
-
-        for each in stagings:
-            expected[each.name] = tuple(from_outside(node, HERE, each.size_bytes) for node, _ in each.missing)
-    all_stagings = (*done.stagings, *stagings)
-    return dataclasses.replace(done, stagings=all_stagings, copied=tuple(copied), expected=expected)
-
-
-def can_do_without_ray(spec: Spec, error: StageError) -> bool:
-    """Whether executor native may replace Ray where it could not be fetched.
-
-    Not where a copy to a node failed: that is an error to fix.
-    """
-    return spec.playbook.executor == "auto" and error.node is None

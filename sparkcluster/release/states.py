@@ -4,11 +4,13 @@
 
     state     what is there of the group                                  what up does
     EMPTY     no rank of ours                                             start
-    STARTED   the ranks of this plan run, and have not answered yet       watch
+    STARTED   the ranks of this plan run, and a node has no record that   watch
+              they have answered
     SERVING   every rank that the newest release recorded runs, and the   ask
               plan would do the same
-    OTHER     likewise, and the plan would do something else; or ranks    ask
-              of one start run that no release recorded
+    OTHER     likewise, and the plan would do something else              ask
+    UNKNOWN   ranks of another plan and of one start run on every node,   refuse
+              and no release recorded them
     REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
     TAKEN     ranks with our name and another state directory             refuse
 
@@ -61,6 +63,7 @@ class State(enum.Enum):
     STARTED = "started"
     SERVING = "serving"
     OTHER = "other"
+    UNKNOWN = "unknown"
     REMAINS = "remains"
     TAKEN = "taken"
 
@@ -81,18 +84,19 @@ TABLE: dict[State, Action] = {
     State.STARTED: Action.WATCH,
     State.SERVING: Action.ASK,
     State.OTHER: Action.ASK,
+    State.UNKNOWN: Action.REFUSE,
     State.REMAINS: Action.CLEAN,
     State.TAKEN: Action.REFUSE,
 }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """What came of asking a group.
+class Verdict:
+    """What a group that was asked replied, and how that was judged.
 
     Attributes:
-        reply: None where its head could not be asked.
-        wrong: why it does not answer as its release expects, or None.
+        reply: what it replied, None if it could not be asked.
+        wrong: why that is not what its release expects, or None.
         dead: why it is dead, or None.
     """
 
@@ -110,10 +114,7 @@ class GroupState:
         recorded: what the newest release recorded of it; None where it has no record.
         planned: what the plan would change of a group that serves.
         drift: addresses and GID indices that are not those its ranks were started with, in lines.
-        number: release that its ranks carry, where they are those of the plan.
-        lacking: whether it serves this plan, and a node of it has no record of that.
-        unrecorded: whether ranks of one start run that no release recorded.
-        seen: what it answered; None where it was not asked.
+        verdict: how it answered; None where it was not asked.
         rotated: names of secrets that have another value than its ranks were started with.
         action: what ``up`` does with it; set by ``serving.survey``.
     """
@@ -124,10 +125,7 @@ class GroupState:
     recorded: RecordedGroup | None = None
     planned: tuple[Change, ...] = ()
     drift: tuple[str, ...] = ()
-    number: int | None = None
-    unrecorded: bool = False
-    lacking: bool = False
-    seen: Seen | None = None
+    verdict: Verdict | None = None
     rotated: tuple[str, ...] = ()
     action: Action | None = None
 
@@ -137,14 +135,19 @@ class GroupState:
         return tuple(change.text for change in self.planned)
 
     @property
+    def dead(self) -> str | None:
+        """Why it is dead, where it was asked."""
+        return self.verdict.dead if self.verdict else None
+
+    @property
     def may_answer(self) -> bool:
         """Whether requests may be in flight that it can still answer."""
-        return self.seen.dead is None if self.seen else all_running(self.ranks)
+        return all_running(self.ranks) and not self.dead
 
     @property
     def replaced(self) -> bool:
-        """Whether it is cleaned because the user said ``--replace``, though it is not dead."""
-        return self.action is Action.CLEAN and self.seen is not None and not self.seen.dead
+        """Whether it is cleaned because the user said ``--replace``, though a release of it serves and is not dead."""
+        return self.action is Action.CLEAN and self.verdict is not None and not self.dead
 
 
 def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drifted: bool, replace: bool) -> Action:
@@ -180,24 +183,20 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
         return GroupState(name, State.EMPTY, ranks)
-    number = runs_planned(view.planned, planned, ranks) if view.planned and planned else None
+    runs_plan = bool(view.planned and planned and runs_planned(view.planned, planned, ranks))
     if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):
-        planned_changes, drifted = compared(view, recorded)
-        state = State.OTHER if planned_changes else State.SERVING
-        lacks = number is not None and state is State.SERVING and lacking(view, recorded)
-        return GroupState(name, state, ranks, recorded, planned_changes, drifted, lacking=lacks)
-    unread = next((facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread)), None)
-    if number is None and recorded is None and unread and all_running(ranks):
-        text = f"the record of its release cannot be read: {unread}"
-        return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", text),))
-    if number is None and runs_unrecorded(view, name, ranks):
-        unknown = Change("arguments", f"{view.spec.inventory.called(name)} runs a plan that no release recorded")
-        return GroupState(name, State.OTHER, ranks, planned=(unknown,), unrecorded=True)
-    state = State.REMAINS if number is None else State.STARTED
-    return GroupState(name, state, ranks, recorded, number=number)
+        changes, drifted = compared(view, recorded)
+        serving = State.STARTED if runs_plan and _unrecorded_on_a_node(view, recorded) else State.SERVING
+        return GroupState(name, State.OTHER if changes else serving, ranks, recorded, changes, drifted)
+    if not runs_plan and _runs_whole(view, name, ranks):
+        unread = (facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread))
+        why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded"
+        why = next((f"the record of its release cannot be read: {reason}" for reason in unread), why)
+        return GroupState(name, State.UNKNOWN, ranks, planned=(Change("arguments", why),))
+    return GroupState(name, State.STARTED if runs_plan else State.REMAINS, ranks, recorded)
 
 
-def lacking(view: View, recorded: RecordedGroup) -> bool:
+def _unrecorded_on_a_node(view: View, recorded: RecordedGroup) -> bool:
     """Whether a node of the group has no record of its release: ``up`` was killed while it recorded it."""
     found = [view.facts[node].release for node in recorded.ranks if node in view.facts]
     return any(each is None or (isinstance(each, ReleaseFact) and each.number < recorded.release) for each in found)
@@ -208,7 +207,7 @@ def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
     return all(rank.state == "running" for found in ranks.values() for rank in found)
 
 
-def runs_unrecorded(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
+def _runs_whole(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
     """Whether ranks of one start run on every node of a group: it may answer, though no release recorded it."""
     group = _named(view.topology.groups, name) if view.topology else None
     starts = {
@@ -219,7 +218,7 @@ def runs_unrecorded(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]
 
 def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
     """Everything in which a group that serves differs from what is written, by class, with what it costs."""
-    if group.state not in {State.SERVING, State.OTHER}:
+    if group.state not in {State.SERVING, State.OTHER, State.UNKNOWN}:
         return ()
     found = [*group.planned, *(Change("addresses", line) for line in group.drift)]
     if group.recorded is not None:

@@ -1,36 +1,23 @@
-"""``upgrade`` and ``rollback``: what is slow while the old release serves, then the switch by ``up``."""
+"""``upgrade``, ``rollback`` and ``restart``: which release is to serve, and ``up`` to let it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from sparkcluster.errors import (
-    HostSilent,
-    Interrupted,
-    LaunchError,
-    LeaseHeld,
-    LeaseLost,
-    RolledBack,
-    SparkclusterError,
-    UsageError,
-)
+from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.release_record import recorded_groups
-from sparkcluster.plan.switch import pending
-from sparkcluster.release import stage
-from sparkcluster.release.deploy import Options, whole
-from sparkcluster.release.outcome import cause
-from sparkcluster.release.restore import once_reached
-from sparkcluster.release.rollback_target import Kept, accept, find_kept, source, spec_of
-from sparkcluster.release.rollout import Target
-from sparkcluster.release.states import State, group_states
-from sparkcluster.release.up import Up, until_free, up
+from sparkcluster.release import rollback_target
+from sparkcluster.release.desired import Options
+from sparkcluster.release.rollback_target import accept, spec_of
+from sparkcluster.release.serving import whole
+from sparkcluster.release.up import Up, up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
@@ -38,76 +25,13 @@ from sparkcluster.spec.inventory import ONLY_GROUP
 
 
 def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
-    """Let ``spec`` serve: stage it while the old release serves, then switch to it, or go back.
+    """Let ``spec`` serve in place of what does, or go back.
 
     Raises:
         RolledBack: the new release failed, and the old one serves again.
-        SparkclusterError: as ``up`` and ``stage``.
+        SparkclusterError: as ``up``.
     """
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    before = whole(view_cluster(fleet, spec, inside=False))
-    served = _serving(before)
-    back: Kept | None = None
-    if options.rollback and served and source(before):
-        back = find_kept(fleet, spec, source(before), report, yes=options.yes)
-    try:
-        # Whoever types this wants what the head has.
-        found = until_free(lambda: stage.stage(fleet, spec, stage.Options(yes=True), report), options.wait_s, report)
-        done = up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade", back=back)
-        return dataclasses.replace(done, moved_bytes=sum(copied.bytes for copied in found.copied))
-    except (RolledBack, HostSilent, LeaseHeld, LeaseLost, Interrupted):
-        raise
-    except SparkclusterError as error:
-        if back:
-            _bring_back(fleet, spec, options, report, served=served, kept=back, error=error)
-        raise
-
-
-def _bring_back(
-    fleet: Fleet,
-    spec: Spec,
-    options: Options,
-    report: Report,
-    *,
-    served: Collection[str],
-    kept: Kept,
-    error: SparkclusterError,
-) -> None:
-    """Start ``kept`` again if groups of it that ``served`` were lost before the switch began.
-
-    A node that rebooted took its ranks with it, and is waited for.
-
-    Raises:
-        RolledBack: the release serves again; ``error`` is why it has to.
-        LaunchError: it does not.
-    """
-    number = kept.number
-    by_hand = f"sparkcluster rollback INVENTORY {number}"
-    try:
-        view = once_reached(fleet, lambda: whole(view_cluster(fleet, spec, inside=False)), report)
-        lost = set(served) - _serving(view)
-        if not lost:
-            report.note(f"release {number} still serves")
-        if not lost or pending(view.facts, view.newest):
-            return
-        report.failed()
-        gone = ", ".join(map(spec.inventory.called, sorted(lost)))
-        report.note(f"{cause(error)}: {gone} of release {number} is gone: starting it again")
-        done = rollback(fleet, spec, number, options, report, kept=kept)
-    except (LeaseHeld, LeaseLost, Interrupted):
-        raise
-    except SparkclusterError as failed:
-        text = f"{cause(error)}; release {number} could not be started again: {failed.message}"
-        raise LaunchError(text, node=failed.node, step="go back", hint=by_hand) from error
-    report.done()
-    text = f"{cause(error)}; release {number} serves again, as release {done.release}"
-    raise RolledBack(text, node=error.node, step=error.step, hint=error.hint) from error
-
-
-def _serving(view: View) -> set[str]:
-    """Groups of which all ranks run as they are recorded."""
-    serve = {State.SERVING, State.OTHER}
-    return {name for name, group in group_states(view).items() if group.state in serve and group.recorded}
+    return up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
 
 
 def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
@@ -120,7 +44,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
-    switch = pending(view.facts, view.newest)
+    switch = view.switch
     if switch is None:
         number = view.newest.number if view.newest else _last(fleet, spec)
         report.note(f"no switch was cut off; release {number} is verified")
@@ -168,7 +92,7 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
-    if pending(view.facts, view.newest):
+    if view.switch:
         raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
     if view.newest is None:
         raise UsageError(f"{spec.inventory.cluster} has no release yet", hint="sparkcluster up INVENTORY")
@@ -183,52 +107,43 @@ def rollback(
     report: Report,
     *,
     operation: Operation = "rollback",
-    kept: Kept | None = None,
 ) -> Up:
     """Let release ``number`` serve again; None stands for the last one that was another.
 
-    With ``operation`` restart its groups that serve are started anew. ``kept`` is the release, where it was accepted.
+    With ``operation`` restart its groups that serve are started anew.
 
     Raises:
         UsageError: there is none, it is not kept any more, or it is not accepted.
         RolledBack: it failed, and what served before serves again.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    answers, _ = node_records(fleet, spec)
+    records, _ = node_records(fleet, spec)
     report.step("find", f"release {number}" if number else "the release before")
-    number = number or _stopped(fleet, spec) or _before(answers, spec)
+    number = number or _stopped(fleet, spec) or _before(records, spec)
     report.step("find", f"release {number}")
-    kept = kept or find_kept(fleet, spec, number, report, yes=options.yes)
+    target = rollback_target.find(spec, number, records, report, yes=options.yes)
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
-    gone = [name for name in kept.groups if name not in written]
-    if gone or not kept.groups:
+    gone = [name for name in target.groups if name not in written]
+    if gone or not target.groups:
         raise UsageError(
             f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
             if gone
             else f"no group of release {number} has answered",
             hint="sparkcluster releases INVENTORY   lists others",
         )
-    done: Up | None = None
-    for old, part in kept.parts(kept.groups):
-        again = up(
-            fleet,
-            old,
-            dataclasses.replace(options, replace=True, clear_caches=False),
-            report,
-            operation=operation,
-            target=Target(kept, part, restart=operation == "restart"),
-        )
-        done = again if done is None else dataclasses.replace(again, changed=done.changed or again.changed)
-    assert done is not None  # noqa: S101 - it has groups
-    return dataclasses.replace(done, restored=number)
+    options = dataclasses.replace(options, replace=True, clear_caches=False)
+    parts = [
+        up(fleet, old, options, report, operation=operation, release=target, only=names)
+        for old, names in target.parts(target.groups)
+    ]
+    return dataclasses.replace(parts[-1], changed=any(part.changed for part in parts), restored=number)
 
 
 def _stopped(fleet: Fleet, spec: Spec) -> int | None:
     """The number of the release that served last, if a switch was begun and not ended, or nothing runs."""
     view = whole(view_cluster(fleet, spec, inside=False))
-    switch = pending(view.facts, view.newest)
-    if switch is not None and switch.source:
-        return switch.source
+    if view.switch is not None and view.switch.source:
+        return view.switch.source
     return view.newest.number if view.newest and not view.ranks.anything else None
 
 

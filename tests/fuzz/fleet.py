@@ -24,7 +24,7 @@ from sparkcluster.hosts.base import Closing, Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.release_record import record
-from sparkcluster.release import journal
+from sparkcluster.release import replacement
 from sparkcluster.release.outcome import newly_recorded
 from sparkcluster.spec.load import load
 from tests.unit.conftest import IMAGE, describe
@@ -223,7 +223,7 @@ class Cluster:
             each["lease"] = {"epoch": 3, "held": False, "operator": "ann@desk", "operation": "up", "since": 1.7e9}
             each["enabled"] = {"runs": True, "stopped": False, "gave_up": None, "waits": "beta: no answer"}
         stopped = copy.deepcopy(serving)
-        switch = journal.document(self.spec, number=2, source=1, groups=["default"], back=None)
+        switch = replacement.document(self.spec, number=2, source=1, groups=["default"], back=None)
         for each in stopped.values():
             each.update(ranks=[], switch=switch)
         self.states = {"empty": empty, "bare": bare, "started": started, "serving": serving, "stopped": stopped}

@@ -273,6 +273,7 @@ class World:
         for name in nodes or plan.nodes:
             if name in self.facts:
                 self.change(name, release=fact)
+                self.histories.setdefault(name, {})[number] = document
         return self
 
 

@@ -27,6 +27,7 @@ from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
 from sparkcluster.inspect.releases import history
 from sparkcluster.inspect.status import status
+from sparkcluster.release.desired import Desired, Options
 from sparkcluster.release.serving import survey
 from sparkcluster.release.states import Action, State
 from sparkcluster.report import Report
@@ -166,7 +167,7 @@ def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
 
 def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
     view = assess(forged.spec, Collected(forged.facts, {}), forged.facts)
-    groups = survey(fleet_of(forged), view, Report(), replace=False)
+    groups = survey(fleet_of(forged), view, Desired(forged.spec, Options()), Report(), {})
     assert {name: (group.state, group.action) for name, group in groups.items()} == {
         "default": (State.SERVING, Action.KEEP)
     }

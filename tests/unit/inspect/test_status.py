@@ -13,7 +13,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
-from sparkcluster.release import journal
+from sparkcluster.release import replacement
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_start_at_work(told, world, running, operation):
 def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_recorded(told, world, capsys):
     one = served(world())
     number = one.facts["alpha"].release.number
-    switch = journal.document(one.spec, number=number + 1, source=number, groups=["default"], back=None)
+    switch = replacement.document(one.spec, number=number + 1, source=number, groups=["default"], back=None)
     one.change("beta", switch=switch)
     document = told(one)
     assert {key: document["switch"][key] for key in ("source", "number", "back")} == {

@@ -13,7 +13,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import assess
-from sparkcluster.release import deploy, rollout, serving
+from sparkcluster.release import replacement, rollout, serving
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
 from sparkcluster.release import upgrade as upgrading
@@ -134,20 +134,17 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 done.extend(["end of staging"] * (self._kind == "staging" and bool(self.epochs) and not self._closed))
                 self._closed = True
 
-        monkeypatch.setattr(module, "view_cluster", view_now)
-        monkeypatch.setattr(rollout, "view_cluster", view_now)
+        for each in (rollout, replacement, staging, upgrading):
+            monkeypatch.setattr(each, "view_cluster", view_now)
         monkeypatch.setattr(serving, "ask", ask)
         monkeypatch.setattr(serving, "AGAIN_S", 0)
-        monkeypatch.setattr(module, "DYING_S", 0)
-        monkeypatch.setattr(deploy, "view_cluster", view_now)
-        monkeypatch.setattr(deploy, "stop", stop)
-        monkeypatch.setattr(deploy, "launch_groups", launch)
-        monkeypatch.setattr(rollout.speed, "measure", lambda *_: rollout.speed.Speed(None))
-        monkeypatch.setattr(staging, "view_cluster", view_now)
+        monkeypatch.setattr(rollout, "DYING_S", 0)
+        monkeypatch.setattr(rollout, "stop", stop)
+        monkeypatch.setattr(rollout, "launch_groups", launch)
+        monkeypatch.setattr(replacement.speed, "measure", lambda *_: replacement.speed.Speed(None))
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
-        monkeypatch.setattr(module, "Lease", HeldLease)
+        monkeypatch.setattr(rollout, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)
-        monkeypatch.setattr(upgrading, "view_cluster", view_now)
         return (command or module.up)(fleet, accepted(world.spec), options or module.Options(), run.report)
 
     run.starts = {}
@@ -198,7 +195,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             run.tick("releases")
             found = dict(world.histories.get(node, {}))
             if release := read(world.facts[node].release):
-                found.setdefault(release.number, release.record)
+                found[release.number] = release.record
             return {
                 "records": json.loads(json.dumps(list(found.values()))),
                 "images": None,

@@ -12,8 +12,9 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle, preflight
 from sparkcluster.inspect.cluster import View
 from sparkcluster.release import stage, up
-from sparkcluster.release.restore import restore
-from sparkcluster.release.rollback_target import Kept
+from sparkcluster.release.desired import Desired, Options
+from sparkcluster.release.rollback_target import RollbackTarget
+from sparkcluster.release.rollout import Rollout
 from sparkcluster.report import Report
 from tests.unit.conftest import accepted
 
@@ -38,6 +39,7 @@ def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
 
 
 def test_nothing_is_gone_back_to_that_was_not_accepted(world):
-    kept = Kept(3, {}, {"default": world().spec}, {})
-    with pytest.raises(RuntimeError, match="was not accepted"):
-        restore(None, kept, ["default"], stopped=(), former={})
+    target = RollbackTarget(3, {}, {"default": world().spec})
+    for spec, names in target.parts(["default"]):
+        with pytest.raises(RuntimeError, match="was not accepted"):
+            Rollout(Fleet({}), Desired(spec, Options(), "upgrade", target, names), Report())

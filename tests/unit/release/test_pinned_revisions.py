@@ -7,11 +7,10 @@ import pytest
 from sparkcluster.errors import StageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.output_file import state_home
-from sparkcluster.release.stage import Options, copy_missing
+from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
-from sparkcluster.runtime.lease import Lease
+from tests.unit.conftest import accepted
 
 OLD, NEW = "a" * 40, "b" * 40
 IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "architecture": "arm64", "inside": {
@@ -39,8 +38,7 @@ def staged(spark, cluster):
                     "args": {"trust-remote-code": remote_code, **(args or {})}}  # fmt: skip
         spec = cluster({"alpha": "192.168.86.11"}, playbook=playbook)
         fleet, notes = Fleet({"alpha": host}), Notes()
-        lease = Lease(fleet, cluster="atlas", state_dir=spec.inventory.state_dir, operation="stage")
-        copy_missing(lease.changer, view_cluster(fleet, spec), Options(dry_run=dry_run), notes)
+        stage(fleet, spec if dry_run else accepted(spec), Options(dry_run=dry_run), notes)
         return notes.notes
 
     return run

@@ -17,7 +17,6 @@ from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.release import stage as module
 from sparkcluster.release.stage import Options, stage
 from sparkcluster.report import Report
-from sparkcluster.runtime import Changer
 from sparkcluster.staging.run import StageReport
 from tests.unit.conftest import accepted
 
@@ -36,10 +35,6 @@ def hosts(spark):
         facts = spark({"enp1s0f0np0": f"10.1.0.{place}/24"}, image=IMAGE, weights=WHOLE if name == "alpha" else None)
         made[name] = FakeHost(name).program("probe", facts.model_dump(mode="json"))
     return made
-
-
-def changer(fleet, **more):
-    return Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.hosts, 3), **more)
 
 
 def run(hosts, cluster, **options):
@@ -95,8 +90,7 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     assert main(["stage", "x.yaml", "--dry-run", "--json", *flags]) == 0
     if not flags:  # as up does
         view = view_cluster(Fleet(hosts), spec, bring_ray=False)
-        monkeypatch.setattr(module.pinned_revisions, "compare", lambda *_: None)
-        module.copy_for_start(module.staging_lease(Fleet(hosts), spec, "up"), view, Report())
+        module.copy(Fleet(hosts), view, Options(), Report(), acquire=None)
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
 
 
