@@ -77,7 +77,7 @@ class Vllm(Engine):
         "prompted": ("vllm:prompt_tokens_total",),
         "running": ("vllm:num_requests_running",),
         "waiting": ("vllm:num_requests_waiting",),
-        "kv_cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the latter before 0.11
+        "kv_cache": ("vllm:kv_cache_usage_perc",),
     }
     ready = "Application startup complete"
     stalled = r"No available shared memory broadcast block found in \d+ seconds"

@@ -18,7 +18,6 @@ Family = Literal["upstream", "ngc", "other"]
 # NVIDIA's release notes of each (docs.nvidia.com/deeplearning/frameworks/vllm-release-notes); of 25.12
 # https://github.com/vllm-project/vllm/issues/31424; of 26.02 and 26.04 https://vlaicu.io/posts/dgx-vllm-playbook/.
 NGC: dict[str, Version] = {
-    "25.10": (0, 10, 2),
     "25.12": (0, 11, 1),
     "26.01": (0, 11, 1),
     "26.02": (0, 15, 1),

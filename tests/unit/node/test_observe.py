@@ -23,7 +23,7 @@ vllm:generation_tokens_total{engine="1",model_name="a{b}"} 3.0
 vllm:prompt_tokens_total{engine="0",model_name="m"} 1.7e+03
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
-vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:odd{engine="0"} NaN
 garbage line
 """
@@ -52,7 +52,7 @@ class Node(Machine):
         return next((answer for start, answer in self.engine.items() if path.startswith(start)), (404, None))
 
 
-def test_counters_are_summed_over_engines_and_old_names_are_supported():
+def test_counters_are_summed_over_engines():
     read = engine_metrics.metrics(METRICS, ENGINE.counters)
     assert read == {"generated": 123.0, "prompted": 1700.0, "running": 2.0, "waiting": 0.0, "kv_cache": 0.25}
     assert engine_metrics.metrics("", ENGINE.counters) == dict.fromkeys(read)

@@ -240,6 +240,11 @@ class Served(Arguments):
         return self.family in {"upstream", "ngc"}
 
     @property
+    def version(self) -> str:
+        """The image's vLLM as text; empty where it is not known exactly."""
+        return versions.dotted(self.versions.exact) if self.versions.exact else ""
+
+    @property
     def ranks(self) -> int:
         """Tensor parallel size."""
         size = self.playbook.tensor_parallel

@@ -455,6 +455,8 @@ CASES: list[dict[str, Any]] = [
           "args": args(moe_backend="flashinfer_b12x", max_num_seqs=6)},
          {"model": "deepseek-ai/DeepSeek-V4-Flash-0731", "image": "vllm/vllm-openai:nightly", "nodes": 2,
           "args": args(moe_backend="flashinfer_b12x")}),
+    case("SM121-145", "warning", {"image": "vllm/vllm-openai:v0.14.0"}, {"image": "vllm/vllm-openai:v0.17.1"},
+         {"image": NGC_OLD}, {"image": "nvcr.io/nvidia/vllm:26.02-py3"}, {"image": NIGHTLY}, {"image": "ghcr.io/me/vllm:1"}),
     case("SM121-143", "error",
          {"model": "RedHatAI/gemma-4-31B-it-FP8-block", "image": "vllm/vllm-openai:v0.27.0-aarch64"},
          {"model": "RedHatAI/gemma-4-31B-it-FP8-block", "image": "vllm/vllm-openai:v0.28.0"},
