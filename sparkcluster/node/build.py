@@ -8,7 +8,6 @@ image that it is built on), ``folder``, which of its files is the ``dockerfile``
 
 from __future__ import annotations
 
-import collections
 import os
 import time
 from typing import Any, BinaryIO
@@ -20,7 +19,6 @@ Request = dict[str, Any]
 
 LINES = 20  # of the log of a build that failed
 _LINE = 300
-_PAUSE_S = 1.0  # between two words about it
 
 # BuildKit's own format moves the cursor; another builder than Docker's would keep the image to itself.
 _ENVIRONMENT = {"BUILDKIT_PROGRESS": "plain", "BUILDX_BUILDER": "default", "DOCKER_CLI_HINTS": "false"}
@@ -40,28 +38,31 @@ def running_script(script: str) -> str:
 
 def build(request: Request, own: job.Job) -> dict[str, Any]:
     """Run the build, and look for the image."""
-    until, said, log, rest = time.monotonic() + request["limit_s"], 0.0, collections.deque[str](maxlen=LINES), b""
+    until = time.monotonic() + request["limit_s"]
+    log: list[str] = []
 
     def failed(why: str) -> Failed:
-        own.say({"line": "", "log": list(log)})
+        own.say({"line": "", "log": log})
         return Failed("build", why)
 
-    with programs.started(_command(request, own.directory), env=dict(os.environ, **_ENVIRONMENT)) as process:
-        for chunk in programs.chunks(process, _PAUSE_S):
-            *lines, rest = (rest + chunk).split(b"\n")
-            log.extend(line.decode(errors="replace").strip()[:_LINE] for line in lines if line.strip())
-            rest = rest[-_LINE:]
-            now = time.monotonic()
-            if now >= until:
-                raise failed("it took longer than %d s (timeout_s)" % request["limit_s"])
-            if now - said >= _PAUSE_S:
-                said = now
-                own.say({"line": log[-1] if log else ""})
-    if process.returncode:
-        raise failed("docker build: exit code %d" % process.returncode)
+    def tell(tail: bytes) -> None:
+        log[:] = _lines(tail)
+        if time.monotonic() >= until:
+            raise failed("it took longer than %d s (timeout_s)" % request["limit_s"])
+        own.say({"line": log[-1] if log else ""})
+
+    code, tail = programs.watched(_command(request, own.directory), tell, env=dict(os.environ, **_ENVIRONMENT))
+    log[:] = _lines(tail)
+    if code:
+        raise failed("docker build: exit code %d" % code)
     if programs.inspect(docker.inspect_image(request["reference"])) is None:
         raise failed("docker build ended without the image")
     return {"bytes": 0}
+
+
+def _lines(tail: bytes) -> list[str]:
+    lines = [line.strip()[:_LINE] for line in tail.decode(errors="replace").splitlines()]
+    return [line for line in lines if line][-LINES:]
 
 
 def _command(request: Request, directory: str) -> list[str]:

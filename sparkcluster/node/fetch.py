@@ -209,20 +209,20 @@ def follow(
     Raises:
         Failed: neither output nor size changed for ``_SILENT_S``.
     """
-    tail, done, changed, told = b"", _size(folder), time.monotonic(), time.monotonic()
-    tell(done)
-    with programs.started(argv, env=environment) as process:
-        for chunk in programs.chunks(process, 1):
-            tail = (tail + chunk)[-(1 << 16) :]
-            now, before, done = time.monotonic(), done, _size(folder)
-            if chunk or done != before:
-                changed = now
-            if now - told >= 1:
-                told = now
-                tell(done)
-            if now - changed > _SILENT_S:
-                raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
-    return _size(folder), process.returncode, tail.decode("utf-8", "replace")
+    seen, changed = (b"", 0), time.monotonic()
+
+    def look(tail: bytes) -> None:
+        nonlocal seen, changed
+        now, size = time.monotonic(), _size(folder)
+        if (tail, size) != seen:
+            seen, changed = (tail, size), now
+        tell(size)
+        if now - changed > _SILENT_S:
+            raise Failed("stalled", "%s made no progress for %.0f s" % (os.path.basename(argv[0]), _SILENT_S))
+
+    tell(_size(folder))
+    code, tail = programs.watched(argv, look, env=environment)
+    return _size(folder), code, tail.decode(errors="replace")
 
 
 def _verify(request: Request, root: str, before: set[str]) -> None:

@@ -8,12 +8,12 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkcluster.node import docker
 
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 1 << 16
 
 
 class Failed(Exception):
@@ -73,16 +73,31 @@ def run_once(
     Raises:
         Failed: as ``run``.
     """
+    until = time.monotonic() + limit_s
+
+    def check(_: bytes) -> None:
+        if time.monotonic() > until:
+            raise Failed("docker run timed out after %.0f s" % limit_s)
+
     with docker.named(purpose, lambda argv: run(argv, 20)) as name:
-        argv = [*docker.run_once(image, "python3", source, [*name, *options]), *words]
-        until, tail = time.monotonic() + limit_s, b""
-        with started(argv) as process:
-            for chunk in chunks(process, 1):
-                tail = (tail + chunk)[-_TAIL_BYTES:]
-                if time.monotonic() > until:
-                    raise Failed("docker run timed out after %.0f s" % limit_s)
-        if process.returncode:
-            raise Failed(last_lines(tail, 3) or "docker: exit code %d" % process.returncode)
+        code, tail = watched([*docker.run_once(image, "python3", source, [*name, *options]), *words], check)
+    if code:
+        raise Failed(last_lines(tail, 3) or "docker: exit code %d" % code)
+
+
+def watched(argv: list[str], tell: Callable[[bytes], None], **options: Any) -> tuple[int, bytes]:
+    """Run ``argv``; its exit code, and the last of its output.
+
+    ``tell`` gets the last output once a second; it may raise, which ends the program. ``options`` as of ``started``.
+    """
+    tail, told = b"", 0.0
+    with started(argv, **options) as process:
+        for chunk in chunks(process, 1):
+            tail = (tail + chunk)[-_TAIL_BYTES:]
+            if time.monotonic() - told >= 1:
+                told = time.monotonic()
+                tell(tail)
+    return process.returncode, tail
 
 
 def inspect(argv: list[str]) -> Any:
