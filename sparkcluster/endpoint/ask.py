@@ -89,7 +89,7 @@ def ask(
         limit_s: the most seconds that the whole answer may take.
         first_s: the most seconds to the first token; with it the limit is for the time without a token.
         max_tokens: the most tokens that are generated. Where the limit of ``verify`` does not fit in the context, the
-            engine takes what that leaves (``get_max_tokens`` in vllm/entrypoints/utils.py).
+            engine takes what that leaves.
         show: called with each piece of text as it comes.
         counters: metrics to read meanwhile, so that the reply says for how long none moved.
         until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.

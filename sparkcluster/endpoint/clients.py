@@ -1,70 +1,69 @@
-"""Programs that use the API, and what each has to be told: one pure builder for each.
-
-What is known of a client is from its own documentation or issues, named in ``source`` and beside the line that it is
-about, as of November 2026.
-"""
+"""What each program that uses the API has to be told: ``clients.toml``, filled with what is known of the API. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
-from sparkcluster.endpoint import client_blocks as blocks
-from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection, completion
+from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection
+from sparkcluster.printable import shell, word
+from sparkcluster.spec.playbook import REASONING_TOKENS
+
+_VALUE = re.compile(r"\{(\w+)(?::(sh|json))?\}")
+# What the OpenAI SDK has no argument for.
+_EXTRA = ("top_k", "chat_template_kwargs")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """A program that uses the API.
-
-    Attributes:
-        title: as its makers write it.
-        about: what it is, in a few words.
-        where: where the block goes.
-        source: the documentation that the block follows.
-        build: the block to paste.
-        notes: what else there is to know; what begins with two blanks is to be pasted as well.
-        agent: whether it offers tools, and needs a long context for them.
-        reasoning: whether reasoning in the answer is in its way.
-        messages: whether it uses Anthropic's Messages API.
-        sends: whether its block sends what the playbook tells clients to send.
-    """
+    """A program that uses the API; ``clients.toml`` says what each attribute is."""
 
     title: str
     about: str
     where: str
     source: str
-    build: Callable[[Connection], str]
-    notes: Callable[[Connection], Iterator[str]]
+    block: str
+    notes: str
     agent: bool = False
     reasoning: bool = False
     messages: bool = False
     sends: bool = False
 
 
+CLIENTS = {
+    name: Client(**section)
+    for name, section in tomllib.loads(Path(__file__).with_name("clients.toml").read_text(encoding="utf-8")).items()
+}
+
+
 def warnings(client: Client, connection: Connection) -> list[str]:
     """What the API lacks for ``client``, each with what to write in the playbook, or to type."""
     features, remedies = connection.features, connection.features.remedies
+
+    def remedy(feature: str) -> str:
+        return remedies.get(feature, "take another engine")
+
     found = []
     if client.messages and features.messages is not True:
         have = "which the image does not have" if features.messages is False else "which the image may not have"
-        found.append(f"{client.title} uses the Messages API, {have}: {remedies.get('messages', 'take another engine')}")
-    if client.messages and blocks.claude_model(connection) is None:
+        found.append(f"{client.title} uses the Messages API, {have}: {remedy('messages')}")
+    if client.messages and connection.without_slash is None:
         short = connection.model.rpartition("/")[2]
         found.append(
             f"{client.title} takes no model whose name has a slash: write served_name: {short} in the playbook, "
             f"or --set served_name={short}, here and with up"
         )
     if client.agent and features.tools is False:
-        found.append(f"requests that offer tools fail: {remedies.get('tools', 'take another engine')}")
+        found.append(f"requests that offer tools fail: {remedy('tools')}")
     if (client.agent or client.reasoning) and features.reasoning is False:
-        found.append(f"reasoning will be part of the answer: {remedies.get('reasoning', 'take another engine')}")
+        found.append(f"reasoning will be part of the answer: {remedy('reasoning')}")
     if client.agent and (features.context or 0) < AGENT_CONTEXT:
         has = f"has {features.context:,} tokens" if features.context else "has a length that the playbook does not say"
-        found.append(
-            f"the context {has}, and an agent needs {AGENT_CONTEXT:,}: {remedies.get('context', 'take another engine')}"
-        )
+        found.append(f"the context {has}, and an agent needs {AGENT_CONTEXT:,}: {remedy('context')}")
     if connection.key is None and not connection.local:
         found += ["the API requires no key, and is open to the network; to make one:", "  sparkcluster key INVENTORY"]
     return found
@@ -72,95 +71,91 @@ def warnings(client: Client, connection: Connection) -> list[str]:
 
 def notes(client: Client, connection: Connection) -> list[str]:
     """What else there is to know, with what the playbook tells clients to send."""
-    told = connection.request
-    found = [*client.notes(connection)]
+    told, found = connection.request, _filled(client.notes, connection)
     if told.body and not client.sends:
         fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in told.body.items())
         found.append(f"the playbook recommends for requests: {fields}")
     return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 
-CLIENTS: dict[str, Client] = {
-    "open-webui": Client(
-        "Open WebUI",
-        "chat in the browser",
-        "a shell on a machine with Docker",
-        "https://docs.openwebui.com/getting-started/quick-start/connect-a-provider/starting-with-vllm",
-        blocks.open_webui,
-        blocks.open_webui_notes,
-    ),
-    "claude-code": Client(
-        "Claude Code",
-        "coding agent in the terminal",
-        "a shell",
-        "https://docs.vllm.ai/en/stable/serving/integrations/claude_code/",
-        blocks.claude_code,
-        blocks.claude_code_notes,
-        agent=True,
-        messages=True,
-    ),
-    "cline": Client(
-        "Cline",
-        "coding agent in VS Code",
-        "its settings",
-        "https://docs.cline.bot/provider-config/openai-compatible",
-        blocks.cline,
-        blocks.cline_notes,
-        agent=True,
-    ),
-    "continue": Client(
-        "Continue",
-        "coding assistant in VS Code and JetBrains",
-        "~/.continue/config.yaml",
-        "https://docs.continue.dev/reference",
-        blocks.continue_dev,
-        blocks.continue_dev_notes,
-        agent=True,
-    ),
-    "vscode": Client(
-        "VS Code",
-        "its chat, with a model of your own",
-        "chatLanguageModels.json",
-        "https://code.visualstudio.com/docs/agent-customization/language-models",
-        blocks.vscode,
-        blocks.vscode_notes,
-        agent=True,
-    ),
-    "aider": Client(
-        "Aider",
-        "pair programming in the terminal",
-        "a shell",
-        "https://aider.chat/docs/llms/openai-compat.html",
-        blocks.aider,
-        blocks.aider_notes,
-        reasoning=True,
-    ),
-    "hermes": Client(
-        "Hermes Agent",
-        "agent of Nous Research",
-        "~/.hermes/config.yaml",
-        "https://hermes-agent.nousresearch.com/docs/integrations/providers",
-        blocks.hermes,
-        blocks.hermes_notes,
-        agent=True,
-    ),
-    "openai": Client(
-        "OpenAI SDK",
-        "your own program in Python",
-        "a Python file",
-        "https://docs.vllm.ai/en/stable/serving/openai_compatible_server/",
-        blocks.openai_sdk,
-        blocks.openai_sdk_notes,
-        reasoning=True,
-        sends=True,
-    ),
-    "curl": Client(
-        "curl",
-        "one request from a shell",
-        "a shell",
-        "https://docs.vllm.ai/en/stable/serving/openai_compatible_server/",
-        completion,
-        blocks.nothing,
-        sends=True,
-    ),
-}
+def block(client: Client, connection: Connection) -> str:
+    """What to paste."""
+    return "\n".join(_filled(client.block, connection))
+
+
+def _filled(template: str, connection: Connection) -> list[str]:
+    """The lines of ``template`` with the values of ``connection``, without those that need one that there is not."""
+    known = values(connection)
+    how: dict[str | None, Callable[[object], str]] = {"sh": word, "json": json.dumps, None: str}
+    lines = template.strip("\n").split("\n") if template else []
+    return [
+        _VALUE.sub(lambda found: how[found[2]](known[found[1]]), line)
+        for line in lines
+        if all(known[name] is not None for name, _ in _VALUE.findall(line))
+    ]
+
+
+def values(connection: Connection) -> dict[str, object]:
+    """Everything that a line of ``clients.toml`` may name; None for what there is not."""
+    key, context, output = connection.key, connection.features.context, connection.output
+    shown = key.value if key else None
+    hidden = key is not None and shown is None
+    urls = (connection.url, *connection.others)
+    keys = ";".join([shown or (key.expansion if key else "none")] * len(urls))
+    port = connection.root.rpartition(":")[2]
+    ask = 'curl -sS -m 30 -H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if key else "curl -sS -m 30 "
+    short = connection.without_slash
+    body = connection.request.body
+    told = {name: value for name, value in body.items() if name not in _EXTRA}
+    extra = {name: body[name] for name in _EXTRA if name in body}
+    told |= {"extra_body": extra} if extra else {}
+    bearer = f"Authorization: Bearer {shown or (key.expansion if key else '')}"
+
+    def only(condition: object) -> str | None:
+        return "" if condition else None
+
+    return {
+        "cluster": connection.cluster,
+        "url": connection.url,
+        "urls": ";".join(urls),
+        "root": connection.root,
+        "port": port,
+        "chat": f"{connection.url}/chat/completions",
+        "model": connection.model,
+        "openai_model": f"openai/{connection.model}",
+        "without_slash": short or connection.model,
+        "alias": short if short != connection.model else None,
+        "label": f"{connection.model} on {connection.cluster}",
+        "custom": f"custom:{connection.cluster}",
+        "context": context,
+        "output": output,
+        "input": context - output if context is not None and output is not None else None,
+        "reasoning_tokens": REASONING_TOKENS,
+        "variable": connection.variable,
+        "key_env": key.env if key else None,
+        "key_file": key.file if key else None,
+        "key_command": key.command if key and hidden else None,
+        "key_shell": shell("sh -c", key.command) if key and not key.env else None,
+        "key_word": key.word if key else "none",
+        "key_text": key.text if key else "none",
+        "keys": f'"{keys}"' if hidden else word(keys),
+        "shown_key": shown,
+        "plain_key": shown if key else "none",
+        "bearer": None if key is None else f'"{bearer}"' if hidden else word(bearer),
+        "body": json.dumps({"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]} | body),
+        "arguments": "\n".join(f"    {name}={value!r}," for name, value in told.items()) or None,
+        "inside": f"{ask}{word(f'{connection.url}/models')}",
+        "local": only(connection.local),
+        "remote": only(not connection.local),
+        "tunnel": only(connection.local and connection.tunnel),
+        "on_head": only(connection.local and not connection.tunnel),
+        "hidden": only(hidden),
+        "unkeyed": only(key is None),
+        "by_env": only(hidden and key and key.env),
+        "by_file": only(hidden and key and not key.env),
+        "long": only(context is not None),
+        "tools": only(connection.features.tools),
+        "no_tools": only(not connection.features.tools),
+        "reasoning": only(connection.features.reasoning),
+        "no_template_options": only(not connection.request.chat_template_kwargs),
+    }

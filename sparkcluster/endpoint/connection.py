@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from sparkcluster.endpoint.find import loopback
 from sparkcluster.engines.base import ApiFeatures
@@ -90,13 +89,18 @@ class Connection:
         return self.url.removesuffix("/v1")
 
     @property
+    def without_slash(self) -> str | None:
+        """Its first name without a slash, which Claude Code does not take; None where it has none."""
+        return next((name for name in (self.model, *self.aliases) if "/" not in name), None)
+
+    @property
     def variable(self) -> str:
         """Name of a variable for the key in a client's configuration."""
         return (self.key and self.key.env) or "SPARK_API_KEY"
 
     @property
     def output(self) -> int | None:
-        """Tokens that a client may ask for in one answer: vLLM refuses a prompt that leaves fewer of its context."""
+        """Tokens that a client may ask for in one answer: a prompt that leaves fewer of the context is refused."""
         context, told = self.features.context, self.request.max_tokens or 1
         return None if context is None else max(1, min(16_384, context // 4), min(told, context // 2))
 
@@ -105,22 +109,3 @@ def curl(connection: Connection, path: str = "/models") -> str:
     """A command that asks the API for the models that it serves; the shell reads the key, which is not in the text."""
     header = f'-H "Authorization: Bearer {connection.key.expansion}" ' if connection.key else ""
     return f"curl {header}{word(connection.url + path)}"
-
-
-def completion(connection: Connection) -> str:
-    """A command of several lines that asks for a completion."""
-    bearer = connection.key and (connection.key.value or connection.key.expansion)
-    header = f'"Authorization: Bearer {bearer}"'
-    if connection.key and connection.key.value:
-        header = word(f"Authorization: Bearer {bearer}")
-    body = json.dumps(
-        {"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]} | connection.request.body
-    )
-    lines = [
-        # the answer does not end its line
-        shell(r"curl -w '\n'", f"{connection.url}/chat/completions"),
-        *([f"  -H {header}"] if bearer else []),
-        "  -H 'Content-Type: application/json'",
-        shell("  -d", body),
-    ]
-    return " \\\n".join(lines)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.endpoint.clients import CLIENTS, notes, warnings
+from sparkcluster.endpoint.clients import CLIENTS, block, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
@@ -106,7 +106,7 @@ def document(found: Connection, client: str | None = None, release: int | None =
             "name": client,
             "title": what.title,
             "where": what.where,
-            "block": what.build(found),
+            "block": block(what, found),
             "warnings": warnings(what, found),
             "notes": notes(what, found),
             "source": what.source,
