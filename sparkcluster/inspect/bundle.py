@@ -57,7 +57,7 @@ _FILES = {
     "findings.txt": "the findings of the command",
     "doctor.json": "the output of `sparkcluster doctor --json`",
     "preflight.json": "the output of `sparkcluster preflight --json`",
-    "first-hour.json": "image stores, a copied image, GIDs, cache, memory, limits in a container: docs/first-hour.md",
+    "first-hour.json": "image stores, a copied image, GIDs, memory, limits in a container: docs/first-hour.md",
     "observed.jsonl": "what earlier commands saw: gaps, memory, seconds, bandwidth",
     "facts/": "facts of each node",
     "logs/": "first and last log lines of every rank",
@@ -136,7 +136,8 @@ def _forms(value: str) -> Iterator[str]:
 
 
 # What only real machines can tell (docs/first-hour.md): of the facts, and by the node program ``first_hour``.
-_KNOWN = {"docker", "memory", "hcas", "image"}
+_KNOWN = {"docker", "memory", "hcas", "image", "weights"}
+_UNKNOWN: Any = {"image": {"inside": {"flags"}}, "weights": {"config", "files"}}
 _SIZE_BYTES = 1 << 20
 _NODE_LIMIT_S = 180
 _REFERENCE = "sparkcluster-first-hour:latest"
@@ -155,7 +156,7 @@ def gather(fleet: Fleet, view: View, report: Report, *, changes: bool) -> dict[s
 
     def look(host: Host) -> dict[str, Any]:
         node = facts[host.name]
-        request: dict[str, Any] = {"do": "look", "hf_home": node.hf_home, "containers": {}}
+        request: dict[str, Any] = {"do": "look", "containers": {}}
         image = node.image
         if changes and isinstance(image, Image) and isinstance(image.inside, EngineFacts):
             # as Docker starts one, and with a rank's options
@@ -165,7 +166,7 @@ def gather(fleet: Fleet, view: View, report: Report, *, changes: bool) -> dict[s
 
     nodes = {}
     for name, seen in fleet.each(look, facts).items():
-        known = facts[name].model_dump(mode="json", include=_KNOWN, exclude={"image": {"inside": {"flags"}}})
+        known = facts[name].model_dump(mode="json", include=_KNOWN, exclude=_UNKNOWN)
         nodes[name] = known | ({"unread": seen.message} if isinstance(seen, SparkclusterError) else seen)
     copies = _copies(fleet, view, report) if changes else "only preflight copies one"
     return {"nodes": nodes, "image_copies": copies}

@@ -8,18 +8,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import stat
 import tarfile
 import tempfile
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, docker, programs, wire
-from sparkcluster.node.machine import Machine, Unreadable, owner
+from sparkcluster.node import common, docker, programs
+from sparkcluster.node.machine import Machine, Unreadable
 
 Request = dict[str, Any]
 
 _LIMIT_S = 60.0
-_LISTED = 50
 _TEXT = 64 << 10
 _MARK = "sparkcluster-first-hour "
 
@@ -69,7 +67,6 @@ def look(request: Request, machine: Machine) -> dict[str, Any]:
     containers = {label: inside(machine, request, label) for label in request["containers"]}
     return {
         "show_gids": show_gids(machine),
-        "cache": cache(common.expand(request["hf_home"])),
         "containers": containers,
     }
 
@@ -81,22 +78,6 @@ def show_gids(machine: Machine) -> str:
     except Unreadable as error:
         return str(error)
     return output[:_TEXT] if code == 0 else "exit %d: %s" % (code, output[:_TEXT])
-
-
-def cache(home: str) -> list[dict[str, Any]]:
-    """Owner and mode of Hugging Face's cache, its hub, and the models in that."""
-    hub = os.path.join(home, "hub")
-    names = sorted(os.listdir(hub))[:_LISTED] if os.path.isdir(hub) and os.access(hub, os.R_OK) else []
-    found: list[dict[str, Any]] = []
-    for path in [home, hub, *(os.path.join(hub, name) for name in names)]:
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            found.append({"path": path, "unread": wire.because(error)})
-            continue
-        mode, writable = "%o" % stat.S_IMODE(status.st_mode), os.access(path, os.W_OK)
-        found.append({"path": path, "owner": owner(status.st_uid), "mode": mode, "writable": writable})
-    return found
 
 
 def inside(machine: Machine, request: Request, label: str) -> dict[str, Any]:

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sparkcluster.node.machine import LIMIT_S, Machine
-from sparkcluster.node.readings import Readings
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings
 
 DRIVER = "mlx5_core"  # of a ConnectX-7
 _ALL_NODES = "ff02::1"  # RFC 4291, 2.7.1

@@ -14,8 +14,7 @@ from itertools import islice
 from typing import Any
 
 from sparkcluster.node import common, gpu, ranks, system, vitals
-from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
-from sparkcluster.node.readings import Readings
+from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Readings, Unreadable
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_STATE_DIR, LAUNCHER_FILE
 
 LOG_BYTES = 4 << 20

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, absolute, failed
-from sparkcluster.node.readings import Readings, clean
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, clean, failed
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported

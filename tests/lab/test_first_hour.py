@@ -115,7 +115,7 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
             assert not {"failed", "left"} & set(copy), copy
         for node in document["nodes"].values():
             assert node["memory"]["free_bytes"] > 0
-            assert node["cache"][0]["path"].endswith("huggingface")
+            assert node["weights"]["foreign"] is None
             assert any(
                 gid["value"].startswith("0000:0000:0000:0000:0000:ffff") for hca in node["hcas"] for gid in hca["gids"]
             )

@@ -21,7 +21,7 @@ from tests.unit.conftest import accepted
 
 SERIAL = "Serial Number: 1423025012345"
 INSIDE = {"uid": 0, "limits": {"nofile": [1024, 2048]}, "verbs": 4, "ptxas": {"/usr/local/cuda/bin/ptxas": "V13.0.88"}}
-LOOK = {"show_gids": f"DEV\tPORT\n{SERIAL}", "cache": [{"path": "/h", "owner": "root", "mode": "755", "writable": False}],
+LOOK = {"show_gids": f"DEV\tPORT\n{SERIAL}",
         "containers": {"plain": INSIDE, "rank": {"unread": "exit 125: no device"}}}  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def gather(world):
 def test_every_item_of_the_facts_and_of_the_node_is_there(gather):
     found = gather()
     for node in found["nodes"].values():
-        assert set(node) == {"docker", "memory", "hcas", "image", "show_gids", "cache", "containers"}
+        assert set(node) == {"docker", "memory", "hcas", "image", "weights", "show_gids", "containers"}
         assert node["docker"]["storage_driver"]
         assert node["memory"]["free_bytes"]
         assert node["hcas"][0]["gids"]

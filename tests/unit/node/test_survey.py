@@ -244,9 +244,8 @@ def test_settings_of_the_machine(spark: Any) -> None:
 
 
 @root_only
-def test_files_of_root_in_the_cache_are_counted(spark: Any) -> None:
-    machine = spark()
-    cache = Path(machine.root) / "home/nvidia/hf"
+def test_files_of_root_in_the_cache_are_counted(tmp_path: Path) -> None:
+    cache = tmp_path / "hf"
     (cache / "hub/blobs").mkdir(parents=True)
     for number in range(5):
         (cache / f"hub/blobs/{number}").write_text("x")
@@ -254,10 +253,10 @@ def test_files_of_root_in_the_cache_are_counted(spark: Any) -> None:
     (cache / "link").symlink_to("/etc")
     for path in (cache, cache / "hub", cache / "hub/blobs", cache / "link"):
         os.chown(path, 1000, 0, follow_symlinks=False)
-    assert survey.foreign(machine, "/home/nvidia/hf", 1000) == 4
+    assert survey.foreign(Machine(), str(cache), 1000) == 4
     os.chown(cache, 0, 0)
-    assert survey.foreign(machine, "/home/nvidia/hf", 1000) == 5
-    assert survey.foreign(machine, "/home/nvidia/hf", 0) == 0
+    assert survey.foreign(Machine(), str(cache), 1000) == 5
+    assert survey.foreign(Machine(), str(cache), 0) == 0
 
 
 # ------------------------------------------------------------------------------------------------- neighbours
