@@ -127,7 +127,7 @@ def write_atomically(path: str, content: bytes | bytearray, mode: int = 0o600, *
         raise
 
 
-def write_on_full_disk(path: str, content: bytes) -> None:
+def write_block(path: str, content: bytes) -> None:
     """Write a small JSON document over what is there, in the block that the file has: a full disk has no other.
 
     Raises:

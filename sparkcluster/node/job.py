@@ -83,7 +83,7 @@ class Job:
             try:
                 _write(self.directory, {**self._state, "end": how})
             except OSError:  # a full disk is one of the ends
-                common.write_on_full_disk(_path(self.directory), json.dumps({"end": how}).encode())
+                common.write_block(_path(self.directory), json.dumps({"end": how}).encode())
 
 
 def run(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import queue
+import select
 import sys
-import threading
 import time
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common
@@ -41,41 +41,20 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         return
 
     def write(epoch: int, granted: bool) -> None:
-        document = {
-            "epoch": epoch,
-            "operator": request["operator"],
-            "operation": request["operation"],
-            "since": time.time(),
-            "granted": granted,
-        }
+        names = {name: request[name] for name in ("operator", "operation")}
+        document = {"epoch": epoch, **names, "since": time.time(), "granted": granted}
         # Without it nothing could be stopped or pruned on a node whose disk is full.
-        common.write_on_full_disk(record, json.dumps(document).encode())
+        common.write_block(record, json.dumps(document).encode())
 
     # This ends the last epoch before the next one is known. Otherwise what its operator began could go on under our
     # lock.
     write(last.get("epoch", 0), False)
     common.emit({"epoch": last.get("epoch", 0)})
-
-    heartbeats: queue.Queue[bytes | None] = queue.Queue()
-
-    def read() -> None:
-        for line in iter(lines.readline, b""):
-            heartbeats.put(line)
-        heartbeats.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
+    for line in _heartbeats(lines.fileno(), request["ttl_s"]):
         try:
-            line = heartbeats.get(timeout=request["ttl_s"])
-        except queue.Empty:
-            break
-        if line is None:
-            break
-        try:
-            document = json.loads(line)
+            granted = json.loads(line).get("grant")
         except ValueError:
-            continue
-        granted = document.get("grant") if isinstance(document, dict) else None
+            granted = None  # the rest of a line, of which the beginning came with the request
         if granted is None:
             continue
         try:
@@ -87,5 +66,14 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         write(granted, True)
         common.emit({"granted": granted})
     lock.close()
-    # The reading thread may block forever; nothing is left to flush.
-    os._exit(0)
+
+
+def _heartbeats(handle: int, ttl_s: float) -> Iterator[bytes]:
+    """The lines of input, until it ends or brings none for ``ttl_s``."""
+    rest = b""
+    while select.select([handle], [], [], ttl_s)[0]:
+        chunk = os.read(handle, 1 << 16)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines

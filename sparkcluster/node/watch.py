@@ -3,7 +3,7 @@
 Answers in JSON lines until its input closes, which means that the controller has stopped reading::
 
     {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true,
-     "links": {"enp1s0f0np0": true}, "peers": {NODE: seconds since it was last reached, or null}}
+     "links": {"enp1s0f0np0": true}}
     {"rank": NAME, "lines": ["…"], "at": "where the log goes on after them"}
 
 With ``"times": true`` the lines of a container have ``"times"``, when each was logged, in seconds since 1970; with
@@ -35,10 +35,6 @@ from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.shared import BATCH_LINES
 
 BATCH_CHARACTERS = 1 << 16  # in JSON up to six times as many bytes, and the controller takes 1 MB in one line
-PEERS_S, _PEER_LIMIT_S = 3.0, 2.0
-# A node that runs refuses a port that nobody uses. Where a firewall drops that, port 22 answers, open or closed, but an
-# sshd that hangs accepts no more than its backlog.
-_PEER_PORTS = (1, 22)
 # what the Docker engine writes before each piece of a log with timestamps=1
 _STAMP = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9})Z ")
 _STAMP_OF_LINE = re.compile(r"^\d{4}-\d\d-\d\dT")
@@ -50,18 +46,12 @@ class Watch:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
+        self.request = request
         self.ranks: list[dict[str, Any]] = request["ranks"]
         self.tail = int(request.get("tail", 100))
-        self.since = request.get("since")
-        self.times = bool(request.get("times"))
         self.follow = bool(request.get("follow", True))
         self.interval_s = float(request.get("interval_s") or 2)
-        self.port = request.get("engine_port")
-        self.host = engine_metrics.connectable(request.get("engine_host"))
-        self.interfaces: list[str] = request.get("interfaces") or []
-        self.start_at: dict[str, str] = request.get("from") or {}
-        self.peers: dict[str, str] = request.get("peers") or {}
-        self.reached: dict[str, float] = {}
+        self.start_at: dict[str, str] = dict(request.get("from") or {})
         # name of the rank, a line, and where its log goes on after it
         self.lines: queue.Queue[tuple[str, str, str]] = queue.Queue(20000)
         self.states: dict[str, dict[str, Any]] = {}
@@ -96,8 +86,8 @@ class Watch:
             query += "&tail=all&since=" + unix_time(at or str(since)[:19])
         else:
             query += "&tail=%d" % self.tail
-            if self.since is not None:
-                query += "&since=%d" % self.since
+            if self.request.get("since") is not None:
+                query += "&since=%d" % self.request["since"]
         remainder, last = b"", at
         # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
         for piece in ranks.log_pieces(self.machine, name, query, None):
@@ -115,37 +105,39 @@ class Watch:
 
     def follow_file(self, name: str, path: str) -> None:
         """Read a log file as it grows; one that was replaced or cut is read from its start."""
-        position, inode, remainder = 0, None, b""
+        position, inode, buffer = 0, None, b""
         while True:
-            data, first = b"", inode is None
+            over, data = self.states.get(name, {}).get("state") in ranks.OVER, b""
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                known = re.match(r"^%d:(\d{1,18})$" % status.st_ino, self.start_at.get(name, "")) if first else None
-                if known:
-                    position, first = int(known.group(1)), False
-                elif first:
-                    position = max(0, status.st_size - 200 * self.tail)
-                if not first and (status.st_ino != (inode or status.st_ino) or status.st_size < position):
-                    position = 0
+                if inode is None:
+                    position = self.begin(name, file, status)
+                elif status.st_ino != inode or status.st_size < position:
+                    position, buffer = 0, b""
                 inode = status.st_ino
                 file.seek(position)
-                data = file.read(-1 if first else 1 << 20)
+                data = file.read(1 << 20)
                 position += len(data)
-            if first:
-                ends = [0, *(end.end() for end in ranks.LINE_END.finditer(data))]
-                data = data[ends[-self.tail - 1 :][0] :] if self.tail else b""
-            over = self.states.get(name, {}).get("state") in ranks.OVER
-            remainder = self.put_file(name, remainder + data, inode, position)
             if not over:
                 self.drained[name].clear()
-            if data:
-                continue
-            if over or not self.follow:
-                remainder = self.put_file(name, remainder + b"\n", inode, position)
+            ended = not data and (over or not self.follow)
+            buffer = self.put_file(name, buffer + data + b"\n" * ended, inode, position)
+            if ended:
                 self.drained[name].set()
-            if not self.follow:
-                return
-            time.sleep(0.2)
+            if not data:
+                if not self.follow:
+                    return
+                time.sleep(0.2)
+
+    def begin(self, name: str, file: BinaryIO, status: os.stat_result) -> int:
+        """Where to begin to read a log file: after what was read before, else at its last lines."""
+        inode, _, at = self.start_at.get(name, "").partition(":")
+        if inode == str(status.st_ino) and at.isdigit() and int(at) <= status.st_size:
+            return int(at)
+        begin = max(0, status.st_size - 200 * self.tail)
+        file.seek(begin)
+        ends = [0, *(end.end() for end in ranks.LINE_END.finditer(file.read()))]
+        return begin + ends[-self.tail - 1 :][0] if self.tail else status.st_size
 
     def put_file(self, name: str, buffer: bytes, inode: int | None, position: int) -> bytes:
         """Queue the complete lines of ``buffer``, which a log file has before ``position``; returns the remainder."""
@@ -179,8 +171,9 @@ class Watch:
         while True:
             for rank in self.ranks:
                 self.states[rank["name"]] = self.state(rank)
-            if self.port:
-                self.listening = accepts(self.host, int(self.port))
+            if self.request.get("engine_port"):
+                host = engine_metrics.connectable(self.request.get("engine_host"))
+                self.listening = accepts(host, int(self.request["engine_port"]))
             self.polled.set()
             self.hurry.wait(self.interval_s / 2)
             self.hurry.clear()
@@ -194,15 +187,6 @@ class Watch:
             else:
                 job = partial(self.follow_container, rank["name"])
             threading.Thread(target=job, daemon=True).start()
-        for peer, address in self.peers.items():
-            threading.Thread(target=self.reach, args=(peer, address), daemon=True).start()
-
-    def reach(self, peer: str, address: str) -> None:
-        """Try another node of the group again and again: what connects them is not the operator's network."""
-        while True:
-            if is_up(address):
-                self.reached[peer] = time.monotonic()
-            time.sleep(PEERS_S)
 
     def batch(self, wait_s: float) -> list[dict[str, Any]]:
         """Log lines that arrive within ``wait_s``, as one event per rank."""
@@ -217,7 +201,7 @@ class Watch:
             batch = batches.setdefault(name, {"rank": name, "lines": []})
             batch["lines"].append(line)
             batch["at"] = at
-            if self.times and _STAMP_OF_LINE.match(at):
+            if self.request.get("times") and _STAMP_OF_LINE.match(at):
                 batch.setdefault("times", []).append(float(unix_time(at)))
             size += len(line) + 1
             count += 1
@@ -250,13 +234,10 @@ class Watch:
                 common.emit(event)
             reported = dict(sorted(self.states.items()))
             sign: dict[str, Any] = {"tick": tick, "states": reported}
-            if self.interfaces:
-                sign["links"] = {name: carrier(name) for name in self.interfaces}
-            if self.port:
+            if self.request.get("interfaces"):
+                sign["links"] = {name: carrier(name) for name in self.request["interfaces"]}
+            if self.listening is not None:
                 sign["listening"] = self.listening
-            if self.peers:
-                now, reached = time.monotonic(), dict(self.reached)
-                sign["peers"] = {name: now - reached[name] if name in reached else None for name in self.peers}
             common.emit(sign)
             if not self.follow:
                 return
@@ -282,19 +263,6 @@ def accepts(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def is_up(address: str) -> bool:
-    """Whether a machine answers there; one that refuses a connection is up."""
-    for port in _PEER_PORTS:
-        try:
-            socket.create_connection((address, port), timeout=_PEER_LIMIT_S).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            continue
-        return True
-    return False
 
 
 def unix_time(stamp: str) -> str:

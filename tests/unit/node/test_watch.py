@@ -252,16 +252,6 @@ def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: C
     process.communicate()
 
 
-def test_other_nodes_are_tried_and_one_that_refuses_is_up(
-    start_watch: Callable[..., WatchProgram], tmp_path: Path
-) -> None:
-    request = docker_request(peers={"near": "127.0.0.1", "nowhere": "no-such-host.invalid"})
-    program = start_watch(request, DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
-    seen = program.until(lambda event: event.get("peers", {}).get("near") is not None)
-    assert 0 <= seen[-1]["peers"]["near"] < 5
-    assert seen[-1]["peers"]["nowhere"] is None
-
-
 def test_a_document_has_so_many_lines_that_reading_them_takes_no_time() -> None:
     watching = watch.Watch(docker_request())
     for _ in range(3 * BATCH_LINES):
