@@ -60,7 +60,7 @@ def test_another_image_costs_a_switch_where_all_nodes_have_it(serving, written):
     assert costs == {"image": "switch"}
     assert lines["image"][:2] == (
         "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.19.0",
-        "every node: image 5a5a5a5a5a5a → ffffffffffff",
+        "every node: image: 5a5a5a5a5a5a → ffffffffffff",
     )
 
 
@@ -73,7 +73,7 @@ def test_another_image_costs_a_download_where_a_node_lacks_it(serving, written):
 
 def test_a_tag_that_was_built_again_on_the_head_is_another_image_for_every_node(serving):
     costs, lines = found(with_image(serving(), "alpha", id=OTHER_IMAGE, layers=["sha256:" + "ef" * 32]))
-    assert (costs, lines["image"][0]) == ({"image": "download"}, "every node: image 5a5a5a5a5a5a → ffffffffffff")
+    assert (costs, lines["image"][0]) == ({"image": "download"}, "every node: image: 5a5a5a5a5a5a → ffffffffffff")
 
 
 def test_other_weights_cost_a_download_until_every_node_has_them(serving, written):

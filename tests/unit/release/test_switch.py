@@ -310,7 +310,7 @@ def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, worl
     ran = cluster.facts["alpha"].image.id
     for node in cluster.facts:
         other_image(cluster, node)
-    with pytest.raises(OtherPlan, match=f"every node: image {ran[7:19]} → {'ee' * 6}"):
+    with pytest.raises(OtherPlan, match=f"every node: image: {ran[7:19]} → {'ee' * 6}"):
         up(cluster)
     assert up(cluster, command=upgrade, options=module.Options(rollback=False)).release == 4
     assert up.recorded[-1]["groups"]["default"]["image"]["ids"] == dict.fromkeys(cluster.facts, OTHER["id"])
