@@ -63,7 +63,7 @@ def remedy(context: Context, name: str) -> tuple[Remedy, ...]:
     printed = shell(r"printf '%s\n'", *text.splitlines())
     return (
         on_node(f"{printed} | sudo tee {NETPLAN} >/dev/null"),
-        on_node(f"sudo chmod 600 {NETPLAN} && sudo netplan apply", "each with its own file", on="every node"),
+        on_node(f"sudo chmod 600 {NETPLAN} && sudo netplan apply", "then the others, each with its own file"),
     )
 
 

@@ -104,7 +104,7 @@ class PlanDocument(_Document, total=False):
 
 
 class ImageDocument(_Document, total=False):
-    """The image of a group, as ``plan.software`` makes it."""
+    """The image of a group, as ``plan.image`` makes it."""
 
     ids: dict[Label, ImageId]
     build: ImageId

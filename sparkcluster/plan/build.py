@@ -33,7 +33,7 @@ from sparkcluster.node.shared import (
     LAUNCHER_FILE,
     hub_folder,
 )
-from sparkcluster.plan import docker_run, environment, image, paths, ray_command
+from sparkcluster.plan import docker_run, environment, image, paths
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec, playbook_files
 from sparkcluster.spec.library import all_bundled
@@ -45,6 +45,9 @@ from sparkcluster.topology.model import Group, Member, Topology
 SECRETS_FILE = "secrets.env"
 # Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
 JOIN_TIMEOUT_S = 300
+# Engines move tensors by NCCL and keep next to nothing in Ray's object store; left alone Ray would claim 30 %
+# of the memory that a Spark's GPU shares.
+OBJECT_STORE_BYTES = 2**30
 
 
 def build(
@@ -275,7 +278,7 @@ class _Rank:
             "ray": {
                 "port": group.ray_port,
                 "address": f"{group.head.address}:{group.ray_port}",
-                "start": ray_command.start(group, member),
+                "start": ray_start(group, member),
                 "token": self.token,
             }
             if joins_ray
@@ -343,6 +346,22 @@ class _Rank:
             roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, directories, roots
+
+
+def ray_start(group: Group, member: Member) -> list[str]:
+    """Command that starts Ray on a rank.
+
+    Ray is bound to the address where the ranks meet; its dashboard stays off, since its job API runs whatever
+    it is sent. One CPU each, since an engine's workers request none and Ray would otherwise keep one idle Python
+    process per core. A worker stays in the foreground, so that its end is the container's end; on the head
+    the engine takes that place.
+    """
+    limits = ["--num-gpus=1", "--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    if member.rank == 0:
+        listens = [f"--node-ip-address={member.address}", f"--port={group.ray_port}", "--include-dashboard=false"]
+        return ["ray", "start", "--head", *listens, *limits]
+    joins = [f"--address={group.head.address}:{group.ray_port}", f"--node-ip-address={member.address}"]
+    return ["ray", "start", *joins, *limits, "--block"]
 
 
 def _ranks(

@@ -1,11 +1,13 @@
-"""The image of each node, the nodes to which Ray is brought, and its path there."""
+"""What ranks run on: the image of each node, the Ray that is brought to it, and their versions. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from sparkcluster.errors import PlanError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, expected_images
 from sparkcluster.facts.model import Facts
@@ -74,3 +76,32 @@ def keeps_entrypoint(image: Image) -> bool:
     Whoever built the image: an image on an ``nvidia/cuda`` base may have an entrypoint of its own, or this one.
     """
     return any("nvidia_entrypoint" in word for word in image.entrypoint)
+
+
+def versions(engine: str, facts: Mapping[str, Facts], nodes: Collection[str]) -> dict[str, dict[str, str]]:
+    """Versions by node, then by name: ``engine``, ray, torch, nccl and driver; without those that are unknown."""
+    found = {}
+    for name in nodes:
+        inside = engine_of(facts[name])
+        known = {
+            engine: inside.version if inside else None,
+            "ray": inside.ray_version if inside else None,
+            "torch": inside.torch_version if inside else None,
+            "nccl": inside.nccl_loaded if inside else None,
+            "driver": read(facts[name].driver),
+        }
+        found[name] = {what: version for what, version in known.items() if version is not None}
+    return found
+
+
+def image_identity(facts: Mapping[str, Facts], nodes: Collection[str]) -> dict[str, Any] | None:
+    """``ids`` by node, by which containers start, ``build`` and diff IDs of the ``layers``; None without an image."""
+    images = {name: facts[name].image for name in nodes}
+    there = {name: image for name, image in images.items() if isinstance(image, Image)}
+    if not there:
+        return None
+    return {
+        "ids": {name: image.id for name, image in there.items()},
+        "build": next(image.build for image in there.values()),
+        "layers": next((list(image.layers) for image in there.values() if image.layers), []),
+    }

@@ -114,22 +114,14 @@ class Plan:
             "groups": [list(group.nodes) for group in self.groups],
             "nodes": {
                 name: {
-                    "group": node.group,
-                    "role": node.role,
-                    "rank": node.rank,
-                    "env": dict(node.env),
-                    "secrets": list(node.secrets),
-                    "containers": [
-                        {
-                            "name": rank.name,
-                            "image": rank.image,
-                            "argv": list(rank.argv),
-                            "launcher": rank.launcher,
-                            "env_file": rank.env_file,
-                        }
-                        for rank in node.containers
-                    ],
+                    **_part(node, "group", "role", "rank", "env", "secrets"),
+                    "containers": [_part(r, "name", "image", "argv", "launcher", "env_file") for r in node.containers],
                 }
                 for name, node in self.nodes.items()
             },
         }
+
+
+def _part(planned: NodePlan | ContainerPlan, *names: str) -> dict[str, Any]:
+    values = {name: getattr(planned, name) for name in names}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

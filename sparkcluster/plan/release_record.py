@@ -74,8 +74,8 @@ class RecordedGroup:
         network: its topology when it was started; None in a record of an older version.
         written: the network settings of the inventory then.
         secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
-        image: from ``software.image_identity``; None with runtime process, and in a record of an older version.
-        versions: from ``software.versions``; empty in a record of an older version.
+        image: from ``image.image_identity``; None with runtime process, and in a record of an older version.
+        versions: from ``image.versions``; empty in a record of an older version.
         measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it, ``start_s`` from the start of its
             ranks until then, and what its engine logged of its memory (``engines.phase.FOOTPRINT``); likewise.
         playbook: that it was started from; None in a record of an older version, which has one for all groups.
@@ -305,12 +305,10 @@ class ClusterRanks:
 
     Attributes:
         ours: our ranks by node, whatever their state.
-        foreign: ranks of other clusters by node.
         stray: ranks that carry our cluster's name but another state directory.
     """
 
     ours: dict[str, tuple[Rank, ...]]
-    foreign: dict[str, tuple[Rank, ...]]
     stray: dict[str, tuple[Rank, ...]]
 
     @property
@@ -361,18 +359,14 @@ def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
     """The lease that is held right now on any node, or None."""
-    return _held(node_facts.lease for node_facts in facts.values())
+    leases = (read(node_facts.lease) for node_facts in facts.values())
+    return next((lease for lease in leases if lease is not None and lease.held), None)
 
 
 def current_staging(facts: Mapping[str, Facts]) -> LeaseFact | None:
     """The lease of staging that is held right now on any node, else one under which a job is at work, or None."""
-    held = _held(node_facts.staging for node_facts in facts.values())
-    leases = (read(node_facts.staging) for node_facts in facts.values())
-    return held or next((lease for lease in leases if lease is not None and lease.at_work), None)
-
-
-def _held(leases: Iterable[LeaseFact | Unread | None]) -> LeaseFact | None:
-    return next((lease for each in leases if (lease := read(each)) is not None and lease.held), None)
+    leases = [lease for node_facts in facts.values() if (lease := read(node_facts.staging)) is not None]
+    return next((lease for lease in leases if lease.held), next((lease for lease in leases if lease.at_work), None))
 
 
 def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
@@ -381,14 +375,11 @@ def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
 
 
 def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
-    """Sort the ranks on every node into ours, other clusters' and strays."""
+    """Sort the ranks of the cluster on every node into ours and strays."""
     ours: dict[str, tuple[Rank, ...]] = {}
-    foreign: dict[str, tuple[Rank, ...]] = {}
     stray: dict[str, tuple[Rank, ...]] = {}
     for name, node_facts in facts.items():
-        ranks = read(node_facts.ranks) or ()
-        of_cluster = [rank for rank in ranks if rank.labels.get(LABEL_CLUSTER) == cluster]
-        ours[name] = tuple(r for r in of_cluster if r.labels.get(LABEL_STATE_DIR) == node_facts.state_dir)
-        stray[name] = tuple(rank for rank in of_cluster if rank not in ours[name])
-        foreign[name] = tuple(rank for rank in ranks if rank not in of_cluster)
-    return ClusterRanks(ours, foreign, stray)
+        ranks = [rank for rank in read(node_facts.ranks) or () if rank.labels.get(LABEL_CLUSTER) == cluster]
+        ours[name] = tuple(rank for rank in ranks if rank.labels.get(LABEL_STATE_DIR) == node_facts.state_dir)
+        stray[name] = tuple(rank for rank in ranks if rank not in ours[name])
+    return ClusterRanks(ours, stray)

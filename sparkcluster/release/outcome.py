@@ -9,7 +9,7 @@ from sparkcluster.errors import Interrupted, LeaseLost, SparkclusterError
 from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.node.shared import LABEL_RELEASE
-from sparkcluster.plan import software
+from sparkcluster.plan import image as images
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import RecordedGroup, group_plan, recorded_groups, written_network
 from sparkcluster.release.groups import Outcome
@@ -67,8 +67,8 @@ def newly_recorded(
                 network=networks.document(group),
                 written=written_network(spec),
                 secrets=secrets.get(group.name, {}),
-                image=software.image_identity(facts, group.names),
-                versions=software.versions(plan.engine, facts, group.names),
+                image=images.image_identity(facts, group.names),
+                versions=images.versions(plan.engine, facts, group.names),
                 measured=_measured(replies.get(group.name), (measured or {}).get(group.name, {})),
                 **origin,
             )

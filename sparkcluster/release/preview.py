@@ -9,7 +9,7 @@ from sparkcluster.errors import FoundErrors
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import view_cluster
-from sparkcluster.plan import software
+from sparkcluster.plan import image as images
 from sparkcluster.plan.compare import versions
 from sparkcluster.plan.cost import Difference
 from sparkcluster.release import stage
@@ -79,7 +79,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     for name, group in groups.items():
         if group.recorded is None:
             continue
-        now = software.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
+        now = images.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
         # Without the image only the driver is known, which an upgrade leaves as it is.
         if view.plan is not None:
             changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]

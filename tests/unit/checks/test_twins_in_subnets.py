@@ -46,7 +46,7 @@ def test_twins_in_one_subnet_serve_with_a_warning_and_a_ready_file(see):
                 },
             }
         }
-        assert apply.startswith("on every node: sudo chmod 600 /etc/netplan/40-cx7.yaml && sudo netplan apply")
+        assert apply.startswith("sudo chmod 600 /etc/netplan/40-cx7.yaml && sudo netplan apply")
 
 
 def test_what_the_file_sets_makes_two_rails(see, spark, cluster):

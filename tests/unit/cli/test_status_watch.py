@@ -28,7 +28,7 @@ from sparkcluster.plan.release_record import ClusterRanks
 group = {"name": "default", "state": "serving", "uptime_s": 44.0, "endpoint": None, "why": None, "warning": None}
 document = {"cluster": "atlas", "state": "serving", "why": None, "release": 3, "model": "m", "next": "", "nodes": [],
             "groups": [group]}
-cluster.see = lambda *_: SimpleNamespace(facts={}, ranks=ClusterRanks({}, {}, {}))
+cluster.see = lambda *_: SimpleNamespace(facts={}, ranks=ClusterRanks({}, {}))
 status.status = lambda *_: document
 observing.begin_observing = lambda *_, **__: Calls(lambda _: None, {})
 common.load_spec = lambda _: SimpleNamespace(inventory=SimpleNamespace(cluster="atlas", nodes=[None]))
