@@ -13,9 +13,8 @@ from operator import itemgetter
 from sparkcluster.errors import NotServing, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import see
-from sparkcluster.printable import COLOURS
 from sparkcluster.runtime import failed_logs, observed
-from sparkcluster.runtime.watching import Gone, Lines, Tick, Watching, watch_request
+from sparkcluster.runtime.watching import Event, Report, Watching, watch_request
 from sparkcluster.spec import Spec
 
 # Signs of life after which a node has sent the lines that it already had.
@@ -194,13 +193,13 @@ def _watch(
     while waiting and now - began < limit_s:
         event = watching.next(_NEXT_S if merge.held else _IDLE_S)
         found: list[LogLine] = []
-        if isinstance(event, Lines):
-            found = _lines(event, ahead_s[event.node], pattern)
-        elif isinstance(event, Gone):
-            found = [_own(event.node, event.error.message)]
+        if event is not None and event.gone is not None:
+            found = [_own(event.node, event.gone.message)]
             waiting.pop(event.node, None)
-        elif isinstance(event, Tick) and not (following and _runs(event)):
-            waiting[event.node] = waiting.get(event.node, 1) - 1
+        elif event is not None:
+            found = _lines(event, ahead_s[event.node], pattern)
+            if event.report.states is not None and not (following and _runs(event.report)):
+                waiting[event.node] = waiting.get(event.node, 1) - 1
         waiting = {name: ticks for name, ticks in waiting.items() if ticks}
         now = time.monotonic()
         merge.behind &= waiting.keys() if now - began <= FIRST_S or not following else set()
@@ -245,14 +244,14 @@ def _own(node: str, text: str) -> LogLine:
     return LogLine(node, f"[sparkcluster] {text}", own=True)
 
 
-def _lines(event: Lines, ahead_s: float, pattern: re.Pattern[str] | None) -> list[LogLine]:
-    times = event.times or (None,) * len(event.lines)
+def _lines(event: Event, ahead_s: float, pattern: re.Pattern[str] | None) -> list[LogLine]:
+    lines, times = event.report.lines, event.report.times
     return [
         LogLine(event.node, text, None if at is None else max(0, at - ahead_s))
-        for text, at in zip(event.lines, times, strict=True)
-        if pattern is None or pattern.search(COLOURS.sub("", text))
+        for text, at in zip(lines, times if len(times) == len(lines) else [None] * len(lines), strict=True)
+        if pattern is None or pattern.search(text)
     ]
 
 
-def _runs(tick: Tick) -> bool:
-    return any(state.state == "running" for state in tick.states.values())
+def _runs(report: Report) -> bool:
+    return any(state.state == "running" for state in (report.states or {}).values())

@@ -1,4 +1,4 @@
-"""Start every rank of a group, watch them until its model has answered twice, or stop them all.
+"""Start every rank of several groups at once, watch each until its model has answered twice, or stop its ranks.
 
 All ranks or none: where the launch of a group fails, its ranks are removed on every node that can be reached, and what
 is left on those that cannot is reported. A node that falls silent ends the command and no rank.
@@ -10,6 +10,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkcluster import engines
@@ -17,20 +18,24 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.causes import cause
 from sparkcluster.engines.signature import Cause
-from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostError, HostSilent, Interrupted, LaunchError, LeaseLost, SparkclusterError
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import failures
+from sparkcluster.hosts.fleet import Calls, failures
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.release.verify import verify_group
-from sparkcluster.report import Report
+from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import Changer, observed
-from sparkcluster.runtime.watching import INTERVAL_S, Gone, Watching, watch_request
+from sparkcluster.runtime.failed_logs import keep, pointed
+from sparkcluster.runtime.watching import INTERVAL_S, Watching, watch_request
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
 
 START_S = 180
+# Every launch has a limit of its own.
+WAIT_S = 7 * 86_400
+Outcome = Reply | SparkclusterError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,9 +226,9 @@ class _Attempt:
     def _follow(self, watching: Watching) -> None:
         """Take in the next event, if there is one; raise the failure that is certain now."""
         event, now = watching.next(0.2), time.monotonic()
-        if isinstance(event, Gone):
+        if event is not None and event.gone is not None:
             if not self._readiness.dying:
-                raise self._given_up(event)
+                raise self._given_up(event.node, event.gone)
         elif event is not None:
             for rank in self._readiness.feed(event, now):
                 # once the head's API is ready, the others are past what their logs say late
@@ -250,13 +255,11 @@ class _Attempt:
             self._report.progress(node, f"no report for {since_s:.0f} s")
         self._silent = set(silent)
 
-    def _given_up(self, gone: Gone) -> HostSilent:
+    def _given_up(self, node: str, why: HostError) -> HostSilent:
         """The error of a node that cannot be watched any more, and of others that are silent."""
-        others = sorted(self._silent - {gone.node})
-        text = gone.error.message + (f"; silent as well: {', '.join(others)}" if others else "")
-        error = HostSilent(text, node=gone.node, step="start")
-        error.__cause__ = gone.error
-        return self._changer.left(error)
+        others = sorted(self._silent - {node})
+        text = why.message + (f"; silent as well: {', '.join(others)}" if others else "")
+        return self._changer.left(HostSilent(text, node=node, step="start"))
 
     def _await_death(self, watching: Watching) -> None:
         """Take in events for as long as it takes to see a death; raise it when there is one."""
@@ -284,3 +287,62 @@ def _with_cause(
         hint=(found.hint if found else None) or error.hint,
         log=log,
     )
+
+
+def launch_groups(
+    changer: Changer, launches: Sequence[Launch], report: Report, *, logs: Path | None = None
+) -> dict[str, Outcome]:
+    """Launch every group; by name, its reply or why it failed. The ranks of a group that failed are stopped.
+
+    After Ctrl-C the groups that have not answered yet are stopped; those that have go on serving.
+
+    The last log lines of groups that failed are written to the directory ``logs``.
+    """
+    steps = [launch.steps for launch in launches if launch.steps is not None]
+    limit_s = max((launch.ready_timeout_s for launch in launches), default=0.0)
+    last = max((launch.last_s for launch in launches if launch.last_s is not None), default=None)
+    ranks = f"{count(sum(len(nodes) for nodes in steps), 'rank')}, " if steps else ""
+    before = "" if last is None else f"; last time {duration(last)}"
+    report.step("start", f"{ranks}within {duration(limit_s)}{before}")
+    cancelled = threading.Event()
+    calls: Calls[Reply] | None = None
+    try:
+        calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
+        outcomes = calls.wait(WAIT_S)
+    except KeyboardInterrupt:
+        if calls is None:
+            raise Interrupted("interrupted; no rank was started", step="start") from None
+        outcomes = _interrupted(calls, launches, report, cancelled)
+    if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
+        report.failed()
+    _keep_logs(outcomes, logs)
+    return outcomes
+
+
+def _interrupted(
+    calls: Calls[Reply], launches: Sequence[Launch], report: Report, cancelled: threading.Event
+) -> dict[str, Outcome]:
+    """After Ctrl-C, stop the groups that have not answered; from the note onwards a second Ctrl-C ends the wait."""
+    try:
+        cancelled.set()
+        report.note("stopping what was started; press Ctrl-C again to leave it running")
+        return calls.wait(WAIT_S)
+    except KeyboardInterrupt:
+        pending = calls.pending()
+        nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
+        left = Interrupted(
+            f"interrupted again; ranks may still run on {', '.join(nodes)}" if nodes else "interrupted again",
+            step="start",
+            hint="sparkcluster down INVENTORY",
+        )
+        left.left_running = True
+        raise left from None
+
+
+def _keep_logs(outcomes: dict[str, Outcome], logs: Path | None) -> None:
+    failed = [error for error in outcomes.values() if isinstance(error, LaunchError) and error.logs]
+    if logs is None or not failed:
+        return
+    if keep(logs, failed):
+        for error in failed:
+            error.kept, error.hint = True, pointed(error.hint)

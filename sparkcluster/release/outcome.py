@@ -12,7 +12,7 @@ from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.plan import image as images
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import RecordedGroup, group_plan, recorded_groups, written_network
-from sparkcluster.release.groups import Outcome
+from sparkcluster.release.group import Outcome
 from sparkcluster.spec import Spec
 from sparkcluster.topology import recorded as networks
 from sparkcluster.topology.model import Topology

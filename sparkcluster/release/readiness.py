@@ -15,7 +15,7 @@ from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.errors import LaunchError, Reason
 from sparkcluster.plan.model import Plan
-from sparkcluster.runtime.watching import SILENCE_S, Lines, Tick
+from sparkcluster.runtime.watching import SILENCE_S, Event, Report
 from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
@@ -25,8 +25,6 @@ _TEXT = 300
 LAST_LINES_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
 LINK_GRACE_S = 3
-# A Docker engine that is restarted is back within a few seconds, and its containers may have lived on.
-UNREADABLE_GRACE_S = 15
 
 
 @dataclasses.dataclass
@@ -53,7 +51,6 @@ class RankState:
     exit_code: int | None = None
     oom_killed: bool = False
     died_at: float | None = None
-    unreadable_since: float | None = None
     error: str = ""
     listening: bool = False
     down: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -82,44 +79,35 @@ class RankState:
         """Whether its node has not reported for ``SILENCE_S``."""
         return now - self.heard_at >= SILENCE_S
 
-    def feed(self, event: Lines | Tick, now: float) -> None:
-        """Take in one event of its node."""
+    def feed(self, report: Report, now: float) -> None:
+        """Take in one report of its node."""
         self.longest_silence_s = max(self.longest_silence_s, now - self.heard_at)
         self.heard_at = now
-        if isinstance(event, Tick):
-            self._tick(event, now)
-        elif event.rank == self.name:
-            self.lines.extend(event.lines)
-            for line in event.lines:
+        if report.rank == self.name:
+            self.lines.extend(report.lines)
+            for line in report.lines:
                 self.progress.feed(line)
                 if "phase=ptxas" in line:
                     self.ptxas = line[:_TEXT]
-
-    def _tick(self, tick: Tick, now: float) -> None:
-        reported = tick.states.get(self.name)
+        reported = (report.states or {}).get(self.name)
         if reported is not None:
             self.state = reported.state
             self.exit_code = reported.exit_code
             self.oom_killed = reported.oom_killed
             if self.state in {"exited", "dead", "gone"} and self.died_at is None:
                 self.died_at = now
-            if self.state != "unreadable":
-                self.unreadable_since = None
-            elif self.unreadable_since is None:
-                self.unreadable_since = now
             self.error = reported.error or ""
-        for interface, carrier in tick.links.items():
+        for interface, carrier in report.links.items():
             if carrier:
                 self.down.pop(interface, None)
             elif interface in self.interfaces:
                 self.down.setdefault(interface, now)
-        self.listening = self.listening or tick.listening
+        self.listening = self.listening or bool(report.listening)
 
 
-def warnings(event: Lines | Tick) -> list[str]:
+def warnings(event: Event) -> list[str]:
     """Warnings of the launcher that do not stop the launch."""
-    lines = event.lines if isinstance(event, Lines) else ()
-    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in lines]
+    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in event.report.lines]
     consequence = {"missing": ": sockets of Ray and torch listen on all addresses", "open": ""}
     return [f"warning: {event.node}: {match[2].strip()}{consequence[match[1]]}" for match in found if match]
 
@@ -147,20 +135,15 @@ class Readiness:
         }
         self.head = self.ranks[topology.groups[0].head.name]
 
-    def watched(self, now: float) -> None:
-        """Count silence from ``now``, where watching begins: starting the ranks may have taken minutes."""
-        for rank in self.ranks.values():
-            rank.heard_at = now
-
-    def feed(self, event: Lines | Tick, now: float) -> list[RankState]:
+    def feed(self, event: Event, now: float) -> list[RankState]:
         """Take in one event; the ranks of which it tells something.
 
         The log of the head has lines of Ray's workers on other nodes, with their addresses.
         """
         found = [self.ranks[event.node]]
-        found[0].feed(event, now)
+        found[0].feed(event.report, now)
         addresses = {rank.address: rank for rank in self.ranks.values()}
-        for line in event.lines if isinstance(event, Lines) else ():
+        for line in event.report.lines:
             other = addresses.get(address_of(line) or "")
             if other is not None and other not in found and other.progress.feed(line):
                 found.append(other)
@@ -188,20 +171,11 @@ class Readiness:
         died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
         if died_at is not None and now - died_at >= LAST_LINES_S:
             return self._death()
-        reporting = [rank for rank in ranks if not rank.is_silent(now)]
-        for rank in reporting:
+        for rank in ranks:
             for interface, since in rank.down.items():
-                if now - since >= LINK_GRACE_S:
+                if now - since >= LINK_GRACE_S and not rank.is_silent(now):
                     why = no_carrier(interface, rank.node)
                     return _error(f"{rank.node} has {why.summary}", rank, why.hint)
-        for rank in reporting:
-            if rank.unreadable_since is not None and now - rank.unreadable_since >= UNREADABLE_GRACE_S:
-                return _error(
-                    f"Docker on {rank.node} has not reported the state of {rank.name} for {UNREADABLE_GRACE_S} s"
-                    + (f": {rank.error}" if rank.error else ""),
-                    rank,
-                    f"on {rank.node}: systemctl status docker",
-                )
         return None
 
     def silent(self, now: float) -> dict[str, float]:
@@ -220,38 +194,35 @@ class Readiness:
         if why is not None and why.code == LINK:
             return _error(f"{rank.node} has {why.summary}", rank, why.hint)
         if why is not None and rank is not reporter:
-            summary = f"the rank on {rank.node} failed, according to the log of {reporter.node}: {why.summary}"
-            return _error(summary, rank, why.hint, reporter, why)
+            text = f"the rank on {rank.node} failed, according to the log of {reporter.node}"
+            return _error(text, rank, None, reporter, why)
         how = "is gone" if rank.state == "gone" else "ended" if rank.died_at is not None else "failed"
-        died = f"the rank on {rank.node} {how}"
-        if rank.exit_code is not None:
-            died += f" with exit code {rank.exit_code}"
-        if rank.error:
-            died += f" ({rank.error})"
-        if why is None:
-            return _error(died, rank, f"its log: sparkcluster logs INVENTORY {rank.node}")
-        return _error(f"{died}: {why.summary}", rank, why.hint, rank, why)
+        code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
+        error = f" ({rank.error})" if rank.error else ""
+        hint = f"its log: sparkcluster logs INVENTORY {rank.node}"
+        return _error(f"the rank on {rank.node} {how}{code}{error}", rank, hint, why=why)
 
     def overdue(self, limit_s: float) -> LaunchError:
         """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
         silent = self.silent(self.started + limit_s)
-        where = "; ".join(
-            f"{name}: {rank.progress.text}" + (f", no report for {silent[name]:.0f} s" if name in silent else "")
-            for name, rank in self.ranks.items()
-        )
+        where = []
+        for name, rank in self.ranks.items():
+            parts = [rank.progress.text, f"no report for {silent[name]:.0f} s" if name in silent else "", rank.error]
+            where.append(f"{name}: {', '.join(filter(None, parts))}")
         why = cause(self.engine, self.head.tail, None)
         hint = "a larger model may need a larger ready_timeout_s in its playbook"
-        text = f"no answer within {limit_s:.0f} s ({where})"
-        if why is None:
-            return _error(text, self.head, hint)
-        return _error(f"{text}: {why.summary}", self.head, why.hint, self.head, why)
+        return _error(f"no answer within {limit_s:.0f} s ({'; '.join(where)})", self.head, hint, why=why)
 
 
 def _error(
     text: str, rank: RankState, hint: str | None, reporter: RankState | None = None, why: Cause | None = None
 ) -> LaunchError:
-    """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and the line of ``why``."""
+    """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and ``why`` with its line.
+
+    ``hint`` is for where no cause is known, or none that has a hint.
+    """
     reporter = reporter or rank
+    text, hint = (text, hint) if why is None else (f"{text}: {why.summary}", why.hint or hint)
     error = LaunchError(text, node=rank.node, step="start", hint=hint, log=reporter.tail)
     error.reason = reporter.reason(why)
     return error

@@ -26,8 +26,7 @@ from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, recor
 from sparkcluster.release.desired import Desired
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.enabled import start_documents
-from sparkcluster.release.group import Launch
-from sparkcluster.release.groups import Outcome, launch_groups
+from sparkcluster.release.group import Launch, Outcome, launch_groups
 from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
 from sparkcluster.release.rollback_target import accepted_image, build_of
 from sparkcluster.release.serving import elsewhere, survey, verdicts, whole

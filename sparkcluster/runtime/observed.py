@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ LINES = 500
 # Of the entries; as text they are in the order of time.
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _BYTES = 4 << 20
-_TEXT = 300
 _writing = threading.Lock()
 
 
@@ -86,29 +85,3 @@ class Gaps:
             self.longest_s[name] = round(max(self.longest_s.get(name, 0.0), now - self._since), 2)
         if name != self._name or value is None or value != self._value:
             self._name, self._value, self._since = name, value, now
-
-
-class Launch:
-    """What the launch of one group shows besides its outcome: how long each node was silent, which ptxas it uses."""
-
-    def __init__(self, cluster: str, group: str) -> None:
-        self._cluster, self._group = cluster, group
-        self._began = time.monotonic()
-        self._gaps: dict[str, Gaps] = {}
-        self._ptxas: dict[str, str] = {}
-
-    def heard(self, node: str, lines: Iterable[str] = ()) -> None:
-        """A report of ``node``, with new ``lines`` of its log."""
-        self._gaps.setdefault(node, Gaps()).seen(node)
-        for line in lines:
-            if "phase=ptxas" in line:
-                self._ptxas[node] = line[:_TEXT]
-
-    def keep(self, outcome: str, **values: Any) -> None:
-        """Note how it ended."""
-        for node, each in self._gaps.items():
-            each.seen(node)  # a silence that lasts still
-        gaps = {node: each.longest_s[node] for node, each in self._gaps.items()}
-        seconds = round(time.monotonic() - self._began, 1)
-        launch = {"group": self._group, "outcome": outcome, "seconds": seconds, "longest_silence_s": gaps}
-        note(self._cluster, "launch", **launch, ptxas=self._ptxas, **values)

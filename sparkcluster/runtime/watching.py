@@ -44,7 +44,16 @@ class RankReport(Fact):
 
 
 class Report(Fact):
-    """One document of the watch program: log lines of a rank, or a sign of life with all states."""
+    """One document of the watch program: log lines of a rank, or a sign of life with all states.
+
+    Attributes:
+        rank: whose log has the ``lines``, oldest first; None in a sign of life.
+        at: where its log goes on after them.
+        times: when each was logged, by the node's clock in seconds since 1970; empty where not requested or not known.
+        states: by rank; None beside lines.
+        links: whether there is a carrier, by interface.
+        listening: whether the API takes connections.
+    """
 
     rank: str | None = None
     lines: tuple[str, ...] = ()
@@ -56,38 +65,12 @@ class Report(Fact):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lines:
-    """Log lines of a rank, oldest first; ``at`` is where its log goes on after them.
-
-    ``times``: when each was logged, by the node's clock in seconds since 1970; empty where not requested or not known.
-    """
+class Event:
+    """What a node reports, or why it cannot be watched any more."""
 
     node: str
-    rank: str
-    lines: tuple[str, ...]
-    at: str = ""
-    times: tuple[float, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Tick:
-    """One report: state and exit code of each rank, carrier of each interface."""
-
-    node: str
-    states: dict[str, RankReport]
-    links: dict[str, bool]
-    listening: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gone:
-    """The node is given up: it cannot be watched any more."""
-
-    node: str
-    error: HostError
-
-
-Event = Lines | Tick | Gone
+    report: Report = Report()  # noqa: RUF009 - it does not change
+    gone: HostError | None = None
 
 
 def watch_request(
@@ -182,7 +165,7 @@ class _Follower:
             self.host.renew(before=self._heard)
             self._over.wait(AGAIN_S)
         if not self._over.is_set():
-            self._put(Gone(self.host.name, failure))
+            self._put(Event(self.host.name, gone=failure))
 
     def end(self) -> None:
         """End the program, without waiting for it."""
@@ -199,8 +182,7 @@ class _Follower:
                 following.close()
             for line in following.lines(RENEW_S if self._reconnect else SILENT_S):
                 self._heard = time.monotonic()
-                for event in parse(node, line):
-                    self._take(event)
+                self._take(checked(Report, document(line) or {}, node=node, step=step))
             return CommandFailed(f"watch on {node} ended: {following.finish().reason}", node=node, step=step)
         except CommandTimeout:
             text = f"no report from {node} for {time.monotonic() - self._heard:.0f} s"
@@ -210,19 +192,7 @@ class _Follower:
         except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
             return CommandFailed(f"watching {node} failed: {type(error).__name__}: {error}", node=node, step=step)
 
-    def _take(self, event: Event) -> None:
-        self._put(event)
-        if isinstance(event, Lines) and event.at and event.rank in self._ranks:
-            self._request = {**self._request, "from": {**self._request.get("from", {}), event.rank: event.at}}
-
-
-def parse(node: str, line: bytes) -> list[Event]:
-    """The events in one line of the watch program; none in a line that is not a JSON object."""
-    report = checked(Report, document(line) or {}, node=node, step="start")
-    events: list[Event] = []
-    if report.rank is not None:
-        times = report.times if len(report.times) == len(report.lines) else ()
-        events.append(Lines(node, report.rank, report.lines, report.at, times))
-    if report.states is not None:
-        events.append(Tick(node, report.states, report.links, bool(report.listening)))
-    return events
+    def _take(self, report: Report) -> None:
+        self._put(Event(self.host.name, report))
+        if report.at and report.rank in self._ranks:
+            self._request = {**self._request, "from": {**self._request.get("from", {}), report.rank: report.at}}

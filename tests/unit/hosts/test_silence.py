@@ -15,7 +15,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node import common
 from sparkcluster.runtime import watching
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.runtime.watching import Gone, Lines, Tick, Watching
+from sparkcluster.runtime.watching import Watching
 
 
 @pytest.fixture
@@ -77,12 +77,10 @@ class Log:
         while not condition():
             assert time.monotonic() < limit, (self.numbers[-5:], self.ticks, self.gone)
             event = self.watch.next(0.1)
-            if isinstance(event, Lines):
-                self.numbers += map(int, event.lines)
-            elif isinstance(event, Tick):
-                self.ticks += 1
-            elif isinstance(event, Gone):
-                self.gone = event.error
+            if event is not None:
+                self.numbers += map(int, event.report.lines)
+                self.ticks += event.report.states is not None
+                self.gone = event.gone
 
     def goes_on(self):
         """Wait for a hundred more lines; none is missing, and none comes twice."""

@@ -14,7 +14,8 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
 from sparkcluster.inspect.cluster import View
 from sparkcluster.runtime import failed_logs
-from sparkcluster.runtime.watching import Gone, Lines, RankReport, Tick
+from sparkcluster.runtime.watching import RankReport
+from tests.unit import watched
 
 NOW = 1_764_130_000.0
 
@@ -54,7 +55,7 @@ def followed(world, monkeypatch):
 
 
 def tick(node):
-    return Tick(node, {"r": RankReport(state="running")}, {}, listening=False)
+    return watched.tick(node, {"r": RankReport(state="running")})
 
 
 TICKS = [tick(node) for node in ("alpha", "alpha", "beta", "beta")]
@@ -62,8 +63,8 @@ TICKS = [tick(node) for node in ("alpha", "alpha", "beta", "beta")]
 
 def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
     shown, _ = followed(
-        Lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
-        Lines("beta", "r", ("second",), times=(NOW + 61,)),
+        watched.lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
+        watched.lines("beta", "r", ("second",), times=(NOW + 61,)),
         *TICKS,
         ahead={"beta": 60.0},
     )
@@ -81,13 +82,13 @@ def test_since_is_asked_of_each_node_by_its_own_clock(followed):
 
 def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed):
     shown, _ = followed(
-        Lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
-        Gone("beta", CommandFailed("watch ended", node="beta")),
+        watched.lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
+        watched.gone("beta", CommandFailed("watch ended", node="beta")),
         *TICKS[:2],
         pattern=re.compile("ERROR [xy]$"),
     )
-    assert [line.text.replace("\x1b", "") for line in shown] == [
-        "[36m(Worker)[0m ERR[31mOR x",
+    assert [line.text for line in shown] == [
+        "(Worker) ERROR x",
         "ERROR y",
         "[sparkcluster] watch ended",
     ]

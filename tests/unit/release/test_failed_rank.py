@@ -7,7 +7,8 @@ import pytest
 from sparkcluster.engines.causes import failed_rank
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.release.readiness import Readiness
-from sparkcluster.runtime.watching import Lines, RankReport, Tick
+from sparkcluster.runtime.watching import RankReport
+from tests.unit import watched
 
 MEMBERS = ["192.168.177.11", "192.168.177.12"]
 HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
@@ -40,7 +41,7 @@ def launch(two):
 
 
 def died(two, node, code):
-    return Tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)}, {}, listening=False)
+    return watched.tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)})
 
 
 def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
@@ -49,7 +50,7 @@ def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
         "Worker 1 failed: Cannot find any model weights with `/m`",
         "RuntimeError: Engine core initialization failed",
     )
-    launch.feed(Lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(watched.lines("alpha", two.rank("alpha"), words), 110)
     launch.feed(died(two, "alpha", 1), 110)
     failure = launch.failure(112)
     assert failure.node == "beta"
@@ -62,7 +63,7 @@ def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
 
 def test_a_rank_that_was_killed_is_named_before_those_that_say_that_somebody_died(launch, two):
     words = ("RayWorkerProc rank=[1] died unexpectedly", "RuntimeError: Engine core initialization failed")
-    launch.feed(Lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(watched.lines("alpha", two.rank("alpha"), words), 110)
     launch.feed(died(two, "alpha", 1), 110)
     launch.feed(died(two, "beta", 137), 111)
     failure = launch.failure(112)

@@ -11,7 +11,7 @@ from sparkcluster.errors import HostLost, HostSilent, HostTimeout, Interrupted, 
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.release import group, groups, readiness, stopping
+from sparkcluster.release import group, readiness, stopping
 from sparkcluster.release.outcome import failure
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
@@ -140,7 +140,7 @@ def up(sparks, monkeypatch):
             launches.append(
                 group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
             )
-        run.outcomes = groups.launch_groups(changer, launches, run.report)
+        run.outcomes = group.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
         if failed:
             raise failed
@@ -345,13 +345,13 @@ def ctrl_c(sparks, monkeypatch):
     def press(times=1):
         left = iter(range(times))
 
-        class Pressed(groups.Calls):
+        class Pressed(group.Calls):
             def wait(self, limit_s):
                 if next(left, None) is not None:
                     raise KeyboardInterrupt
                 return super().wait(limit_s)
 
-        monkeypatch.setattr(groups, "Calls", Pressed)
+        monkeypatch.setattr(group, "Calls", Pressed)
 
     return press
 
@@ -369,14 +369,14 @@ def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, m
     mute(sparks["gamma"])
     left = iter([1])
 
-    class Pressed(groups.Calls):
+    class Pressed(group.Calls):
         def wait(self, limit_s):
             if next(left, None):
-                self._calls["g0"].ended.wait(10)
+                self._threads["g0"].join(10)
                 raise KeyboardInterrupt
             return super().wait(limit_s)
 
-    monkeypatch.setattr(groups, "Calls", Pressed)
+    monkeypatch.setattr(group, "Calls", Pressed)
     with pytest.raises(Interrupted, match=r"^interrupted; g0 serves as release 4$"):
         up(planned(groups=2))
     assert set(running(sparks)) == {"alpha", "beta"}

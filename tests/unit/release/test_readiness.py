@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.release.readiness import LAST_LINES_S, LINK_GRACE_S, UNREADABLE_GRACE_S, Readiness
-from sparkcluster.runtime.watching import Lines, RankReport, Tick
+from sparkcluster.release.readiness import LAST_LINES_S, LINK_GRACE_S, Readiness
+from sparkcluster.runtime.watching import RankReport
+from tests.unit import watched
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -23,7 +24,9 @@ def launch(two):
 @pytest.fixture
 def tick(two):
     def make(node, state="running", *, links=None, listening=False, **reported):
-        return Tick(node, {two.rank(node): RankReport(state=state, **reported)}, links or {}, listening)
+        return watched.tick(
+            node, {two.rank(node): RankReport(state=state, **reported)}, links=links, listening=listening
+        )
 
     return make
 
@@ -42,7 +45,7 @@ def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, t
     launch.feed(tick("beta", state, exit_code=1), 110)
     assert launch.failure(110 + LAST_LINES_S - 0.1) is None
     assert launch.dying
-    launch.feed(Lines("beta", two.rank("beta"), ("RuntimeError: NCCL error: unhandled system error",)), 111)
+    launch.feed(watched.lines("beta", two.rank("beta"), ("RuntimeError: NCCL error: unhandled system error",)), 111)
     failure = launch.failure(110 + LAST_LINES_S)
     assert failure.node == "beta"
     assert failure.step == "start"
@@ -55,7 +58,7 @@ def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(laun
     """The head notices the death of its worker first, and is seen dead before the worker is."""
     launch.feed(tick("alpha", "exited", exit_code=0), 110)
     launch.feed(tick("beta", "exited", exit_code=1), 110.8)
-    launch.feed(Lines("beta", two.rank("beta"), (OOM,)), 111)
+    launch.feed(watched.lines("beta", two.rank("beta"), (OOM,)), 111)
     failure = launch.failure(112)
     assert failure.node == "beta"
     assert failure.log == (OOM,)
@@ -63,7 +66,7 @@ def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(laun
 
 def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two):
     lines = ("loading", OOM, "\x1b[31m" + OOM + "\x1b[0m ", "RuntimeError: Engine core initialization failed")
-    launch.feed(Lines("beta", two.rank("beta"), lines), 110)
+    launch.feed(watched.lines("beta", two.rank("beta"), lines), 110)
     launch.feed(tick("beta", "exited", exit_code=1), 110)
     reason = launch.failure(112).reason
     assert (reason.node, reason.number, reason.line) == ("beta", 3, OOM)
@@ -72,7 +75,7 @@ def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two
 def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, tick, two):
     """Also within the time in which a link may come back."""
     closed = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.11]:39075"
-    launch.feed(Lines("beta", two.rank("beta"), (closed,)), 110)
+    launch.feed(watched.lines("beta", two.rank("beta"), (closed,)), 110)
     launch.feed(tick("beta", "exited", exit_code=134, links={two.link("beta"): False}), 110)
     failure = launch.failure(110 + LAST_LINES_S)
     assert failure.message.startswith(f"beta has no carrier on {two.link('beta')}: the cable is out")
@@ -98,27 +101,13 @@ def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
     assert (failure.node, link in failure.message, "cable" in failure.message) == ("beta", True, True)
 
 
-def test_a_docker_engine_that_stays_away_is_named_and_a_restarted_one_is_not(launch, tick):
-    for now in (110, 112, 118):
-        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError"), now)
-    launch.feed(tick("beta"), 120)
-    assert launch.failure(120) is None
-    for now in range(130, 146, 2):
-        launch.feed(tick("beta", "unreadable", error="ConnectionRefusedError: [Errno 111]"), now)
-    assert launch.failure(130 + UNREADABLE_GRACE_S - 1) is None
-    failure = launch.failure(130 + UNREADABLE_GRACE_S)
-    assert failure.node == "beta"
-    assert "Docker on beta" in failure.message
-    assert "ConnectionRefusedError" in failure.message
-
-
 def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two):
-    launch.feed(Tick("beta", {}, {}, listening=True), 1)
+    launch.feed(watched.tick("beta", {}, listening=True), 1)
     assert not launch.ready
-    launch.feed(Lines("alpha", two.rank("alpha"), ("INFO:     Application startup complete.",)), 2)
+    launch.feed(watched.lines("alpha", two.rank("alpha"), ("INFO:     Application startup complete.",)), 2)
     assert launch.ready
     listening = Readiness(two.plan, two.topology, now=0)
-    listening.feed(Tick("alpha", {}, {}, listening=True), 1)
+    listening.feed(watched.tick("alpha", {}, listening=True), 1)
     assert listening.ready
 
 
@@ -139,8 +128,10 @@ def test_an_overdue_launch_names_the_silent_node(launch, tick, two):
 
 
 def test_an_overdue_launch_says_who_stands_at_what(launch, two):
-    launch.feed(Lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699)
-    launch.feed(Lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 699)
+    launch.feed(
+        watched.lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699
+    )
+    launch.feed(watched.lines("beta", two.rank("beta"), ("[sparkcluster] phase=ray-join",)), 699)
     failure = launch.overdue(600)
     assert failure.node == "alpha"
     assert failure.message.startswith("no answer within 600 s (alpha: Ray 1/2, missing 192.168.177.12; beta: ")

@@ -1,0 +1,23 @@
+"""Events of the watch, as nodes would report them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sparkcluster.errors import HostError
+from sparkcluster.runtime.watching import Event, Report
+
+
+def lines(node: str, rank: str, found: tuple[str, ...], times: tuple[float, ...] = ()) -> Event:
+    """Lines of a log."""
+    return Event(node, Report(rank=rank, lines=found, times=times))
+
+
+def tick(node: str, states: dict[str, Any], *, links: dict[str, bool] | None = None, listening: bool = False) -> Event:
+    """A sign of life."""
+    return Event(node, Report(states=states, links=links or {}, listening=listening))
+
+
+def gone(node: str, error: HostError) -> Event:
+    """The end of it."""
+    return Event(node, gone=error)
