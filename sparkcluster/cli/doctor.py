@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         found = doctor(fleet, spec, args.timeout, report)
         if args.bundle:
-            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, changes=False))
+            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, containers=False))
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     if not emitted(args, found.as_json() | {"next": hints.command_line(found.next)}):
         show(found, verbose=args.verbose)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--ignore CODE*", "treat errors with this code as warnings")
     option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
     option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")
-    about = "write all that was read, without secrets, to a .tar.gz; copies 1 MiB of image (docs/first-hour.md)"
+    about = "write all that was read, without secrets, to a .tar.gz; runs containers of the image (docs/first-hour.md)"
     option(parser, "--bundle FILE", about, Path)
     option(parser, "--fix", "then run the steps of setup that fix what was found, after asking about each")
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if args.bundle:
             from sparkcluster.inspect import bundle
 
-            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, changes=True))
+            bundle.write(args.bundle, found, bundle.gather(fleet, found.view, report, containers=True))
             report.note(f"wrote {args.bundle}; its README.txt lists what is in it and what was removed")
     from sparkcluster.spec import consent
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
 import os
@@ -12,7 +11,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +19,6 @@ import sparkcluster
 from sparkcluster import output_file
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
@@ -31,42 +29,13 @@ from sparkcluster.inspect.preflight import Preflight
 from sparkcluster.plan.docker_run import limits
 from sparkcluster.printable import LINES, clean, one_line
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import Changer, observed, secrets
-from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime import observed, secrets
 from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.secret_patterns import names_secret, without_secrets
-from sparkcluster.staging.copy_request import Settings
-from sparkcluster.staging.run import stage
-from sparkcluster.topology.model import Topology
 
 REMOVED = "(removed)"
 
-_README = """\
-A support bundle of sparkcluster {version}, cluster {cluster}, {when}.
-
-{files}
-
-Replaced by {removed}: API keys, tokens and passwords, values of the playbook's secrets, variables
-whose names look like one, passwords in URLs, serial numbers and UUIDs of hardware, the last half of hardware
-addresses and of the GUIDs and link-local addresses that are made of them.
-Not removed: host names, user names, IP addresses, paths, doctor's prompt and its answer, and everything else in the
-engines' logs. Review the files before you share them.
-"""
-
-_FILES = {
-    "findings.txt": "the findings of the command",
-    "doctor.json": "the output of `sparkcluster doctor --json`",
-    "preflight.json": "the output of `sparkcluster preflight --json`",
-    "first-hour.json": "image stores, a copied image, GIDs, memory, limits in a container: docs/first-hour.md",
-    "observed.jsonl": "what earlier commands saw: gaps, memory, seconds, bandwidth",
-    "facts/": "facts of each node",
-    "logs/": "first and last log lines of every rank",
-    "kernel/": "each node's kernel log lines about GPU, memory and RDMA",
-    "spec/": "inventory and playbook as they were read",
-    "release.json": "the newest recorded release with its plan",
-    "versions.json": "versions of sparkcluster, Python and this machine",
-}
-"""Every file that a bundle may have."""
+_README = Path(__file__).with_name("bundle_readme.txt")
 
 # What may stand between the letters and digits of a value: blanks, signs, and signs that are escaped.
 _BETWEEN = r"(?:%(?:25)*[0-9a-fA-F]{2}|\\+(?:u[0-9a-fA-F]{4}|[nrt])?|&#?\w{1,6};|[^A-Za-z0-9\\])*+"
@@ -138,27 +107,24 @@ def _forms(value: str) -> Iterator[str]:
 # What only real machines can tell (docs/first-hour.md): of the facts, and by the node program ``first_hour``.
 _KNOWN = {"docker", "memory", "hcas", "image", "weights"}
 _UNKNOWN: Any = {"image": {"inside": {"flags"}}, "weights": {"config", "files"}}
-_SIZE_BYTES = 1 << 20
 _NODE_LIMIT_S = 180
-_REFERENCE = "sparkcluster-first-hour:latest"
 
 
-def gather(fleet: Fleet, view: View, report: Report, *, changes: bool) -> dict[str, Any]:
+def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dict[str, Any]:
     """The document ``first-hour.json``, of the nodes that answered; what was not gathered is there with the reason.
 
-    ``changes``: whether containers of the image are started, and a small image is copied between the first two nodes,
-    under the lease, and removed.
+    ``containers``: whether two of the image are started on each node, to the end of a short program.
     """
     facts = view.facts
-    if changes:
+    if containers:
         consent.require(view.spec)
     report.step("bundle", count(len(facts), "Spark"))
 
     def look(host: Host) -> dict[str, Any]:
         node = facts[host.name]
-        request: dict[str, Any] = {"do": "look", "containers": {}}
+        request: dict[str, Any] = {"containers": {}}
         image = node.image
-        if changes and isinstance(image, Image) and isinstance(image.inside, EngineFacts):
+        if containers and isinstance(image, Image) and isinstance(image.inside, EngineFacts):
             # as Docker starts one, and with a rank's options
             rank = [*limits(), *(["--device", "/dev/infiniband"] if node.infiniband_devices else [])]
             request |= {"containers": {"plain": [], "rank": rank}, "image_id": image.id, "python": image.inside.python}
@@ -168,53 +134,7 @@ def gather(fleet: Fleet, view: View, report: Report, *, changes: bool) -> dict[s
     for name, seen in fleet.each(look, facts).items():
         known = facts[name].model_dump(mode="json", include=_KNOWN, exclude=_UNKNOWN)
         nodes[name] = known | ({"unread": seen.message} if isinstance(seen, SparkclusterError) else seen)
-    copies = _copies(fleet, view, report) if changes else "only preflight copies one"
-    return {"nodes": nodes, "image_copies": copies}
-
-
-def _copies(fleet: Fleet, view: View, report: Report) -> list[dict[str, Any]] | str:
-    """A small image copied between the first two nodes, each way, as ``stage`` copies; or why not."""
-    spec, topology = view.spec, view.topology
-    names = [name for name in topology.members if name in view.facts][:2] if topology is not None else []
-    if topology is None or len(names) < 2:
-        return "there are no two nodes"
-    if spec.inventory.runtime.kind != "docker":
-        return "runtime process has no images"
-    small = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"image": _REFERENCE}))
-    inventory = spec.inventory
-    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure", kind="staging")
-    try:
-        with lease.acquire(names):
-            return [_copy(lease.changer, small, topology, pair, report) for pair in (names, names[::-1])]
-    except SparkclusterError as error:
-        return error.message
-
-
-def _copy(changer: Changer, small: Spec, topology: Topology, pair: Sequence[str], report: Report) -> dict[str, Any]:
-    source, target = pair
-    result: dict[str, Any] = {"from": source, "to": target, "bytes": _SIZE_BYTES}
-
-    def do(node: str, what: str) -> None:
-        request = {**changer.lease(node), "do": what, "reference": _REFERENCE, "size_bytes": _SIZE_BYTES}
-        answer = call(changer.fleet[node], "first_hour", request, answer=dict[str, Any], timeout_s=_NODE_LIMIT_S)
-        if answer.get("done") is None:
-            raise SparkclusterError(f"{what} on {node}: {answer.get('failed') or answer.get('refused')}", node=node)
-
-    report.progress(target, f"copying an image of 1 MiB from {source}")
-    try:
-        do(source, "make")
-        found = collect_facts(changer.fleet, small, pair)
-        # loaded and removed, and never run
-        copied = stage(changer, found.facts, topology, small, what=["image"], settings=Settings(yes=True)).copied
-        result["seconds"] = [round(each.seconds, 2) for each in copied]
-    except SparkclusterError as error:
-        result["failed"] = error.message
-    for name in pair:
-        try:
-            do(name, "remove")
-        except SparkclusterError as error:
-            result["left"] = error.message
-    return result
+    return {"nodes": nodes}
 
 
 def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:
@@ -239,12 +159,10 @@ def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> lis
     """Names and texts of the bundle's files, without secrets."""
     cluster = found.view.spec.inventory.cluster
     files = list(_files(found, first_hour, Scrubber(known_secrets(found.view.spec))))
-    there = [each for each in _FILES if any(name.startswith(each) for name, _ in files)]
-    readme = _README.format(
+    readme = _README.read_text(encoding="utf-8").format(
         version=sparkcluster.__version__,
         cluster=cluster,
         when=time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        files="\n".join(f"{name:<16}{_FILES[name]}" for name in there),
         removed=REMOVED,
     )
     return [("README.txt", readme), *files]

@@ -11,8 +11,7 @@ program: changes something; lives for.
 - ``reach``: no; it listens while it runs; two exchanges, under two seconds
 - ``measure``: ``--deep`` alone: one container, under a lease; one measurement
 - ``all_gather``: no; it runs inside that container; an all-gather of 256 MiB, 90 s at most
-- ``first_hour``: for ``preflight --bundle`` alone: imports a small image, under a lease, and removes it; one answer,
-  two containers at most
+- ``first_hour``: for bundles: no; for ``preflight --bundle`` two containers at most; one answer
 - ``image``: caches the content of an image, by image ID, unless told not to; one answer, seconds, once per image
 - ``agent``: yes: files, containers, records. Only under a lease; one list of steps
 - ``lease``: its lock file; as long as heartbeats come

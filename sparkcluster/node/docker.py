@@ -127,11 +127,6 @@ def build(reference: str, base: str, dockerfile: str, folder: str) -> list[str]:
     return ["docker", "build", "--tag", reference, "--build-arg", "BASE=" + base, "--file", dockerfile, folder]
 
 
-def import_image(reference: str) -> list[str]:
-    """Command that makes an image of the tar archive in its input."""
-    return ["docker", "import", "-", reference]
-
-
 def remove_image(reference: str) -> list[str]:
     """Command that removes an image, or one of its names."""
     return ["docker", "image", "rm", reference]

@@ -1,18 +1,14 @@
 """Reads on this node what only a real machine can tell, for support bundles.
 
-``look`` changes nothing. ``make`` and ``remove``, under the lease, import and remove the small image that is copied.
+It changes nothing; where it is asked to, it starts containers of the image, to the end of a short program.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import tarfile
-import tempfile
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, docker, programs
+from sparkcluster.node import docker
 from sparkcluster.node.machine import Machine, Unreadable
 
 Request = dict[str, Any]
@@ -49,26 +45,10 @@ print("%s" + json.dumps(found))
 
 
 def main(request: Request, _lines: BinaryIO) -> dict[str, Any]:
-    """Do what ``do`` says; ``make`` and ``remove`` answer ``done``, ``refused`` or ``failed``."""
-    if request["do"] == "look":
-        return look(request, Machine())
-    try:
-        common.check_epoch(**common.lease_of(request))
-        {"make": make, "remove": remove}[request["do"]](request)
-    except common.Refused as error:
-        return {"refused": str(error)}
-    except programs.Failed as error:
-        return {"failed": str(error)}
-    return {"done": {}}
-
-
-def look(request: Request, machine: Machine) -> dict[str, Any]:
     """What of this node is in no fact; of each part that could not be read, why."""
+    machine = Machine()
     containers = {label: inside(machine, request, label) for label in request["containers"]}
-    return {
-        "show_gids": show_gids(machine),
-        "containers": containers,
-    }
+    return {"show_gids": show_gids(machine), "containers": containers}
 
 
 def show_gids(machine: Machine) -> str:
@@ -93,24 +73,3 @@ def inside(machine: Machine, request: Request, label: str) -> dict[str, Any]:
         return dict(json.loads(line[len(_MARK) :]))
     except (Unreadable, ValueError) as error:
         return {"unread": str(error)}
-
-
-def make(request: Request) -> None:
-    """Import an image of one file of random bytes as ``reference``."""
-    content = os.urandom(request["size_bytes"])
-    with tempfile.TemporaryFile() as file:
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            entry = tarfile.TarInfo("random")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-        file.seek(0)
-        programs.run(docker.import_image(request["reference"]), stdin=file)
-
-
-def remove(request: Request) -> None:
-    """Remove the image ``reference``, if it exists."""
-    try:
-        programs.run(docker.remove_image(request["reference"]))
-    except programs.Failed as error:
-        if not docker.is_missing(str(error)):
-            raise

@@ -301,7 +301,7 @@ def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = doctor(fleet, spec, DOCTOR_S, report)
-        bundle.write(path, found, bundle.gather(fleet, found.view, report, changes=False))
+        bundle.write(path, found, bundle.gather(fleet, found.view, report, containers=False))
     except (SparkclusterError, OSError) as failed:
         report.note(f"no bundle was written: {failed}")
         parts.pop()

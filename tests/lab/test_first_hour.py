@@ -111,8 +111,6 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
     for document in (idle, last):
         stores = {name: node["docker"]["containerd_store"] for name, node in document["nodes"].items()}
         assert stores == {"spark-1": False, "spark-2": True}
-        for copy in document["image_copies"]:
-            assert not {"failed", "left"} & set(copy), copy
         for node in document["nodes"].values():
             assert node["memory"]["free_bytes"] > 0
             assert node["weights"]["foreign"] is None

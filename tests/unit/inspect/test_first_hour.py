@@ -27,7 +27,7 @@ LOOK = {"show_gids": f"DEV\tPORT\n{SERIAL}",
 
 @pytest.fixture
 def gather(world):
-    def run(answer=LOOK, *, changes=False, beta=None):
+    def run(answer=LOOK, *, containers=False, beta=None):
         one = world()
         hosts = {name: FakeHost(name).program("first_hour", answer) for name in one.facts}
         if beta is not None:
@@ -36,7 +36,7 @@ def gather(world):
         run.hosts = hosts
         spec = accepted(one.spec)
         view = View(spec, Collected(one.facts, {}), one.facts, topology=build(spec, one.facts))
-        return bundle.gather(Fleet(hosts), view, Report(), changes=changes)
+        return bundle.gather(Fleet(hosts), view, Report(), containers=containers)
 
     return run
 
@@ -50,7 +50,6 @@ def test_every_item_of_the_facts_and_of_the_node_is_there(gather):
         assert node["hcas"][0]["gids"]
         assert node["containers"]["plain"]["limits"] == {"nofile": [1024, 2048]}
         assert node["containers"]["rank"] == {"unread": "exit 125: no device"}
-    assert found["image_copies"] == "only preflight copies one"
     json.dumps(found)
 
 
@@ -60,10 +59,9 @@ def test_a_node_that_answers_nonsense_costs_its_own_part_alone(gather):
     assert node["memory"]
 
 
-def test_a_node_that_is_gone_is_there_with_the_reason_and_no_copy_fails_the_rest(gather):
-    found = gather(changes=True, beta=HostTimeout("beta: no answer", node="beta"))
+def test_a_node_that_is_gone_is_there_with_the_reason_and_the_others_are_read(gather):
+    found = gather(containers=True, beta=HostTimeout("beta: no answer", node="beta"))
     assert list(found["nodes"].values())[-1]["unread"] == "beta: no answer"
-    assert isinstance(found["image_copies"], str)
 
 
 def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tmp_path):
@@ -77,5 +75,5 @@ def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tm
     assert {"README.txt", "findings.txt", "preflight.json", "first-hour.json", "observed.jsonl"} <= set(files)
     assert not any("1423025012345" in text for text in files.values())
     listed = {line.split()[0] for line in files["README.txt"].split("\n\n")[1].splitlines()}
-    assert listed == {re.sub("/.*", "/", name) for name in files if name != "README.txt"}
+    assert listed >= {re.sub("/.*", "/", name) for name in files if name != "README.txt"}
     assert json.loads(files["first-hour.json"])["observed"] == "1 lines"

@@ -23,7 +23,7 @@ RUN = {
     "stage": lambda fleet, spec: stage.stage(fleet, spec, stage.Options(), Report()),
     "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, preflight.Options(deep=True), Report()),
     "preflight --bundle": lambda fleet, spec: bundle.gather(
-        fleet, View(spec, Collected({}, {}), {}), Report(), changes=True
+        fleet, View(spec, Collected({}, {}), {}), Report(), containers=True
     ),
 }
 
