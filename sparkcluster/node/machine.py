@@ -296,6 +296,13 @@ class Readings:
         self._threads[key] = threading.Thread(target=work, name=key, daemon=True)
         self._threads[key].start()
 
+    def all(self, readers: dict[str, Callable[[], Any]], defaults: dict[str, Any]) -> dict[str, Any]:
+        """What all ``readers`` return; ``defaults`` stand for values that could not be read."""
+        for key, reader in readers.items():
+            self.start(key, reader)
+        found = {key: self.value(key) for key in readers}
+        return {key: defaults[key] if key in defaults and unread(each) else each for key, each in found.items()}
+
     def value(self, key: str, limit_s: float | None = None) -> Any:
         """What the reader of ``key`` returned, or why it returned nothing; None where there is no such reader."""
         if key not in self._threads:
@@ -303,6 +310,11 @@ class Readings:
         limit_s = self._limit_s if limit_s is None else limit_s
         self._threads[key].join(max(0.0, self._began + limit_s - time.monotonic()))
         return self._values.get(key, {"unread": "no answer within %g s" % limit_s})
+
+
+def unread(value: Any) -> bool:
+    """Whether ``value`` is the reason why a reading failed."""
+    return isinstance(value, dict) and set(value) == {"unread"}
 
 
 def clean(value: Any, depth: int = 0) -> Any:

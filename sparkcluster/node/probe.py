@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, clean, failed
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, clean, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
@@ -58,7 +58,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "docker": lambda: container_facts.docker(machine),
         "image": lambda: container_facts.image(machine, reference, state_dir) if in_docker and reference else None,
         "layers": lambda: _layers(machine, state_dir, value) if in_docker and reference else None,
-        "engine": lambda: None if in_docker else _engine(machine, request.get("python")),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "containers": lambda: ranks.others(machine),
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
@@ -91,16 +90,12 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     }
     for name in names:
         readings.start("name " + name, functools.partial(machine.resolve, name))
-    for key, reader in readers.items():
-        readings.start(key, reader)
-    facts.update({key: value(key, _ENGINE_S if key == "engine" else None) for key in readers})
+    readings.start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
+    facts.update(readings.all(readers, _DEFAULTS), engine=value("engine", _ENGINE_S))
     facts["driver"] = gpu.driver(facts.pop("loaded"), facts["gpus"])
     docker_disk = facts.pop("docker_disk")
     if isinstance(facts["disks"], list) and isinstance(docker_disk, list):
         facts["disks"] += docker_disk
-    for key, default in _DEFAULTS.items():
-        if isinstance(facts[key], dict):
-            facts[key] = default
     facts["names"] = {name: value("name " + name, _NAME_S) for name in names}
     facts.update(reached_at=machine.reached_at(), state_dir=state_dir, hf_home=hf_home)
     facts["probe_s"] = round(time.monotonic() - began, 4)
@@ -110,9 +105,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> dict[str, Any] | None:
     """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
     engine, image = value("docker"), value("image")
-    if any("unread" in (each or {}) for each in (engine, image)):
-        return None
-    return image_layers.layers(machine, state_dir, engine, image)
+    return None if unread(engine) or unread(image) else image_layers.layers(machine, state_dir, engine, image)
 
 
 def _engine(machine: Machine, python: str | None) -> dict[str, Any]:

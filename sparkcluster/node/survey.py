@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, absolute, because, clean, owner
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, absolute, because, clean, owner, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
@@ -54,6 +54,7 @@ _DEFAULTS: dict[str, Any] = {
     "ntp": None,
     "journal": [],
     "processes": [],
+    "containers": [],
 }
 
 
@@ -97,27 +98,18 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         ],
         "held": lambda: _held(machine) if request.get("held") else [],
     }
-    for key, reader in readers.items():
-        readings.start(key, reader)
-    facts.update({key: value(key) for key in readers})
-    for key, default in _DEFAULTS.items():
-        if _unread(facts[key]):
-            facts[key] = default
-    engine, containers, root = facts.pop("engine"), facts.pop("containers"), facts.pop("root")
-    usable = not _unread(engine)
+    facts.update(readings.all(readers, _DEFAULTS))
+    engine, root = facts.pop("engine"), facts.pop("root")
+    usable = not unread(engine)
     facts["docker"] = engine["version"] if usable else _docker_program(machine)
     facts["runtimes"] = engine["runtimes"] if usable else _runtimes(machine)
-    facts["sudo"], files, running = ("password", {}, []) if _unread(root) else root
-    facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if _unread(root) else ())}
-    running += [each["name"] for each in facts.pop("processes") if each["state"] == "running"]
-    running += [] if _unread(containers) else [each["name"] for each in containers if each["state"] == "running"]
+    facts["sudo"], files, running = ("password", {}, []) if unread(root) else root
+    facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if unread(root) else ())}
+    found = [*facts.pop("processes"), *facts.pop("containers")]
+    running += [each["name"] for each in found if each["state"] == "running"]
     facts["ranks"] = sorted(set(running))
     facts.update(reached_at=machine.reached_at(), hf_home=hf_home)
     return facts
-
-
-def _unread(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"unread"}
 
 
 # ------------------------------------------------------------------------------------------------------ files
@@ -153,7 +145,7 @@ def _root(
     files.update({path: {"unread": "permission denied"} for path in denied})
     if uid == 0:
         return "root", files, []
-    label = LABEL_CLUSTER if _unread(value("engine")) else ""
+    label = LABEL_CLUSTER if unread(value("engine")) else ""
     try:
         exit_code, output = machine.run(["sudo", "-n", "--", "sh", "-c", _ROOT, "sh", label, *denied])
     except Unreadable as error:
