@@ -38,7 +38,7 @@ def dead(gone: Sequence[str], reply: Reply | None, earlier: Reply | None = None)
 def shows_life(reply: Reply) -> bool:
     """Whether a token of any kind came, or the answer ended: all that the short probes ask for.
 
-    Those of ``status`` and ``doctor``; the guard on a node goes by whether a completion ends (``node.engine_guard``).
+    Those of ``status`` and ``doctor``; the guard on a node goes by whether a completion ends (``node.group_guard``).
     A model that reasons first has no content within so few tokens.
     """
     return reply.problem is None or (reply.ttft_s is not None and reply.problem != "engine-dead")

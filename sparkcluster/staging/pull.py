@@ -28,12 +28,12 @@ _CANCEL_S = 5
 
 
 def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], None]) -> Done | Failure:
-    """The end of a pull on ``host``, by a ``request`` of its reference and images_dir.
+    """The end of a pull on ``host``, by a ``request`` of its reference.
 
-    Ctrl-C ends the pull unless another cluster wants it.
+    Ctrl-C ends the pull unless another command follows it.
 
     Raises:
-        StageError: the node fell silent; the pull goes on, unless another operator holds the lease for 3 minutes.
+        StageError: the node fell silent; the pull goes on.
         LeaseLost: another operator has the lease.
     """
     gaps = observed.Gaps()
@@ -78,7 +78,7 @@ def _job(step: Step, host: Host, program: str, request: Request, report: Callabl
             with contextlib.suppress(SparkclusterError), stream(host, program, {**whole, "do": "cancel"}) as running:
                 next(running.lines(_CANCEL_S), None)
         elif isinstance(error.__cause__, HostSilent):
-            error.hint = f"the {what} continues on {host.name} unless others stage there: run this again to follow it"
+            error.hint = f"the {what} continues on {host.name}: run this again to follow it"
         raise
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sparkcluster.node import engine_guard
+from sparkcluster.node import group_guard
 
 
 class Engine(http.server.ThreadingHTTPServer):
@@ -67,10 +67,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(engine_guard, "COUNTERS_S", 0.05)
-    monkeypatch.setattr(engine_guard, "AGAIN_S", 0.05)
-    monkeypatch.setattr(engine_guard, "REFUSED_S", 0.05)
-    monkeypatch.setattr(engine_guard, "stall_limit_s", lambda _: 0.5)
+    monkeypatch.setattr(group_guard, "COUNTERS_S", 0.05)
+    monkeypatch.setattr(group_guard, "AGAIN_S", 0.05)
+    monkeypatch.setattr(group_guard, "REFUSED_S", 0.05)
+    monkeypatch.setattr(group_guard, "stall_limit_s", lambda _: 0.5)
     with Engine() as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.05,))
         thread.start()
@@ -81,12 +81,12 @@ def engine(monkeypatch):
 
 
 def test_an_engine_that_answers_lives(engine):
-    assert engine_guard.why_dead(engine.request_document) is None
+    assert group_guard.why_dead(engine.request_document) is None
 
 
 def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
     engine.delay_s, engine.moving = 60, False
-    why = engine_guard.why_dead(engine.request_document)
+    why = group_guard.why_dead(engine.request_document)
     assert why is not None
     assert why.startswith("no counter of the engine has moved for")
 
@@ -95,12 +95,12 @@ def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
 def test_a_request_that_waits_longer_is_no_death_while_counters_move_or_cannot_be_read(engine, change):
     engine.delay_s, engine.moving = 1.5, False
     vars(engine).update(change)
-    assert engine_guard.why_dead(engine.request_document) is None
+    assert group_guard.why_dead(engine.request_document) is None
 
 
 def test_500_twice_is_death_and_once_is_not(engine):
     engine.moving = False
     engine.statuses = [500, 200]
-    assert engine_guard.why_dead(engine.request_document) is None
+    assert group_guard.why_dead(engine.request_document) is None
     engine.statuses = [500]
-    assert "EngineDeadError" in (engine_guard.why_dead(engine.request_document) or "")
+    assert "EngineDeadError" in (group_guard.why_dead(engine.request_document) or "")

@@ -113,7 +113,7 @@ def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monk
     monkeypatch.setattr(pulling, "stream", lambda *each: Breaking(stream(*each), "a"))
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
-    assert caught.value.hint == "the pull continues on a unless others stage there: run this again to follow it"
+    assert caught.value.hint == "the pull continues on a: run this again to follow it"
     monkeypatch.setattr(pulling, "stream", stream)
     assert pulled(lambda _: done.set()) == Done(bytes=5 * MB)
     assert len(pulled.engine.pulls) == 1

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sparkcluster.node.docker_api import ask_helper, auth_header, pull_path
+from sparkcluster.node.pull import ask_helper, auth_header, pull_path
 
 AUTH = base64.b64encode(b"ada:pass:word").decode()
 LOGIN = {"username": "ada", "password": "pass:word"}
