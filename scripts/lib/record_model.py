@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.fit import shipped
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
 from sparkcluster.staging.model_headers import from_hub, from_path
 
 WIDTH = 110
+
+_NUMBERS = re.compile(r"(?<=\.)\d+(?=\.)")
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def main(arguments: Sequence[str], directory: Path = shipped.DIRECTORY) -> int:
@@ -31,7 +38,7 @@ def main(arguments: Sequence[str], directory: Path = shipped.DIRECTORY) -> int:
         print(f"error: {error.message}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr)
         return error.exit_code
     found = name if local.is_dir() else f"{HUB_ADDRESS}/{name}/tree/{model.revision or revision}"
-    document = shipped.document(model, found)
+    document = document_of(model, found)
     document["repository"] = name
     path = directory / shipped.file_name(name)
     path.write_text(written(document) + "\n", encoding="utf-8")
@@ -51,6 +58,41 @@ def written(value: Any, depth: int = 0) -> str:
         parts = [f"{json.dumps(key, ensure_ascii=False)}: {written(each, depth + 1)}" for key, each in value.items()]
         return "{\n" + ",\n".join(inner + part for part in parts) + "\n" + " " * depth + "}"
     return "[\n" + ",\n".join(inner + written(each, depth + 1) for each in value) + "\n" + " " * depth + "]"
+
+
+def document_of(model: Source, found: str) -> dict[str, Any]:
+    """What is to be recorded of ``model``, which was read at the address ``found``."""
+    revision = {} if model.revision is None else {"revision": model.revision}
+    made = {"repository": model.name, "source": [found], **revision, "config": model.config}
+    if model.tensors is not None:
+        depth = _layers(model.config)
+        made["tensors"] = [
+            [each.name, each.dtype, list(each.shape), each.size_bytes] for each in alike(model.tensors, depth)
+        ]
+    return made
+
+
+def alike(tensors: Iterable[Tensor], layers: int) -> list[Tensor]:
+    """``tensors`` with all that differ in nothing but their layer or expert as one, of their common size.
+
+    Those of layers from number ``layers`` on, which only speculative decoding loads, stay apart.
+    """
+    groups: dict[tuple[object, ...], Tensor] = {}
+    for tensor in tensors:
+        layer = _LAYER.search(tensor.name)
+        drafts = layer is not None and int(layer[1]) >= layers
+        key = (_NUMBERS.sub("*", tensor.name), tensor.dtype, tensor.shape, drafts)
+        first = groups.setdefault(key, dataclasses.replace(tensor, size_bytes=0))
+        groups[key] = dataclasses.replace(first, size_bytes=first.size_bytes + tensor.size_bytes)
+    return list(groups.values())
+
+
+def _layers(config: Any) -> int:
+    """The number of layers that a config.json names; large where it names none."""
+    for part in (config, *(config.get(key) for key in ("text_config", "llm_config", "language_config"))):
+        if isinstance(part, Mapping) and type(part.get("num_hidden_layers")) is int:
+            return int(part["num_hidden_layers"])
+    return 1 << 20
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ class ModelConfig:
         name: path or repository it was read from.
         caches: what each layer that remembers something remembers, in the model's order.
         drafts: the same of its multi-token-prediction layers, which only speculative decoding loads.
-        layers: layers of the decoder, those without memory included.
         dtype: of weights that are not quantized.
         state_dtype: of recurrent states where the model asks for one; None: the model's own.
         tied: whether input and output embedding are one.
@@ -34,14 +33,9 @@ class ModelConfig:
 
     name: str
     architecture: str
-    model_type: str
     caches: tuple[Cache, ...]
     drafts: tuple[Cache, ...]
-    layers: int
-    hidden: int
     feed_forward: int
-    heads: int
-    head_dim: int
     vocabulary: int
     context: int
     dtype: str
@@ -54,11 +48,6 @@ class ModelConfig:
     top: Document = dataclasses.field(repr=False, compare=False)
     text: Document = dataclasses.field(repr=False, compare=False)
     shape: Shape = dataclasses.field(repr=False, compare=False)
-
-    @property
-    def hybrid(self) -> bool:
-        """Whether some layers keep a state and others keys and values."""
-        return any(isinstance(cache, State) for cache in self.caches) and not self.attention_free
 
     @property
     def attention_free(self) -> bool:
@@ -105,14 +94,9 @@ def parse(document: object, name: str) -> ModelConfig:
     return ModelConfig(
         name=name,
         architecture=architectures[0] if architectures else "",
-        model_type=model_type,
         caches=tuple(caches),
         drafts=tuple(family_layers.drafts(text, shape, caches)),
-        layers=layers,
-        hidden=hidden,
         feed_forward=_feed_forward(text, hidden),
-        heads=heads,
-        head_dim=head_dim,
         vocabulary=text.number("vocab_size", most=1 << 24),
         context=text.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048),
         dtype=_dtype(top, text),

@@ -1,4 +1,4 @@
-"""vLLM's defaults and behaviour by version: the one table of what changed, and when.
+"""How vLLM is started, its defaults and behaviour by version: the one table of what changed, and when.
 
 Read in the Python source of the releases 0.11.1 to 0.32.0: ``vllm/config/cache.py``, ``vllm/envs.py``,
 ``vllm/engine/arg_utils.py`` and those that ``kv.py`` names.
@@ -6,6 +6,7 @@ Read in the Python source of the releases 0.11.1 to 0.32.0: ``vllm/config/cache.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 Version = tuple[int, ...]
@@ -57,3 +58,61 @@ def has(version: Version, change: Change) -> bool:
 def utilization(version: Version) -> float:
     """--gpu-memory-utilization where it is not set."""
     return 0.92 if has(version, "utilization is 0.92") else 0.9
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Engine:
+    """How the engine is started, as far as its KV cache is concerned.
+
+    Attributes:
+        version: of the engine.
+        ranks: tensor parallel size.
+        stages: pipeline parallel size.
+        context: --max-model-len.
+        sequences: --max-num-seqs.
+        batched_tokens: --max-num-batched-tokens.
+        block_size: --block-size; None for the engine's own choice.
+        kv_dtype: --kv-cache-dtype.
+        dtype: --dtype.
+        state_dtype: --mamba-ssm-cache-dtype.
+        convolution_dtype: --mamba-cache-dtype.
+        prefix_caching: None for its default.
+        drafted: tokens that speculative decoding proposes at once; 0 without it.
+        mtp_drafts: whether the model's own multi-token-prediction layers draft.
+        falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
+        largest_graph: --max-cudagraph-capture-size; None for the engine's own choice.
+        profiles_graphs: whether it estimates the memory of CUDA graphs, if its version can.
+        loader: --load-format.
+    """
+
+    context: int
+    version: Version
+    device: Literal["gpu", "cpu"] = "gpu"
+    ranks: int = 1
+    stages: int = 1
+    sequences: int = SEQUENCES
+    batched_tokens: int = BATCHED_TOKENS
+    block_size: int | None = None
+    kv_dtype: str = "auto"
+    dtype: str = "auto"
+    state_dtype: str = "auto"
+    convolution_dtype: str = "auto"
+    prefix_caching: bool | None = None
+    async_scheduling: bool = True
+    drafted: int = 0
+    mtp_drafts: bool = False
+    eager: bool = False
+    falls_back: bool = False
+    largest_graph: int | None = None
+    profiles_graphs: bool = True
+    loader: str = "auto"
+
+    def has(self, change: Change) -> bool:
+        """Whether this version has ``change``."""
+        return has(self.version, change)
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that are scheduled and not yet settled."""
+        twice = self.async_scheduling and self.device == "gpu" and self.has("two batches in flight")
+        return self.batched_tokens * (self.stages + 1 if twice else self.stages)

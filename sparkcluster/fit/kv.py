@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import kv_packed
 from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.fit.kv_pages import Engine, Page, ceil
-from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, State
+from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, Page, State, ceil
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
@@ -147,7 +147,7 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
     ranks, heads = engine.ranks, config.kv_heads
     states = [cache for cache in config.caches if isinstance(cache, State) and cache.kind in {"mamba2", "delta"}]
     uneven = [
-        *([f"{config.heads} attention heads"] if config.heads % ranks else []),
+        *([f"{config.shape.heads} attention heads"] if config.shape.heads % ranks else []),
         *([f"{heads} KV heads"] if heads is not None and heads % ranks and ranks % heads else []),
         *(f"{cache.heads} state heads" for cache in states if cache.heads % ranks),
     ]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import UsageError
-from sparkcluster.fit.kv_pages import Engine, Page, ceil
-from sparkcluster.fit.layers import Compressed
+from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.layers import Compressed, Page, ceil
 
 BLOCK, WINDOW_BLOCK = 256, 64
 # Entries of a block of the compressor's state, by the tokens of one entry.

@@ -1,9 +1,11 @@
-"""What a layer remembers between tokens: keys and values, a latent, or a state of fixed size."""
+"""What a layer remembers between tokens (keys and values, a latent, a state of fixed size), and one block of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Literal
+
+from sparkcluster.fit.defaults import Engine
 
 StateKind = Literal["mamba1", "mamba2", "delta", "convolution"]
 
@@ -121,3 +123,39 @@ class Compressed:
 
 
 Cache = Attention | Latent | State | Compressed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """One block of one layer.
+
+    Attributes:
+        kind: what the layer is to the bookkeeping.
+        reach: tokens of the window or chunk; 0 where there is none.
+        block: tokens of a block; for a state, of its checkpoint interval.
+        size_bytes: of the block.
+        checkpoint: further blocks that a state keeps of prefill.
+    """
+
+    kind: Literal["full", "sliding", "chunked", "state"]
+    block: int
+    size_bytes: int
+    reach: int = 0
+    checkpoint: int = 0
+
+    def blocks(self, engine: Engine, mode: str) -> int:
+        """Blocks that one request of full context holds."""
+        if self.kind == "full":
+            return ceil(engine.context, self.block)
+        if self.kind == "sliding":
+            return ceil(min(self.reach - 1 + engine.in_flight, engine.context), self.block) + 1
+        if self.kind == "chunked":
+            return ceil(min(self.reach + engine.in_flight, engine.context), self.block)
+        if mode == "all":
+            return ceil(engine.context, self.block) + engine.drafted
+        return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
+
+
+def ceil(number: int, by: int) -> int:
+    """``number`` over ``by``, rounded up."""
+    return -(-number // by)

@@ -12,23 +12,8 @@ import fnmatch
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from sparkcluster.fit.read import Document
-
-QuantizationKind = Literal[
-    "none",
-    "modelopt-nvfp4",
-    "modelopt-fp8",
-    "modelopt-mixed",
-    "compressed-tensors",
-    "mxfp4",
-    "fp8",
-    "gptq",
-    "awq",
-    "auto-round",
-    "other",
-]
 
 PLAIN = 0.0
 """In the place of bits: the module is stored in the model's own dtype."""
@@ -110,6 +95,8 @@ class Quantization:
     """How the checkpoint's weights are stored.
 
     Attributes:
+        kind: none, modelopt-nvfp4, modelopt-fp8, modelopt-mixed, compressed-tensors, mxfp4, fp8, gptq, awq, auto-round
+            or other.
         method: quant_method as the file has it.
         bits_per_weight: of a quantized weight with its scales, None where the file does not tell one for all.
         kv_dtype: dtype that the checkpoint asks the KV cache to have; None for none.
@@ -117,7 +104,7 @@ class Quantization:
         found: quantization_config; None for none.
     """
 
-    kind: QuantizationKind = "none"
+    kind: str = "none"
     method: str = ""
     bits_per_weight: float | None = None
     kv_dtype: str | None = None
@@ -179,7 +166,7 @@ def _experts_bits(top: Document, text: Document, found: Document) -> float | Non
     return ALGORITHM_BITS.get(found.text("moe_quant_algo").upper(), ALGORITHM_BITS["MXFP4"])
 
 
-def _stored(found: Document, method: str, algorithm: str) -> tuple[QuantizationKind, float | None]:  # noqa: PLR0911 - one method after another
+def _stored(found: Document, method: str, algorithm: str) -> tuple[str, float | None]:  # noqa: PLR0911 - one method after another
     """Kind of a quantized checkpoint, and bits of a weight with its scales."""
     if method.startswith("modelopt") or (not method and algorithm):
         both = method.upper() + algorithm

@@ -14,8 +14,8 @@ import math
 from typing import Literal
 
 from sparkcluster.fit.config import ModelConfig
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.kv import Layout, layout
-from sparkcluster.fit.kv_pages import Engine
 from sparkcluster.fit.layers import State
 from sparkcluster.fit.source import GIB, Machine
 from sparkcluster.fit.weights import Weights
@@ -124,13 +124,13 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if engine.device == "cpu":
         return 2 * GIB
     tokens = engine.batched_tokens
-    wide = max(config.feed_forward, 2 * config.hidden)
-    each = 4 * config.hidden + 2 * wide / engine.ranks
+    wide = max(config.feed_forward, 2 * config.shape.hidden)
+    each = 4 * config.shape.hidden + 2 * wide / engine.ranks
     if config.experts is not None:
         chosen = min(8, config.experts.count)
-        each = 4 * config.hidden + chosen * (config.hidden + 2 * config.experts.width / engine.ranks)
+        each = 4 * config.shape.hidden + chosen * (config.shape.hidden + 2 * config.experts.width / engine.ranks)
     if config.streams > 1:
-        each += (STREAM_NUMBERS * config.streams - 4) * config.hidden
+        each += (STREAM_NUMBERS * config.streams - 4) * config.shape.hidden
     states = max(
         (state.recurrent_numbers(engine.ranks) for state in config.caches if isinstance(state, State)), default=0
     )
@@ -228,17 +228,7 @@ def fit(
     problems, doubts, advice = _judged(found, config)
     if longest is not None and engine.context > longest:
         problems.append(f"{engine.context:,} tokens are more than the model's {longest:,}")
-        within = fit(
-            config,
-            dataclasses.replace(engine, context=longest),
-            weights,
-            machine,
-            utilization=utilization,
-            requests=requests,
-            pool_bytes=pool_bytes,
-        )
-        shorter = any("max-model-len" in each for each in within.advice)
-        advice = [*([] if shorter else [f"set max-model-len to {longest}"]), *within.advice]
+        advice = [f"set max-model-len to {longest}"]
     return dataclasses.replace(
         found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(dict.fromkeys(advice))
     )
@@ -318,7 +308,7 @@ def _smaller(found: Fit, config: ModelConfig) -> list[str]:
         if engine.kv_dtype == "auto" and config.quantization.kv_dtype is None:
             advice.append("set kv-cache-dtype to fp8, if the model tolerates it")
     nodes = 2 * engine.ranks
-    if config.heads and config.heads % nodes == 0:
+    if config.shape.heads and config.shape.heads % nodes == 0:
         advice.append(f"serve it on {nodes} Sparks: tensor_parallel {nodes}")
     if config.quantization.bits_per_weight is None or config.quantization.bits_per_weight > 8:
         advice.append("use a checkpoint with smaller weights, such as NVFP4 or FP8")

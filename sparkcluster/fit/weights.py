@@ -84,25 +84,22 @@ def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
     for module in modules(config):
         bits = rules.bits(module.name)
         if bits is None:
-            raise _unknown(config, module.name)
+            method = config.quantization.method or "of its quantization_config"
+            raise UsageError(
+                f"the size of the weights of {config.name} is unknown: "
+                f"config.json does not tell how {method} stores {module.name}",
+                hint="pass the model's directory to --config: its tensors are counted then",
+            )
         size = round(module.numbers * (plain if bits == PLAIN else bits) / 8)
         tensors.append(Tensor(f"{module.name}.weight", "", (module.rows, module.columns), size))
     return dataclasses.replace(of_tensors(tensors, config, ranks=ranks, stages=stages, drafts=drafts), counted=False)
-
-
-def _unknown(config: ModelConfig, module: str) -> UsageError:
-    method = config.quantization.method or "of its quantization_config"
-    return UsageError(
-        f"the size of the weights of {config.name} is unknown: config.json does not tell how {method} stores {module}",
-        hint="pass the model's directory to --config: its tensors are counted then",
-    )
 
 
 def _is_draft(name: str, config: ModelConfig) -> bool:
     if _DRAFT.search(name):
         return True
     layer = _LAYER.search(name)
-    return layer is not None and "vis" not in name and int(layer[2][:6]) >= config.layers
+    return layer is not None and "vis" not in name and int(layer[2][:6]) >= config.shape.layers
 
 
 def _share(tensor: Tensor, config: ModelConfig, ranks: int) -> float:

@@ -17,8 +17,8 @@ import yaml
 from docgen import fit_text
 
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.kv import layout
-from sparkcluster.fit.kv_pages import Engine
 from sparkcluster.staging.model_headers import from_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]

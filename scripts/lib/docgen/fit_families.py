@@ -7,9 +7,9 @@ import dataclasses
 from docgen import fit_weights
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.family_layers import UNKNOWN
 from sparkcluster.fit.kv import Layout, layout
-from sparkcluster.fit.kv_pages import Engine
 from sparkcluster.fit.source import GIB
 
 WITHIN = 0.005

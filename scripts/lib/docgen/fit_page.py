@@ -11,7 +11,7 @@ from typing import Any
 
 from docgen import fit_weights
 from sparkcluster.fit.config import ModelConfig, parse
-from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.source import GIB, SYSTEM_BYTES, spark
 from sparkcluster.fit.verdict import Fit, fit
 from sparkcluster.fit.weights import Weights, of_config

@@ -7,7 +7,7 @@ from typing import Any
 
 from docgen import fit_page, fit_weights
 from sparkcluster.fit.config import parse
-from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.fit.verdict import Fit, fit
 from sparkcluster.fit.weights import Weights, of_config

@@ -15,8 +15,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import ModelConfig
-from sparkcluster.fit.defaults import Version
-from sparkcluster.fit.kv_pages import Engine
+from sparkcluster.fit.defaults import Engine, Version
 from sparkcluster.spec import KeyPath, Playbook
 from sparkcluster.spec.playbook import REPOSITORY, REVISION
 

@@ -89,7 +89,7 @@ def test_what_differs_by_layer_is_read_where_transformers_5_writes_it():
 
 def test_the_language_part_of_a_model_that_sees_is_what_counts():
     config = parse({"model_type": "both", "vision_config": {"depth": 2}, "text_config": BASE}, "x")
-    assert (config.multimodal, config.hidden) == (True, 256)
+    assert (config.multimodal, config.shape.hidden) == (True, 256)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import functools
 import pytest
 
 from sparkcluster.errors import UsageError
-from sparkcluster.fit import defaults, kv_pages
+from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
 from sparkcluster.fit.kv import layout
 
-Engine = functools.partial(kv_pages.Engine, version=defaults.NEWEST)
+Engine = functools.partial(defaults.Engine, version=defaults.NEWEST)
 
 GIB = 1 << 30
 

@@ -61,7 +61,7 @@ def test_tensors_that_are_alike_are_recorded_as_one_and_weigh_the_same(ranks, dr
         }.items()
     ]
     tensors.append(Tensor("lm_head.weight", "BF16", (128256, 4096), 2 * 128256 * 4096))
-    found = shipped.alike(tensors, 32)
+    found = record_model.alike(tensors, 32)
     assert len(found) == 7
     whole, recorded = (of_tensors(each, config, ranks=ranks, drafts=drafts) for each in (tensors, found))
     assert whole == recorded

@@ -103,7 +103,7 @@ def tensors(**shapes):
 
 
 def test_ranks_share_matrices_and_each_has_its_norms():
-    config = dataclasses.replace(CONFIG, vocabulary=100, layers=1)
+    config = dataclasses.replace(CONFIG, vocabulary=100, shape=dataclasses.replace(CONFIG.shape, layers=1))
     checkpoint = tensors(
         model__embed_tokens__weight=(100, 64),
         lm_head__weight=(100, 64),

@@ -9,8 +9,8 @@ from docgen.fit_weights import config
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.kv import layout
-from sparkcluster.fit.kv_pages import Engine
 
 GLM, FLASH, M3 = "nvidia/GLM-5.2-NVFP4", "deepseek-ai/DeepSeek-V4-Flash", "MiniMaxAI/MiniMax-M3"
 
