@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from sparkcluster.facts.reach import Path
+from sparkcluster.facts.between import Path
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from sparkcluster.checks.attribution import Way, by_common_node
 from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.registry import DEEP, PREFLIGHT, REBOOT, Context, Seen, bandwidth_check, check
-from sparkcluster.facts.measured import Rate, RateKind
+from sparkcluster.facts.between import Rate, RateKind
 from sparkcluster.findings import here, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology.model import Group

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.model import VERIFY
 from sparkcluster.checks.registry import Context, Seen, check
-from sparkcluster.facts.hashes import HashedFile
+from sparkcluster.facts.between import HashedFile
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import on_node
 

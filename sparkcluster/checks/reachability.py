@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from sparkcluster.checks.attribution import by_faulty_node
 from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
-from sparkcluster.facts.reach import Path, PathKind
+from sparkcluster.facts.between import Path, PathKind
 from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.printable import shell
 

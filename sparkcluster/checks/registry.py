@@ -20,12 +20,10 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.between import Hashes, Measured, Reach
 from sparkcluster.facts.docker import Docker, Image
-from sparkcluster.facts.hashes import Hashes
-from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.network import Hca
-from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Remedy, Severity, here, on_node, ordered, remedies
 from sparkcluster.node.shared import LABEL_CLUSTER

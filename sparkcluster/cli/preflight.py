@@ -12,7 +12,7 @@ from sparkcluster.cli.output import data, message, paint, table
 from sparkcluster.report import count
 
 if TYPE_CHECKING:
-    from sparkcluster.facts.measured import Measured
+    from sparkcluster.facts.between import Measured
     from sparkcluster.inspect.preflight import Preflight
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sparkcluster.answers import checked
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Fact, Measure, Number, Port, Raw
-from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.between import Measured, Rate
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.base import Fact, Number, Sha256, read
-from sparkcluster.facts.hashes import HashedFile, Hashes
+from sparkcluster.facts.between import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Host

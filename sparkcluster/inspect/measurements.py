@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.measured import Rate, RateKind
+from sparkcluster.facts.between import Rate, RateKind
 from sparkcluster.facts.model import Facts
 from sparkcluster.topology.candidates import is_up
 from sparkcluster.topology.model import Link, Member, Topology

@@ -15,13 +15,11 @@ from sparkcluster.checks.catalogue import find
 from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.between import Hashes, Measured, Reach
 from sparkcluster.facts.collect import Collected, collect_facts, inspect_images, node_documents
 from sparkcluster.facts.docker import Image
-from sparkcluster.facts.hashes import Hashes
-from sparkcluster.facts.measured import Measured
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.probe import Answer
-from sparkcluster.facts.reach import Reach
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import Finding, has_errors, here, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet

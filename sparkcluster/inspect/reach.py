@@ -13,9 +13,9 @@ from pydantic import Field
 
 from sparkcluster.answers import malformed
 from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.between import Path, PathKind, Reach
 from sparkcluster.facts.engine import engine_of, has_ray
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.reach import Path, PathKind, Reach
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values

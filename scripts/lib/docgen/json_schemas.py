@@ -12,10 +12,8 @@ from pydantic.json_schema import JsonSchemaMode
 from sparkcluster.checks.registry import Page
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.facts.base import Unread
-from sparkcluster.facts.hashes import HashedFile
-from sparkcluster.facts.measured import Rate
+from sparkcluster.facts.between import HashedFile, Path, Rate
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.reach import Path
 from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.findings import Finding
 from sparkcluster.inspect import state

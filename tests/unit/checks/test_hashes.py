@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.facts.hashes import HashedFile, Hashes
+from sparkcluster.facts.between import HashedFile, Hashes
 
 GOOD, BAD = "5a" * 32, "e0" * 32
 NAMES = ("alpha", "beta", "gamma")

@@ -8,7 +8,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.facts.reach import Path, Reach
+from sparkcluster.facts.between import Path, Reach
 
 RAILS = ("192.168.177.0/24", "192.168.178.0/24")
 NAMES = ("alpha", "beta", "gamma", "delta")

@@ -11,7 +11,7 @@ from sparkcluster.cli import common, preflight, setup
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostTimeout
 from sparkcluster.facts.base import Unread
-from sparkcluster.facts.measured import Measured, Rate
+from sparkcluster.facts.between import Measured, Rate
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 

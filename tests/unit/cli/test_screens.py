@@ -18,7 +18,7 @@ import yaml
 
 from sparkcluster.cli import common, progress
 from sparkcluster.cli.main import guarded
-from sparkcluster.facts.reach import Reach
+from sparkcluster.facts.between import Reach
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import connect, preflight

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from sparkcluster.errors import HostTimeout, LeaseHeld, UsageError
-from sparkcluster.facts.measured import Measured
+from sparkcluster.facts.between import Measured
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import preflight as module
