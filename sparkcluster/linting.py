@@ -97,10 +97,10 @@ def _file(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tupl
         return _playbook(path, overlays, set_)
     spec = load(path, set_=set_)
     found = [_with_path(finding, path) for finding in checks.check_written(spec)]
-    return [*_placed(found, str(path)), *_unchanged(path)], [spec]
+    return [*_placed(found, str(path)), *unchanged(path)], [spec]
 
 
-def _unchanged(path: Path) -> Iterator[Finding]:
+def unchanged(path: Path) -> Iterator[Finding]:
     """Lines of the inventory that are still as in the example, which says CHANGE there."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         value, mark, _ = line.partition("# CHANGE")

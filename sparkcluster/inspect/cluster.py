@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from sparkcluster.facts.release_record import Record
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.output_file import state_home
+from sparkcluster.plan.build import build as build_plan
+from sparkcluster.plan.image import has_brought_ray, without_ray
 from sparkcluster.plan.release_record import (
     ClusterRanks,
     RecordedGroup,
@@ -190,9 +192,8 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
     try:
         view.topology = build_topology(spec, facts)
         view.findings = tuple(run_checks(spec, facts, view.topology))
-        if bring_ray is None:
-            bring_ray = brings_ray(spec, facts, view.topology, view.ranks, view.newest)
-        _make_plan(view, view.topology, bring_ray=bring_ray)
+        decided = _brings_ray(view, view.topology) if bring_ray is None else bring_ray
+        _make_plan(view, view.topology, bring_ray=decided)
     except PlanError as error:
         view.unplanned = error
     return view
@@ -207,50 +208,36 @@ def changed(view: View, facts: dict[str, Facts], *, bring_ray: bool | None = Non
 
 
 def _make_plan(view: View, topology: Topology, *, bring_ray: bool) -> None:
-    view.bring_ray = bring_ray
-    view.planned = plan_of(view.spec, view.facts, topology, view.ranks, bring_ray=bring_ray)
-    there = expected_images(view.spec, view.facts, topology.by_rank)
-    if view.spec.inventory.runtime.kind == "process" or there.keys() >= topology.members.keys():
-        view.plan = view.planned
-
-
-def plan_of(spec: Spec, facts: dict[str, Facts], topology: Topology, present: ClusterRanks, *, bring_ray: bool) -> Plan:
-    """The plan of ``topology`` under the next release number; groups that run it already keep theirs.
+    """The plan under the next release number; groups that run it already keep theirs.
 
     Names and paths carry the release: ranks that run are watched and queried under their own.
     """
-    from sparkcluster.plan.build import build as build_plan  # noqa: PLC0415
+    spec, facts, ranks, following = view.spec, view.facts, view.ranks.groups(), next_number(view.facts)
+    view.bring_ray = bring_ray
+    view.planned = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
+    running = {each.name: runs_planned(view.planned, each, ranks.get(each.name, {})) for each in view.planned.groups}
+    if any(running.values()):
+        releases = {name: number or following for name, number in running.items()}
+        view.planned = build_plan(spec, facts, topology, release=releases, bring_ray=bring_ray)
+    there = expected_images(spec, facts, topology.by_rank)
+    if spec.inventory.runtime.kind == "process" or there.keys() >= topology.members.keys():
+        view.plan = view.planned
 
-    following = next_number(facts)
-    plan = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
-    ranks = present.groups()
-    running = {group.name: runs_planned(plan, group, ranks.get(group.name, {})) for group in plan.groups}
-    if not any(running.values()):
-        return plan
-    releases = {name: number or following for name, number in running.items()}
-    return build_plan(spec, facts, topology, release=releases, bring_ray=bring_ray)
 
-
-def brings_ray(
-    spec: Spec, facts: Mapping[str, Facts], topology: Topology, present: ClusterRanks, newest: ReleaseFact | None
-) -> bool:
-    """Whether the ranks will meet in a Ray that is brought to them. Pure.
+def _brings_ray(view: View, topology: Topology) -> bool:
+    """Whether the ranks will meet in a Ray that is brought to them.
 
     With executor ``ray`` there is no other way. With ``auto`` what runs and is recorded was decided when it was
     started, and is not decided again: a package index that responds today is no reason for another plan.
     Otherwise Ray is brought if a node has it, since the others can copy it; while nothing runs, it is assumed
     to be available.
     """
-    from sparkcluster.plan.image import has_brought_ray, without_ray  # noqa: PLC0415
-
-    wanting = without_ray(spec, facts, topology)
-    if not wanting:
-        return False
-    if spec.playbook.executor == "ray":
-        return True
-    if newest is not None and present.of_release(newest):
-        return has_recorded_ray(newest)
-    return any(has_brought_ray(facts[name]) for name in wanting) or not present.anything
+    wanting = without_ray(view.spec, view.facts, topology)
+    if not wanting or view.spec.playbook.executor == "ray":
+        return bool(wanting)
+    if view.newest is not None and view.ranks.of_release(view.newest):
+        return has_recorded_ray(view.newest)
+    return any(has_brought_ray(view.facts[name]) for name in wanting) or not view.ranks.anything
 
 
 def has_recorded_ray(release: ReleaseFact) -> bool:

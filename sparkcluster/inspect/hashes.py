@@ -11,7 +11,6 @@ from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.facts.base import Fact, Number, Sha256, read
 from sparkcluster.facts.between import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
@@ -53,20 +52,16 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
     report.step("hash", f"{size(most)} on {count(len(places), 'Spark')}")
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
-        request = {**_place(places[host.name]), "do": "list", "verify": True, "choice": choice}
+        path = places[host.name].path or ""
+        snapshot = _SNAPSHOT.fullmatch(path)  # of the hub's cache; else a directory
+        place = {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
+        request = {**place, "do": "list", "verify": True, "choice": choice}
         conversation = programs.start(host, request, silence_s=_SILENT_S)
         return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
 
     with Conversations("relay") as programs:
         outcomes = fleet.each(ask, list(places), limit_s=_limit_s(most) + _SILENT_S)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
-
-
-def _place(weights: Weights) -> dict[str, Any]:
-    """Where the files are: a directory, or a snapshot in the hub's cache."""
-    path = weights.path or ""
-    snapshot = _SNAPSHOT.fullmatch(path)
-    return {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
 
 
 def _limit_s(size_bytes: int) -> float:
@@ -76,18 +71,15 @@ def _limit_s(size_bytes: int) -> float:
 def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
     name, limit = conversation.host.name, time.monotonic() + limit_s
     found: list[HashedFile] = []
-    while True:
-        answer = conversation.answer(Progress)
-        if answer.done is not None:
-            return tuple(found)
-        if answer.file is not None:
-            blob = answer.file.blob if answer.file.blob and _SHA256.fullmatch(answer.file.blob) else None
-            found.append(HashedFile(answer.file.name, answer.file.size, answer.file.sha256, blob))
-        elif answer.failed is not None:
+    while (answer := conversation.answer(Progress)).done is None:
+        if answer.failed is not None:
             raise CommandFailed(f"the weights on {name} could not be read: {answer.failed}", node=name, step="hash")
+        if time.monotonic() > limit:
+            late = f"the weights on {name} were not hashed within {limit_s:.0f} s"
+            raise CommandTimeout(late, node=name, step="hash")
+        if (file := answer.file) is not None:
+            blob = file.blob if file.blob and _SHA256.fullmatch(file.blob) else None
+            found.append(HashedFile(file.name, file.size, file.sha256, blob))
         else:
             report.progress(name, f"{share(answer.bytes, answer.total)} hashed")
-        if time.monotonic() > limit:
-            raise CommandTimeout(
-                f"the weights on {name} were not hashed within {limit_s:.0f} s", node=name, step="hash"
-            )
+    return tuple(found)

@@ -36,8 +36,6 @@ def observe_nodes(
     fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float
 ) -> dict[str, Observation | Unread]:
     """What runs on every node that answered the probe, or why that is unknown."""
-    if not facts:
-        return {}
     calls = begin_observing(fleet, spec, facts, limit_s, interval_s=min(INTERVAL_S, limit_s / 4))
     return observed(calls, limit_s + ROUND_TRIP_S)
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from sparkcluster import linting
 from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
 from sparkcluster.checks.catalogue import find
-from sparkcluster.checks.registry import CATALOGUE, EXAMPLE, UNPLANNED, UNSET, Context, Stage
+from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.between import Hashes, Measured, Reach
 from sparkcluster.facts.collect import Collected, collect_facts, inspect_images, node_documents
-from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.probe import Answer
-from sparkcluster.facts.weights import Weights
-from sparkcluster.findings import Finding, has_errors, here, ordered
+from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.cluster import View, assess
 from sparkcluster.inspect.hashes import hashes
@@ -145,7 +143,9 @@ def preflight(
     findings = softened(findings, ignored)
     if options.deep and view.topology is not None:
         measured = measure(fleet, spec, facts, view.topology, report, whole=not has_errors(findings))
-        observed.note(spec.inventory.cluster, "deep", **with_mtu(measured, facts))
+        links = {name: read(node.interfaces) or () for name, node in facts.items()}
+        mtu = {name: {each.name: each.mtu for each in there if each.carrier} for name, there in links.items()}
+        observed.note(spec.inventory.cluster, "deep", **dataclasses.asdict(measured), mtu=mtu)
     if options.hashes:
         hashed = hashes(fleet, facts, report, spec.playbook.choice)
     if options.deep or options.hashes:
@@ -241,15 +241,6 @@ def measure(
         return deep(fleet, spec, facts, topology, report, epochs=epochs, refused=refused)
 
 
-def with_mtu(measured: Measured, facts: Mapping[str, Facts]) -> dict[str, Any]:
-    """The measurements, and the MTU of each interface that has a carrier."""
-    mtu = {
-        name: {each.name: each.mtu for each in read(node.interfaces) or () if each.carrier}
-        for name, node in facts.items()
-    }
-    return {**dataclasses.asdict(measured), "mtu": mtu}
-
-
 def unset(spec: Spec) -> list[Finding]:
     """A secret that has no value here, which ``up`` refuses before it changes anything."""
     try:
@@ -261,25 +252,12 @@ def unset(spec: Spec) -> list[Finding]:
 
 def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
     """Nodes among ``errors``, which did not answer, whose addresses are still those of the example."""
-    silent = [node for node in spec.inventory.nodes if node.label in errors]
-    lines: list[str] = []
-    if silent:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            lines = spec.inventory_path.read_text(encoding="utf-8").splitlines()
-    return [
-        Finding(
-            EXAMPLE,
-            "error",
-            f"{node.host} is the address of the example",
-            node.label,
-            seen=f"{spec.inventory_path}:{number}: {line.strip()}",
-            why="An address of the example belongs to another machine, or to none",
-            remedies=(here("sparkcluster discover -o FILE", "finds your Sparks and writes an inventory"),),
-        )
-        for node in silent
-        for number, line in enumerate(lines, start=1)
-        if re.search(rf"host:\s*{re.escape(node.host)}\s+#.*CHANGE", line)
-    ]
+    silent = {node.host: node.label for node in spec.inventory.nodes if node.label in errors}
+    marked: list[Finding] = []
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        marked += linting.unchanged(spec.inventory_path) if silent else ()
+    hosts = [(each, each.summary.rpartition(" ")[2]) for each in marked]
+    return [dataclasses.replace(each, severity="error", node=silent[host]) for each, host in hosts if host in silent]
 
 
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:
@@ -295,12 +273,12 @@ def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Find
 def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
     """What cannot be determined before image and weights are there."""
     found: list[Unasked] = []
-    for name, node_facts in facts.items():
-        image, weights = node_facts.image, node_facts.weights
-        if spec.inventory.runtime.kind == "docker" and not isinstance(image, Image):
-            why = image.unread if isinstance(image, Unread) else f"{spec.reference} is not there yet"
+    for name, node in facts.items():
+        image, weights = read(node.image), read(node.weights)
+        if spec.inventory.runtime.kind == "docker" and image is None:
+            why = node.image.unread if isinstance(node.image, Unread) else f"{spec.reference} is not there yet"
             found.append(Unasked(name, "the image's content", why))
-        if not isinstance(weights, Weights) or weights.path is None:
-            why = weights.unread if isinstance(weights, Unread) else "the weights are not there yet"
+        if weights is None or weights.path is None:
+            why = node.weights.unread if isinstance(node.weights, Unread) else "the weights are not there yet"
             found.append(Unasked(name, "whether the weights are complete", why))
     return found
