@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from sparkcluster.checks.registry import DOWN, REBOOT, UP, Seen
 from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
+from sparkcluster.engines.signature import rows
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.findings import Remedy, Severity, edit, on_node
 from sparkcluster.printable import shell
@@ -15,68 +17,28 @@ from sparkcluster.printable import shell
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelFault:
-    """Lines of a kernel log about one fault.
-
-    Attributes:
-        what: what happened; with the node's name for ``{}``.
-        by_rank: whether a rank causes it, so that only lines after the start of a rank of the node count.
-    """
+    """Lines of a kernel log about one fault, as kernel_faults.toml describes it."""
 
     pattern: str
     what: str
-    remedy: tuple[Remedy | str, ...]
-    by_rank: bool = False
+    source: str
+    again: str = ""
+    edit: str = ""
+
+    @property
+    def remedy(self) -> tuple[Remedy | str, ...]:
+        """What to do about it."""
+        return (edit(self.edit), UP) if self.edit else (DOWN, REBOOT, self.again, UP)
 
 
+FAULTS = tuple(KernelFault(**row) for row in rows(Path(__file__).with_name("kernel_faults.toml"), "faults"))
 JOURNAL = on_node("sudo journalctl -b -1 -k -n 50 --no-pager")
-_LINK_REMEDY = (
-    DOWN,
-    REBOOT,
-    "if it happens again: shut {node} down, disconnect its power for a minute; for a case: sudo nvidia-bug-report.sh",
-)
-
-# A ConnectX-7 is in the PCI domains 0000 and 0002 of a Spark. Corrected errors of a link mean nothing by themselves.
-FAULTS = (
-    KernelFault(
-        r"\b000[02]:0[01]:00\.\d\b.*(?:AER: |severity=).*(?:Uncorrect|\(Fatal\))",
-        "the PCIe link of the ConnectX-7 of {} failed",
-        _LINK_REMEDY,
-    ),
-    KernelFault(
-        r"mlx5_core.*(?:err_detected|[Ff]atal error|FW fatal|[Hh]ealth (?:issue|compromised|recovery (?:failed|flow))"
-        r"|handling bad device|error_sw_reset|assert_var)",
-        "the ConnectX-7 of {} reported a fatal error",
-        _LINK_REMEDY,
-    ),
-    KernelFault(
-        r"\bsoft lockup\b|\bhard LOCKUP\b|rcu: .*detected.*stall",
-        "a processor of {} did not respond for a long time (lockup)",
-        (on_node("sudo reboot", "if it does not respond, disconnect its power"), UP),
-    ),
-    KernelFault(
-        r"\bOops\b|Kernel panic|\bBUG: unable to handle|Unable to handle kernel",
-        "the kernel of {} crashed in part (Oops), and is no longer reliable",
-        (REBOOT, UP),
-    ),
-    KernelFault(
-        r"NVRM: Xid \([^)]{0,80}\): 31\b",
-        "the GPU of {} stopped a rank's kernel that accessed memory that is not its own (Xid 31)",
-        (edit("remove the drafter (speculative-config) and the FP8 KV cache in the playbook, one after the other"), UP),
-        by_rank=True,
-    ),
-    KernelFault(
-        r"NVRM: Xid \([^)]{0,80}\): 43\b",
-        "the GPU of {} stopped a rank's work (Xid 43), most often because memory was short",
-        (edit("lower gpu-memory-utilization in the playbook; 0.82 helped on two Sparks at a context of 131,072"), UP),
-        by_rank=True,
-    ),
-)
 
 
 def _last(lines: tuple[str, ...], fault: KernelFault, since: str = "") -> str | None:
     """The last of ``lines`` about ``fault``, with a rank's fault only those of a time after ``since``."""
     found = (line for line in reversed(lines) if re.search(fault.pattern, line))
-    return next((line for line in found if not fault.by_rank or (line[:4].isdigit() and line[:19] >= since)), None)
+    return next((line for line in found if not fault.edit or (line[:4].isdigit() and line[:19] >= since)), None)
 
 
 @running_check(

@@ -285,34 +285,6 @@ def api(context: Context) -> Iterator[Seen]:
             )
 
 
-@member_check(
-    "NET-013",
-    "The HCAs of a node use the same GID index",
-    severity="info",
-    needs=("hcas",),
-    source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
-    remedy=(
-        edit("do not set NCCL_IB_GID_INDEX in env of the playbook"),
-        "flushing and re-applying the addresses often makes them equal",
-    ),
-)
-def same_gid_index(context: Context, name: str, member: Member) -> Iterator[Seen]:
-    """No single NCCL_IB_GID_INDEX is right on this node: setting one by hand makes a rank hang.
-
-    sparkcluster leaves it unset there, and NCCL finds the GID of each HCA by address family and range.
-    """
-    indices = {}
-    for link in member.links:
-        hca = context.hca_of(name, link)
-        if hca is not None:
-            indices[hca.name] = hca.roce_v2_index(link.address)
-    if len(set(indices.values()) - {None}) > 1:
-        yield Seen(
-            f"the HCAs of {name} use different GID indices",
-            ", ".join(f"{name} {'none' if index is None else index}" for name, index in indices.items()),
-        )
-
-
 @interconnect_check(
     "NET-023",
     "Rails carry jumbo frames",

@@ -14,8 +14,10 @@ import functools
 import importlib
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from pathlib import Path
+from typing import Any, Literal
 
 from sparkcluster import engines
 from sparkcluster.engines.base import Engine
@@ -190,6 +192,7 @@ class Check(Page):
     """One check: its page, the function that runs it, and the nodes that it applies to."""
 
     body: Body
+    module: str = ""
     scope: Scope = "node"
 
     def concerns(self, context: Context, node: str) -> bool:
@@ -203,7 +206,7 @@ class Check(Page):
     @property
     def engine(self) -> str | None:
         """The engine to whose playbooks it applies; None for all."""
-        found = re.match(rf"{engines.__name__}\.(\w+)\.", self.body.__module__)
+        found = re.match(rf"{engines.__name__}\.(\w+)\.", self.module)
         return found[1] if found else None
 
     def run(self, context: Context) -> list[Finding]:
@@ -251,79 +254,67 @@ def _place(spec: Spec, at: KeyPath | None) -> tuple[str | None, int | None]:
 CATALOGUE: dict[str, Check] = {}
 
 
-class Declared(TypedDict, total=False):
-    """What a check declares beside code and title; fields of Check."""
-
-    stage: Stage
-    severity: Severity
-    needs: tuple[str, ...]
-    source: str
-    step: str
-    scope: Scope
+Subjects = Callable[[Context], Iterable[tuple[str, Any]]]
 
 
 def check(
-    code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
-) -> Callable[[Body], Body]:
+    code: str,
+    title: str,
+    *,
+    remedy: Sequence[Remedy | str] | str = (),
+    given: Callable[[Context], Any] = lambda context: context,
+    each: Subjects | None = None,
+    **declared: Any,
+) -> Callable[[Callable[..., Iterable[Seen]]], Callable[..., Iterable[Seen]]]:
     """Register a check under a code that never changes.
-
-    ``remedy`` is that of every finding that has none of its own; names in braces are those of ``Seen.values``.
 
     The first paragraph of its docstring becomes the reason, a sentence that says what happens otherwise; the rest
     becomes the page.
+
+    Args:
+        code: that never changes.
+        title: what is true of a healthy cluster.
+        remedy: of every finding that has none of its own; names in braces are those of ``Seen.values``.
+        given: what the function gets in place of the context.
+        each: nodes and subjects, for a function that judges one subject of one node at a time.
+        declared: fields of Check.
     """
 
-    def register(body: Body) -> Body:
+    def register(judge: Callable[..., Iterable[Seen]]) -> Callable[..., Iterable[Seen]]:
+        def body(context: Context) -> Iterator[Seen]:
+            if each is None:
+                yield from judge(given(context))
+                return
+            for node, subject in each(context):
+                for seen in judge(context, node, subject):
+                    yield dataclasses.replace(seen, node=node)
+
         if code in CATALOGUE:
             raise ValueError(f"two checks are called {code}")
-        first, _, more = (inspect.getdoc(body) or "").partition("\n\n")
-        why = " ".join(first.split()).removesuffix(".")
-        steps = remedies([remedy] if isinstance(remedy, str) else remedy)
-        CATALOGUE[code] = Check(code=code, title=title, why=why, more=more, body=body, remedies=steps, **declared)
-        return body
+        first, _, more = (inspect.getdoc(judge) or "").partition("\n\n")
+        CATALOGUE[code] = Check(
+            code=code,
+            title=title,
+            why=" ".join(first.split()).removesuffix("."),
+            more=more,
+            remedies=remedies([remedy] if isinstance(remedy, str) else remedy),
+            body=body,
+            module=judge.__module__,
+            **declared,
+        )
+        return judge
 
     return register
 
 
-T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Each(Generic[T]):
-    """A decorator like ``check``, of functions that judge one subject of one node at a time.
-
-    Attributes:
-        subjects: node and subject for each call; the findings are about that node.
-    """
-
-    subjects: Callable[[Context], Iterable[tuple[str, T]]]
-    scope: Scope = "node"
-
-    def __call__(
-        self, code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
-    ) -> Callable[[Callable[[Context, str, T], Iterable[Seen]]], None]:
-        """Register a check, as ``check`` does."""
-        scoped: Declared = {"scope": self.scope, **declared}
-
-        def register(body: Callable[[Context, str, T], Iterable[Seen]]) -> None:
-            @check(code, title, remedy=remedy, **scoped)
-            @functools.wraps(body)
-            def of_all(context: Context) -> Iterator[Seen]:
-                for node, subject in self.subjects(context):
-                    for seen in body(context, node, subject):
-                        yield dataclasses.replace(seen, node=node)
-
-        return register
-
-
-node_check = Each(lambda context: context.facts.items())
-container_node_check = Each(lambda context: context.facts.items(), "container")
-docker_check = Each(Context.docker_engines, "container")
-gpu_check = Each(Context.gpus, "container")
-image_check = Each(Context.images, "container")
-member_check = Each(lambda context: context.topology.members.items(), "interconnect")
-link_check = Each(Context.links, "interconnect")
-# Checks that have stage or scope in common.
+# Checks that have subject, stage or scope in common.
+node_check = functools.partial(check, each=lambda context: context.facts.items())
+container_node_check = functools.partial(node_check, scope="container")
+docker_check = functools.partial(check, each=Context.docker_engines, scope="container")
+gpu_check = functools.partial(check, each=Context.gpus, scope="container")
+image_check = functools.partial(check, each=Context.images, scope="container")
+member_check = functools.partial(check, each=lambda context: context.topology.members.items(), scope="interconnect")
+link_check = functools.partial(check, each=Context.links, scope="interconnect")
 reach_check = functools.partial(check, stage="reach", scope="interconnect")
 bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")
 container_check = functools.partial(check, scope="container")
@@ -373,16 +364,17 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
                 )
 
 
-MERGED = {
-    "SM121-024": "IMG-010", "SM121-128": "MDL-004", "SM121-129": "SPEC-008",
-    "HOST-011": "HOST-007", "HOST-013": "HOST-012", "HOST-014": "HOST-003", "HOST-029": "HOST-028",
-    "IMG-008": "IMG-007", "MDL-002": "MDL-003", "MDL-021": "MDL-020",
-    "NET-007": "NET-002", "NET-008": "NET-005", "NET-015": "NET-004", "NET-018": "NET-017", "NET-019": "NET-017",
-    "NET-025": "NET-004", "NET-044": "NET-043", "NET-051": "NET-050", "NET-054": "NET-052", "NET-055": "NET-052",
-    "NET-059": "NET-058", "NET-060": "NET-058", "RUN-009": "RUN-021", "RUN-010": "RUN-021", "RUN-024": "RUN-005",
-}  # fmt: skip
+_TABLES = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+MERGED: dict[str, str] = _TABLES["merged"]
 """Codes of earlier versions, and the code that reports it now; ``ignore`` and ``allow`` may name either, but not those
 that protect from playbooks: what asks for consent looks for these by their own code."""
+
+
+def without_check() -> Iterator[Page]:
+    """Codes that no check reports: of errors before any check can run."""
+    for row in _TABLES["pages"]:
+        fields = {name: value for name, value in row.items() if name != "remedy"}
+        yield Page(remedies=remedies([row["remedy"]]), **fields)
 
 
 def _accepted(finding: Finding, spec: Spec) -> Finding:

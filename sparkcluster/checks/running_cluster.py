@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sparkcluster.checks.registry import AGAIN, UP, Context, Declared, Seen, check
+from sparkcluster.checks.registry import AGAIN, UP, Context, Seen, check
 from sparkcluster.engines.causes import Failure, RankEnd, address_of, first_failure, logged
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, RankSeen, Reply, Running, Traffic
-from sparkcluster.findings import Remedy, here
+from sparkcluster.findings import here
 from sparkcluster.node.shared import LABEL_GROUP, LABEL_NODE, LABEL_RANK, LABEL_RELEASE
 from sparkcluster.topology.candidates import is_up
 from sparkcluster.topology.recorded import restored
@@ -242,19 +241,7 @@ def _diagnosis(context: Context) -> RunningCluster:
     return RunningCluster(context)
 
 
-def running_check(
-    code: str, title: str, *, remedy: Sequence[Remedy | str] | str = (), **declared: Unpack[Declared]
-) -> Callable[[Callable[[RunningCluster], Iterable[Seen]]], None]:
-    """Register a check of a running cluster; its function gets the diagnosis."""
-    staged: Declared = {**declared, "stage": "running"}
-
-    def register(body: Callable[[RunningCluster], Iterable[Seen]]) -> None:
-        @check(code, title, remedy=remedy, **staged)
-        @functools.wraps(body)
-        def of_context(context: Context) -> Iterable[Seen]:
-            return body(_diagnosis(context))
-
-    return register
+running_check = functools.partial(check, stage="running", given=_diagnosis)
 
 
 def _number(rank: RankSeen) -> int:

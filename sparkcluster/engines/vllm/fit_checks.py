@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Each, Seen, check
+from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, beside, of_playbook, source
 from sparkcluster.errors import SparkclusterError, UsageError
@@ -35,7 +36,7 @@ def _planned(context: Context) -> Iterator[tuple[str, Planned]]:
             continue  # reported by FIT-002
 
 
-planned_check = Each(_planned)
+planned_check = functools.partial(check, each=_planned)
 
 
 @planned_check(

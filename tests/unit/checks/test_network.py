@@ -139,13 +139,6 @@ def test_an_api_address_that_the_head_does_not_have(see):
     assert reported(errors) == [("NET-012", "error", "alpha")]
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_no_single_gid_index_is_right_where_hcas_disagree(see, name):
-    (finding,) = see(described={name: {"gid": {PORT_0[0]: 3, PORT_0[1]: 5}}})
-    assert reported([finding]) == [("NET-013", "info", name)]
-    assert "NCCL_IB_GID_INDEX" in finding.why
-
-
 @pytest.mark.parametrize("gid", [3, 11])
 def test_any_gid_index_that_both_share_is_right(see, gid):
     assert see(described={"beta": {"gid": gid}}) == []
