@@ -10,20 +10,21 @@ refuses one that is over.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
 from sparkcluster.facts.base import Fact, Number
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import SILENT_S, Closing, Host
-from sparkcluster.hosts.conversation import Conversation
-from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures
+from sparkcluster.hosts.conversation import Conversation, Conversations
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.runtime.change import Changer, LeaseKind
 
 Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]
@@ -38,44 +39,12 @@ def this_operator() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
-class _Asked(Fact):
-    """Who holds the lease, or the last epoch."""
+class _Answer(Fact):
+    """Who holds the lease, or the last epoch; then why no epoch was granted, if none was."""
 
     held: LeaseFact | None = None
     epoch: Number = 0
-
-
-class _Granted(Fact):
-    """Why no epoch was granted, if none was."""
-
     busy: str | None = None
-
-
-class _Holder(Conversation):
-    """The process on one node that holds its lock."""
-
-    def __init__(self, host: Host, request: dict[str, Any]) -> None:
-        super().__init__(host, "lease", request, silence_s=_ANSWER_S)
-        self._over = threading.Event()
-
-    def feed(self) -> None:
-        """Send heartbeats from now on, in a thread of its own: a node that hangs starves no other.
-
-        A holder that cannot be fed lets go by itself, and its node refuses the next change.
-        """
-        threading.Thread(target=self._beat, name=f"lease {self.host.name}", daemon=True).start()
-
-    def _beat(self) -> None:
-        while not self._over.wait(HEARTBEAT_S):
-            try:
-                self.say({})
-            except HostError:
-                return
-
-    def close(self) -> None:
-        """Let go, without waiting for the node."""
-        self._over.set()
-        self.stream.close()
 
 
 class Lease(Closing):
@@ -83,6 +52,10 @@ class Lease(Closing):
 
     ``kind`` is cluster or staging. ``operation`` and ``operator`` (default: this user, host and process) are for those
     who have to wait.
+
+    Attributes:
+        epochs: by node, of those that are held.
+        changer: changes nodes under this lease.
     """
 
     def __init__(
@@ -96,8 +69,9 @@ class Lease(Closing):
         kind: LeaseKind = "cluster",
     ) -> None:
         self.epochs: dict[str, int] = {}
-        self._fleet = fleet
-        self._cluster, self._state_dir, self._kind = cluster, state_dir, kind
+        self.changer = Changer(
+            fleet, cluster=cluster, state_dir=state_dir, epochs=self.epochs, kind=kind, operation=operation
+        )
         self._request = {
             "kind": kind,
             "state_dir": state_dir,
@@ -106,21 +80,8 @@ class Lease(Closing):
             "operation": operation,
             "ttl_s": TTL_S,
         }
-        self._holders: dict[str, _Holder] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @property
-    def changer(self) -> Changer:
-        """Changes nodes under this lease."""
-        return Changer(
-            self._fleet,
-            cluster=self._cluster,
-            state_dir=self._state_dir,
-            epochs=self.epochs,
-            kind=self._kind,
-            operation=str(self._request["operation"]),
-        )
+        self._programs = Conversations("lease")
+        self._holders: dict[str, Conversation] = {}
 
     def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:
         """Take the lease on the nodes ``names``.
@@ -134,9 +95,8 @@ class Lease(Closing):
         """
         first, *others = sorted(names)
         try:
-            epochs = self._all(self._take, [first], lost) | self._all(self._take, others, lost)
-            self.epochs = {name: epoch + 1 for name, epoch in epochs.items()}
-            self._all(self._grant, list(epochs), lost)
+            self.epochs |= self._all(self._take, [first], lost) | self._all(self._take, others, lost)
+            self._all(self._grant, list(self.epochs), lost)
         except BaseException:
             self.close()
             raise
@@ -145,23 +105,19 @@ class Lease(Closing):
     def _all(
         self, ask: Callable[[Host], int], names: list[str], lost: dict[str, SparkclusterError] | None
     ) -> dict[str, int]:
-        outcomes = self._fleet.each(ask, names)
+        outcomes = self.changer.fleet.each(ask, names)
         if lost is not None:
             lost |= {name: error for name, error in failures(outcomes).items() if isinstance(error, HostError)}
             outcomes = {name: outcome for name, outcome in outcomes.items() if name not in lost}
         return all_values(outcomes, LeaseHeld)
 
     def _take(self, host: Host) -> int:
-        holder = _Holder(host, self._request)
-        with self._lock:
-            late = self._closed
-            self._holders[host.name] = holder
-        if late:  # interrupted meanwhile: nobody would let go of it
-            holder.close()
-        said = holder.answer(_Asked)
+        """Have ``host`` hold it; the epoch to be granted there."""
+        holder = self._holders[host.name] = self._programs.start(host, self._request, silence_s=_ANSWER_S)
+        said = holder.answer(_Answer)
         if said.held is not None:
             raise LeaseHeld(
-                said.held.describe(self._cluster, time.time()),
+                said.held.describe(self.changer.cluster, time.time()),
                 node=host.name,
                 step="lease",
                 hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
@@ -169,13 +125,21 @@ class Lease(Closing):
                 else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
                 f"{TTL_S:.0f} s; if it is held after that, reboot {host.name}, which ends what runs there",
             )
-        holder.feed()
-        return said.epoch
+        # In a thread of its own: a node that hangs starves no other.
+        threading.Thread(target=self._feed, args=(holder,), name=f"lease {host.name}", daemon=True).start()
+        return said.epoch + 1
+
+    def _feed(self, holder: Conversation) -> None:
+        """Send heartbeats; a holder that cannot be fed lets go by itself, and its node refuses the next change."""
+        with contextlib.suppress(HostError):
+            while not self._programs.closed:
+                holder.say({})
+                time.sleep(HEARTBEAT_S)
 
     def _grant(self, host: Host) -> int:
         holder, epoch = self._holders[host.name], self.epochs[host.name]
         holder.say({"grant": epoch})
-        said = holder.answer(_Granted)
+        said = holder.answer(_Answer)
         if said.busy is not None:
             raise LeaseHeld(
                 f"on {host.name} {said.busy}: a change of an earlier operator is still in progress",
@@ -186,8 +150,5 @@ class Lease(Closing):
         return epoch
 
     def close(self) -> None:
-        """Let go on every node, at once."""
-        with self._lock:
-            self._closed = True
-            holders, self._holders = self._holders, {}
-        Calls(_Holder.close, holders).wait(5)
+        """Let go on every node."""
+        self._programs.close()

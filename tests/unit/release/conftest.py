@@ -125,14 +125,15 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
         class HeldLease(Lease):
             def acquire(self, names):
-                done.append({"cluster": "lease", "staging": "lease of staging"}[self._kind])
-                run.held(self._kind)
-                self.epochs = {"alpha": 1, "beta": 1}
+                done.append({"cluster": "lease", "staging": "lease of staging"}[self.changer.kind])
+                run.held(self.changer.kind)
+                self.epochs |= {"alpha": 1, "beta": 1}
                 return self
 
             def close(self):
-                done.extend(["end of staging"] * (self._kind == "staging" and bool(self.epochs) and not self._closed))
-                self._closed = True
+                if self.changer.kind == "staging" and self.epochs and not self._programs.closed:
+                    done.append("end of staging")
+                super().close()
 
         for each in (rollout, replacement, staging, upgrading):
             monkeypatch.setattr(each, "view_cluster", view_now)
