@@ -1,6 +1,6 @@
 """The command line of ``vllm serve``: which flags there are, in which release, and what each takes.
 
-The table beside this module was read out of vLLM's own parser, release by release.
+The table ``flags.tsv`` was read out of vLLM's own parser, release by release; ``flags.toml`` has what else is known.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,6 +19,9 @@ from sparkcluster.fit.defaults import Version
 from sparkcluster.suggest import closest
 
 TABLE = Path(__file__).with_name("flags.tsv")
+_MORE = tomllib.loads(TABLE.with_suffix(".toml").read_text(encoding="utf-8"))
+GONE: dict[str, str] = _MORE["gone"]
+_LEAST: dict[str, int] = _MORE["least"]
 
 Kind = Literal["bool", "flag", "value", "optional", "list"]
 
@@ -31,37 +35,9 @@ FORKS: dict[str, tuple[re.Pattern[str] | None, str]] = {
     "gpu-memory-utilization-gb": (None, "builds with the mod gpu-mem-util-gb of eugr/spark-vllm-docker"),
 }
 
-# Flags of releases before the oldest in the table, which guides still print, and what replaced them.
-GONE = {
-    "speculative-disable-by-batch-size": "remove it: V1 has none; write max-num-seqs: 4, or no speculative-config",
-    "speculative-model": "write speculative-config: {model: …, num_speculative_tokens: …}",
-    "num-speculative-tokens": "write speculative-config: {num_speculative_tokens: …}",
-    "num-scheduler-steps": "remove it: V1 has async-scheduling",
-    "use-v2-block-manager": "remove it: there is no alternative",
-    "guided-decoding-backend": "write structured-outputs-config: {backend: …}",
-    "enable-reasoning": "remove it: reasoning-parser is enough",
-    "rope-scaling": "write hf-overrides: {rope_parameters: …}",
-    "rope-theta": "write hf-overrides: {rope_parameters: …}",
-    "device": "remove it: vLLM detects its platform",
-    "preemption-mode": "remove it: V1 has only one mode",
-    "block-manager": "remove it: there is no alternative",
-    "max-seq-len-to-capture": "write max-cudagraph-capture-size",
-    "task": "write runner and convert",
-    "swap-space": "remove it: V1 does not swap",
-    "disable-log-requests": "remove it: it is the default; enable-log-requests enables it",
-}
-
 # Mappings, though the table has any for them: their parser hides json.loads (vllm/engine/arg_utils.py); and *-config.
 _MAPPINGS = {"default-mm-loras", "hf-overrides", "limit-mm-per-prompt", "media-io-kwargs", "mm-processor-kwargs"}
 
-# The smallest values (Field(ge=…) in cache.py, lora.py, model.py, multimodal.py, offload.py and scheduler.py of
-# vllm/config); of max-model-len -1 is auto.
-_LEAST = {
-    **dict.fromkeys(("block-size", "max-loras", "max-num-batched-tokens", "max-num-seqs", "stream-interval"), 1),
-    **dict.fromkeys(("max-num-partial-prefills", "max-long-partial-prefills"), 1),
-    **dict.fromkeys(("cpu-offload-gb", "mm-processor-cache-gb"), 0),
-    "max-model-len": -1,
-}
 _SHARE = "gpu-memory-utilization"
 
 _DASHED = re.compile(r"--?[A-Za-z].*", re.DOTALL)
@@ -124,6 +100,17 @@ def table() -> dict[str, Flag]:
 def known() -> set[str]:
     """Names of the flags of all releases, without dashes."""
     return {*table(), *GONE}
+
+
+def tuning_arguments() -> Mapping[str, frozenset[str]]:
+    """As ``Engine.tuning_arguments``."""
+    documents = _MORE["tuning"]["documents"]
+    return {name: frozenset(documents.get(name, ())) for name in [*_MORE["tuning"]["arguments"], *documents]}
+
+
+def tuning_variables() -> frozenset[str]:
+    """As ``Engine.tuning_variables``."""
+    return frozenset(_MORE["tuning"]["variables"])
 
 
 def whole(name: str) -> str:

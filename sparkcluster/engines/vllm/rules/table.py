@@ -11,7 +11,8 @@ from typing import Any
 from sparkcluster.checks.registry import Seen
 from sparkcluster.engines.vllm.rules.served import Served, percent, rule
 
-_FILE = Path(__file__).with_name("rules.toml")
+_TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+REPORTS: Mapping[str, str] = _TABLE["reports"]
 
 
 def _register(row: Mapping[str, Any]) -> None:
@@ -70,5 +71,5 @@ def _is_within(found: Any, above: float | None = None, least: float | None = Non
     return (above is None or number > above) and (least is None or number >= least) and (most is None or number <= most)
 
 
-for _row in tomllib.loads(_FILE.read_text(encoding="utf-8"))["rules"]:
+for _row in _TABLE["rules"]:
     _register(_row)
