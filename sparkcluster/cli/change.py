@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.release.after_ready import Ran
     from sparkcluster.release.desired import Options
-    from sparkcluster.release.up import Up
+    from sparkcluster.release.rollout import Rollout
     from sparkcluster.spec import Spec
 
 
@@ -30,7 +30,7 @@ def options(args: argparse.Namespace) -> Options:
     return Options(rollback=not given.get("no_rollback"), **found)
 
 
-def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Up]) -> int:
+def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollout]) -> int:
     """Let ``change`` make a release serve, run what is to run then, and report; exit code 0."""
     with reporting(args) as (fleet, spec, report):
         done = change(fleet, spec, report)
@@ -66,14 +66,15 @@ def _difference(chosen: Spec) -> str:
     return ", ".join(f"{key}: {new.get(key, 'removed')}" for key in differing)
 
 
-def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
+def _document(done: Rollout, ran: Sequence[Ran]) -> dict[str, Any]:
     """What is reported; ``ran`` are commands of ``after_ready``."""
     spec, plan = done.view.spec, done.view.planned
+    drifted = {} if done.changed else {name: list(group.drift) for name, group in done.groups.items() if group.drift}
     return {
         "cluster": spec.inventory.cluster,
         "state": "serving",
         "changed": done.changed,
-        "release": done.release,
+        "release": done.number,
         "model": spec.playbook.model_name,
         "seconds": round(done.seconds, 2),
         "groups": [
@@ -81,10 +82,10 @@ def _document(done: Up, ran: Sequence[Ran]) -> dict[str, Any]:
             for group in (plan.groups if plan else ())
         ],
         "after_ready": [each.as_json() for each in ran],
-        "drift": {name: list(lines) for name, lines in done.drift.items()},
+        "drift": drifted,
         "from": done.source,
         "restored": done.restored,
-        "moved_bytes": done.moved_bytes,
+        "moved_bytes": done.copied_bytes if done.desired.operation == "upgrade" else 0,
         "downtime_s": round(max(done.downtime_s.values(), default=0.0), 2),
         "speed": {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()},
     }

@@ -10,7 +10,7 @@ from sparkcluster.cli.common import accepted, begin_probe, common_flags, invento
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
-    from sparkcluster.release.up import Up
+    from sparkcluster.release.rollout import Rollout
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
         return plan.run(args)
 
-    def start(fleet: Fleet, spec: Spec, report: Report) -> Up:
+    def start(fleet: Fleet, spec: Spec, report: Report) -> Rollout:
         spec = accepted(args, spec, report)
         probes = begin_probe(fleet, spec)
         from sparkcluster.release.up import up

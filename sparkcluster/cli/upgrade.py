@@ -15,8 +15,8 @@ from sparkcluster.report import Report, count, duration, size
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
-    from sparkcluster.release.preview import Preview
-    from sparkcluster.release.up import Up
+    from sparkcluster.release.rollout import Rollout
+    from sparkcluster.release.upgrade import Preview
     from sparkcluster.spec import Spec
     from sparkcluster.staging.expected import Expected
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args)
 
-    def switch(fleet: Fleet, spec: Spec, report: Report) -> Up:
+    def switch(fleet: Fleet, spec: Spec, report: Report) -> Rollout:
         from sparkcluster.release.upgrade import resume, upgrade
 
         _refuse_image(args, spec)
@@ -70,7 +70,7 @@ def _refuse_image(args: argparse.Namespace, spec: Spec) -> None:
 
 def _dry_run(args: argparse.Namespace) -> int:
     from sparkcluster.findings import has_errors
-    from sparkcluster.release.preview import preview
+    from sparkcluster.release.upgrade import preview
 
     with reporting(args) as (fleet, spec, report):
         _refuse_image(args, spec)
@@ -91,7 +91,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
     would = would if found.model == model else f"this would serve {model}"
     data(f"{serves if found.source else 'nothing was deployed yet'}; {would}")
     for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s):
-        data(f"  {word:<9}{text}")
+        data(f"  {word:<11}{text}")
     if args.verbose:
         for line in [*(line for each in found.differences for line in each.shown()), *found.versions]:
             data(line, indent="  ")
@@ -105,7 +105,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
 
 def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     """What would change, be copied, and for how long nothing answers."""
-    yield from found.changes
+    yield from ((each.kind, each.brief) for each in found.differences)
     moving = [each for each in found.staging.stagings if each.what in ("weights", "image")]
     for staging in moving:
         yield from (("copy", f"{staging.what}{text}") for text in _moves(found.staging.expected.get(staging.name, ())))

@@ -13,8 +13,8 @@ state: ranks of the group; what ``up`` does.
 - STARTED: the ranks of this plan run, and some node has no record that they have answered; watch, verify, record
 - SERVING: every rank that the newest release recorded runs, and the plan would do the same; ask
 - OTHER: likewise, and the plan would do something else; ask
-- UNKNOWN: ranks of one start and of another plan run on every node, and no release recorded them; refuse, exit 1;
-  ``--replace`` cleans them
+- UNKNOWN: ranks of another plan run on every node, and no release recorded them; refuse, exit 1; ``--replace`` cleans
+  them
 - REMAINS: any other ranks of this cluster: some are gone, or there are others; clean, then start
 - TAKEN: ranks with the same name of another cluster; refuse
 
@@ -90,8 +90,6 @@ ended by: the state then; the next ``upgrade --resume``; the next ``up``.
 - A release that serves again is recorded under a new number. Groups that are switched in turn are recorded one by
   one; a record in the middle of a switch (``partial``) is nothing to go back to.
 - After a resume the way back is that of the whole switch: groups that were switched before go back too.
-- Of a release whose secrets a node lost the operator's are taken, if they have the hashes of the record
-  (``runtime/secrets.py``).
 - ``--no-rollback`` leaves the ranks that failed, and writes a bundle.
 - Who has lost the lease takes nothing back.
 

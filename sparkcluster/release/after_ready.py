@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sparkcluster.errors import Interrupted
-from sparkcluster.release.up import Up
+from sparkcluster.release.rollout import Rollout
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 
@@ -41,7 +41,7 @@ class Ran:
         return {"command": list(self.command), "seconds": round(self.seconds, 2), "problem": self.problem}
 
 
-def run(spec: Spec, done: Up, report: Report) -> list[Ran]:
+def run(spec: Spec, done: Rollout, report: Report) -> list[Ran]:
     """Run the commands in order if ``done`` changed something; what fails is reported, and changes nothing.
 
     The cluster serves whatever they do, so that none is an error. They start in the inventory's directory.
@@ -62,16 +62,16 @@ def run(spec: Spec, done: Up, report: Report) -> list[Ran]:
                 report=report,
             )
         except KeyboardInterrupt:
-            text = f"interrupted; {spec.inventory.cluster} serves release {done.release}"
+            text = f"interrupted; {spec.inventory.cluster} serves release {done.number}"
             raise Interrupted(text, step="after_ready") from None
         if ran.problem:
             report.failed()
-            report.note(f"warning: after_ready: {shlex.join(command)}: {ran.problem}; release {done.release} serves")
+            report.note(f"warning: after_ready: {shlex.join(command)}: {ran.problem}; release {done.number} serves")
         out.append(ran)
     return out
 
 
-def environment(spec: Spec, done: Up) -> dict[str, str]:
+def environment(spec: Spec, done: Rollout) -> dict[str, str]:
     """What commands are told, in addition to the environment of sparkcluster."""
     endpoints = [group.endpoint for group in done.view.plan.groups] if done.view.plan else []
     return {
@@ -79,7 +79,7 @@ def environment(spec: Spec, done: Up) -> dict[str, str]:
         "SPARKCLUSTER_ENDPOINT": next(iter(endpoints), ""),
         "SPARKCLUSTER_ENDPOINTS": " ".join(endpoints),
         "SPARKCLUSTER_MODEL": done.view.spec.playbook.model_name,
-        "SPARKCLUSTER_RELEASE": str(done.release),
+        "SPARKCLUSTER_RELEASE": str(done.number),
     }
 
 

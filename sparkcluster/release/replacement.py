@@ -44,7 +44,8 @@ from sparkcluster.release import rollback_target, speed
 from sparkcluster.release.desired import Desired
 from sparkcluster.release.outcome import origin_of
 from sparkcluster.release.rollback_target import RollbackTarget
-from sparkcluster.release.rollout import Rollout, refuse_elsewhere
+from sparkcluster.release.rollout import Rollout
+from sparkcluster.release.serving import refuse_elsewhere
 from sparkcluster.release.states import Action, GroupState
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.lease import this_operator
@@ -88,11 +89,7 @@ def way_back(rollout: Rollout) -> RollbackTarget | None:
 
 
 class Replacement:
-    """Replaces the groups ``names``, and goes back to ``target`` where that fails.
-
-    Attributes:
-        speeds: of each group before, and after.
-    """
+    """Replaces the groups ``names``, and goes back to ``target`` where that fails."""
 
     def __init__(self, rollout: Rollout, names: Sequence[str], target: RollbackTarget | None) -> None:
         self.rollout = rollout
@@ -104,12 +101,7 @@ class Replacement:
         self.resumed = bool(begun)
         # After one that was cut off the way back is that of the whole: groups that were replaced before go back too.
         self.groups = [*dict.fromkeys([*names, *begun])]
-        self.speeds: dict[str, tuple[speed.Speed, speed.Speed | None]] = {}
-
-    @property
-    def tokens_per_s(self) -> dict[str, tuple[float | None, float | None]]:
-        """Speed before and after, by group; None where it was not measured."""
-        return {name: (old.tokens_per_s, new.tokens_per_s if new else None) for name, (old, new) in self.speeds.items()}
+        self.before: dict[str, speed.Speed] = {}
 
     def run(self) -> None:
         """Replace them in turn, the first alone; one that fails takes those before it back.
@@ -159,7 +151,8 @@ class Replacement:
         if options.min_speed and recorded:
             for name in recorded:
                 self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
-            self.speeds = {name: (each, None) for name, each in speed.of_groups(fleet, recorded).items()}
+            self.before = speed.of_groups(fleet, recorded)
+            self.rollout.speed = {name: (each.tokens_per_s, None) for name, each in self.before.items()}
 
     def _prove_gpu(self, view: View) -> None:
         """Raise LaunchError where a container of the image has no GPU; of a recorded release that is only reported."""
@@ -174,15 +167,15 @@ class Replacement:
 
     def compare(self, name: str) -> None:
         """Compare the speed of a group with that before; LaunchError where it is too slow."""
-        if name not in self.speeds:
+        if name not in self.before:
             return
-        before, rollout = self.speeds[name][0], self.rollout
+        before, rollout = self.before[name], self.rollout
         plan, called = rollout.view.ready()[1], rollout.view.spec.inventory.called(name)
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         self.report.progress(called, "measuring the speed of the new release")
         host = self.rollout.fleet.hosts[endpoint.head]
         after = speed.measure(host, endpoint, rollout.view.spec.playbook.verifying, plan.engine)
-        self.speeds[name] = (before, after)
+        rollout.speed[name] = (before.tokens_per_s, after.tokens_per_s)
         if before.tokens_per_s and after.tokens_per_s:
             speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
             rollout.measured.setdefault(name, {})["switch"] = {"source": self.source, **speeds}

@@ -40,13 +40,11 @@ class RollbackTarget:
         number: under which its images and secrets are kept.
         groups: as it recorded them.
         specs: what starts each of them again on the nodes of today's inventory, accepted.
-        anew: whether it starts with the operator's secrets, which are the same, as nodes lost their own.
     """
 
     number: int
     groups: Mapping[str, RecordedGroup]
     specs: Mapping[str, Spec]
-    anew: bool = False
 
     def parts(self, names: Collection[str]) -> list[tuple[Spec, list[str]]]:
         """``names`` with the spec that starts them, which groups of the same playbook share."""
@@ -82,18 +80,7 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
         started_with = group.secrets.get("hashes", {})
         if spec.inventory.api.key is not None and engines.engine(group.engine).api_key not in started_with:
             values.api_key(spec)
-    target = RollbackTarget(number, groups, specs)
-    lost = without_secrets(target, groups, records)
-    if lost and all(_at_hand(target, name) for name in groups):
-        report.note(f"{', '.join(lost)} lost the secrets of release {number}: it starts with the same, as set here")
-        return dataclasses.replace(target, anew=True)
-    return target
-
-
-def _at_hand(target: RollbackTarget, group: str) -> bool:
-    recorded = target.groups[group]
-    names = {name for node in recorded.plan["nodes"].values() for name in node.get("secrets", ())}
-    return values.at_hand(names, recorded.secrets, target.specs[group])
+    return RollbackTarget(number, groups, specs)
 
 
 def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Spec:
@@ -197,8 +184,6 @@ def prove(view: View, target: RollbackTarget, names: Collection[str], records: M
 
 def without_secrets(target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> list[str]:
     """Nodes whose rank in ``target`` needs secrets that they have no more."""
-    if target.anew:
-        return []
     return [
         node
         for name in names
@@ -212,4 +197,9 @@ def require_secrets(target: RollbackTarget, names: Collection[str], records: Map
     lost = without_secrets(target, names, records)
     if lost:
         message = f"{', '.join(lost)} lost the secrets of release {target.number}; nothing was stopped"
-        raise LaunchError(message, node=lost[0], step="go back", hint="go back to another release")
+        raise LaunchError(
+            message,
+            node=lost[0],
+            step="go back",
+            hint="sparkcluster upgrade INVENTORY   starts what is written, with the secrets that are set here",
+        )

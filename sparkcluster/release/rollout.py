@@ -24,12 +24,12 @@ from sparkcluster.inspect.releases import release_of
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, record, recorded_groups
 from sparkcluster.release.desired import Desired
-from sparkcluster.release.down import down_there, former_nodes, shown
+from sparkcluster.release.down import former_nodes
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.group import Launch, Outcome, launch_groups
 from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
 from sparkcluster.release.rollback_target import accepted_image, build_of
-from sparkcluster.release.serving import elsewhere, survey, verdicts, whole
+from sparkcluster.release.serving import refuse_elsewhere, survey, verdicts, whole
 from sparkcluster.release.states import Action, GroupState, State, Verdict, group_states
 from sparkcluster.release.stopping import ranks_of, stop
 from sparkcluster.release.verify import remedies
@@ -57,6 +57,9 @@ class Rollout:
         number: of the release that was recorded last, or is; ``changed`` if one was.
         measured: by group, how long it took to start, and its speed before and after a switch, for the record.
         downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
+        speed: tokens/s before and after, by group that was replaced; None where it was not measured.
+        source: the release that served before, and ``restored`` the one that serves again; 0 without one.
+        copied_bytes: of image and weights, while the release before served; ``seconds`` is how long all took.
         left: whether ranks that fail are left as they are, for study.
     """
 
@@ -72,6 +75,9 @@ class Rollout:
         self.changed = False
         self.measured: dict[str, dict[str, Any]] = {}
         self.downtime_s: dict[str, float] = {}
+        self.speed: dict[str, tuple[float | None, float | None]] = {}
+        self.source = self.restored = self.copied_bytes = 0
+        self.seconds = 0.0
         self.left = False
         self.view: View
         self.groups: dict[str, GroupState] = {}
@@ -251,16 +257,16 @@ class Rollout:
         """Steps that start each group by node, and hashes of the secrets that it is started with."""
         spec, release = self.view.spec, self.desired.release
         entry = standalone("launcher", spec.playbook.engine)
-        own = release is None or release.anew
-        values = secrets.values(spec, plan.of_groups(starting)) if own and starting else {}
-        hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
-        if release is not None:
-            values = values or secrets.of_inventory(spec)
+        if release is None:
+            values = secrets.values(spec, plan.of_groups(starting)) if starting else {}
+            hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
+        else:
+            values = secrets.of_inventory(spec)
             hashes = {
                 name: secrets.renewed(release.groups[name].secrets, values, plan.of_groups([name]).secrets)
                 for name in starting
             }
-        kept = None if release is None or own else release.number
+        kept = release.number if release else None
         steps = {
             name: {
                 node: start_steps(planned, entry=entry, secrets=values, hashes=hashes[name], kept_secrets=kept)
@@ -356,14 +362,3 @@ class Rollout:
         states = group_states(self.view)
         for name, reply in replies.items():
             self.groups[name] = dataclasses.replace(states[name], verdict=Verdict(reply), action=Action.KEEP)
-
-
-def refuse_elsewhere(view: View, names: Collection[str]) -> None:
-    """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory."""
-    former = elsewhere(view, names)
-    if former:
-        raise LaunchError(
-            f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
-            step="stop",
-            hint=f"{down_there(former)}   stops them there as well; then up again",
-        )

@@ -24,7 +24,7 @@ from sparkcluster.inspect.state import left_by
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups, unreadable
 from sparkcluster.release.desired import Desired
-from sparkcluster.release.down import former_nodes
+from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.states import (
     TABLE,
     Action,
@@ -32,13 +32,11 @@ from sparkcluster.release.states import (
     State,
     Verdict,
     after_asking,
-    brief,
     differences,
     group_states,
 )
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
-from sparkcluster.spec.inventory import Node
 
 UPGRADE = "sparkcluster upgrade INVENTORY"
 REPLACE = "sparkcluster up INVENTORY --replace; or sparkcluster down INVENTORY, then up"
@@ -165,16 +163,22 @@ def verdicts(groups: Mapping[str, GroupState]) -> list[Verdict]:
     return [group.verdict for group in groups.values() if group.verdict]
 
 
-def elsewhere(view: View, names: Collection[str]) -> list[Node]:
-    """Machines with ranks of the groups ``names``, by their record, that are no longer in the inventory.
+def refuse_elsewhere(view: View, names: Collection[str]) -> None:
+    """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory, by their record.
 
     To start anything beside them would leave them behind: the next record would not name them.
     """
     if view.newest is None or not view.ranks.of_release(view.newest):
-        return []
+        return
     recorded = recorded_groups(view.newest.record)
     nodes = {node for name, group in recorded.items() if name in names for node in group.ranks}
-    return [node for node in former_nodes(view.spec, {"": view.newest.record}) if node.label in nodes]
+    former = [node for node in former_nodes(view.spec, {"": view.newest.record}) if node.label in nodes]
+    if former:
+        raise LaunchError(
+            f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
+            step="stop",
+            hint=f"{down_there(former)}   stops them there as well; then up again",
+        )
 
 
 def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
@@ -197,8 +201,6 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     served = next((group.recorded for group in differing if group.recorded), None)
     cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
     found = [each for group in refused.values() for each in differences(view, group)]
-    chosen = brief(served, spec, "sparkcluster plan INVENTORY -v") if served else ()
-    told = [f"{word} {text}" for word, text in chosen] or [each.brief for each in found]
     if not differing:
         keys = {engines.engine(spec.playbook.engine).api_key}
         only_key = all(keys >= {*group.rotated} for group in refused.values())
@@ -216,7 +218,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
-        "\n".join([f"{message}; nothing was changed", *(fill(line) for line in told)]),
+        "\n".join([f"{message}; nothing was changed", *(each.brief for each in found)]),
         [line for each in found for line in each.shown()],
         hint=fill(hint),
     )

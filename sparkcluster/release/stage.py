@@ -79,21 +79,34 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     view = view_cluster(fleet, spec)
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
+    if options.dry_run:
+        return expected(fleet, view, options, report)
     with contextlib.ExitStack() as leases:
         lease = staging_lease(fleet, spec, "stage")
         acquire = functools.cache(lambda: leases.enter_context(lease.acquire(list(view.facts))).changer)
         done = copy(fleet, view, options, report, acquire)
-        if done.copied:
-            view = view_cluster(fleet, spec)
-        if not options.dry_run:
-            pinned_revisions.compare(view, done.commits, report)
-        if "image" not in options.what or (lacking := lacking_ray(view)) is None:
+        now = view_cluster(fleet, spec) if any(staging.missing for staging in done.stagings) else view
+        pinned_revisions.compare(now, done.commits, report)
+        if "image" not in options.what or (lacking := lacking_ray(now)) is None:
             return done
-        done = dataclasses.replace(done, stagings=(*done.stagings, lacking))
-        if options.dry_run:
-            return _with_ray(done, view, lacking, options)
-        copied, _ = bring_ray(view, report, acquire)
-        return dataclasses.replace(done, copied=(*done.copied, *copied))
+        copied, _ = bring_ray(now, report, acquire)
+    return dataclasses.replace(done, stagings=(*done.stagings, lacking), copied=(*done.copied, *copied))
+
+
+def expected(fleet: Fleet, view: View, options: Options, report: Report) -> StageReport:
+    """What ``stage`` would copy; nothing is changed."""
+    changer = staging_lease(fleet, view.spec, "stage").changer
+    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
+    if "image" not in options.what or view.topology is None or (lacking := lacking_ray(view)) is None:
+        return done
+    if names := [name for name, _ in lacking.missing]:
+        from sparkcluster.staging.expected import moves  # noqa: PLC0415 - few runs need it
+
+        sizes = dict.fromkeys(names, ray.archive_bytes(view.facts[names[0]]))
+        settings = options.settings(view.spec)
+        found = moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE)
+        done = dataclasses.replace(done, expected={**done.expected, lacking.name: found})
+    return dataclasses.replace(done, stagings=(*done.stagings, lacking))
 
 
 def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
@@ -103,7 +116,7 @@ def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
-    """Copy what is missing, but for Ray, to every node, unless in a dry run; what was copied.
+    """Copy what is missing, but for Ray, to every node; what was copied.
 
     ``acquire`` takes the lease of staging, which it does only where there is something to do.
 
@@ -113,12 +126,9 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
         StageError: something did not reach a node.
         LeaseLost: another operator has the lease.
     """
-    if not options.dry_run:
-        report.step("copy", " and ".join(options.what))
+    report.step("copy", " and ".join(options.what))
     changer = staging_lease(fleet, view.spec, "stage").changer
     done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
-    if options.dry_run:
-        return done
     if options.verify or any(staging.missing for staging in done.stagings):
         done = _copy(dataclasses.replace(acquire(), tell=report.note), view, options, report)
     nodes = {copied.node for copied in done.copied}
@@ -184,16 +194,3 @@ def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tup
         if (engine := engine_of(facts[name])) is not None:
             facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
     return copied, changed(view, facts)
-
-
-def _with_ray(done: StageReport, view: View, lacking: Staging, options: Options) -> StageReport:
-    """``done`` with what would move of Ray."""
-    from sparkcluster.staging.expected import moves  # noqa: PLC0415 - few runs need it
-
-    names = [name for name, _ in lacking.missing]
-    if not names or view.topology is None:
-        return done
-    sizes = dict.fromkeys(names, ray.archive_bytes(view.facts[names[0]]))
-    settings = options.settings(view.spec)
-    found = moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE)
-    return dataclasses.replace(done, expected={**done.expected, lacking.name: found})

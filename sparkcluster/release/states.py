@@ -9,8 +9,8 @@
     SERVING   every rank that the newest release recorded runs, and the   ask
               plan would do the same
     OTHER     likewise, and the plan would do something else              ask
-    UNKNOWN   ranks of another plan and of one start run on every node,   refuse
-              and no release recorded them
+    UNKNOWN   ranks of another plan run on every node, and no release     refuse
+              recorded them
     REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
     TAKEN     ranks with our name and another state directory             refuse
 
@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
@@ -34,7 +34,6 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
-from sparkcluster.node.shared import LABEL_PLAN, LABEL_RELEASE
 from sparkcluster.plan import environment
 from sparkcluster.plan.build import build
 from sparkcluster.plan.cost import Difference, classed, edited, missing_on
@@ -48,7 +47,6 @@ from sparkcluster.plan.release_record import (
     runs_recorded,
     written_network,
 )
-from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
 from sparkcluster.topology.model import Group, Topology
 from sparkcluster.topology.recorded import drift, restored
@@ -188,7 +186,8 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         changes, drifted = compared(view, recorded)
         serving = State.STARTED if runs_plan and _unrecorded_on_a_node(view, recorded) else State.SERVING
         return GroupState(name, State.OTHER if changes else serving, ranks, recorded, changes, drifted)
-    if not runs_plan and _runs_whole(view, name, ranks):
+    # They may answer, though no release recorded them.
+    if not runs_plan and all_running(ranks) and ranks.keys() == nodes:
         unread = (facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread))
         why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded"
         why = next((f"the record of its release cannot be read: {reason}" for reason in unread), why)
@@ -207,15 +206,6 @@ def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
     return all(rank.state == "running" for found in ranks.values() for rank in found)
 
 
-def _runs_whole(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
-    """Whether ranks of one start run on every node of a group: it may answer, though no release recorded it."""
-    group = _named(view.topology.groups, name) if view.topology else None
-    starts = {
-        (rank.labels.get(LABEL_RELEASE), rank.labels.get(LABEL_PLAN)) for found in ranks.values() for rank in found
-    }
-    return group is not None and set(group.names) == set(ranks) and len(starts) == 1 and all_running(ranks)
-
-
 def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
     """Everything in which a group that serves differs from what is written, by class, with what it costs."""
     if group.state not in {State.SERVING, State.OTHER, State.UNKNOWN}:
@@ -231,32 +221,6 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         return classed(group.name, found, ())
     missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
     return classed(group.name, found, missing)
-
-
-def brief(recorded: RecordedGroup | None, spec: Spec, more: str) -> Iterator[tuple[str, str]]:
-    """In what ``spec`` is another than what is recorded: model, image, and the first setting; ``more`` shows others."""
-    old = recorded.plan if recorded else {}
-    image = spec.reference if spec.inventory.runtime.kind == "docker" else None
-    for word, new in (("model", spec.playbook.model_name), ("image", image)):
-        if old.get(word) != new:
-            yield word, f"{old.get(word) or 'none'} → {new or 'none'}"
-    found = list(_settings((recorded and recorded.playbook) or {}, spec))
-    if found:
-        yield "settings", found[0] + (f"; {len(found) - 1} more: {more}" if found[1:] else "")
-
-
-def _settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
-    """A line for each argument and variable that differs from the ``recorded`` playbook; the context first."""
-    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
-    for section in ("args", "env"):
-        old, new = recorded.get(section) or {}, now.get(section) or {}
-        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
-            if recorded and old.get(name) != new.get(name):
-                yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
-
-
-def _shown(value: object) -> str:
-    return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from sparkcluster.errors import FoundErrors, Interrupted, LaunchError
 from sparkcluster.facts.probe import Answer
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.preflight import between
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
@@ -37,32 +35,6 @@ LEASE_AGAIN_S = 2.0
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Up:
-    """How ``up`` ended: serving, and whether that took a change.
-
-    Attributes:
-        view: the cluster as it was last seen.
-        drift: addresses and GID indices that changed since a group was started, in lines, by group.
-        source: the release that served before; 0 without one.
-        downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
-        speed: tokens/s before and after, by group; None where it was not measured.
-        moved_bytes: of image and weights, that an upgrade copied while the release before served.
-        restored: the release that a rollback let serve again; 0 without one.
-    """
-
-    view: View
-    changed: bool
-    release: int
-    seconds: float
-    drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    source: int = 0
-    downtime_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    speed: Mapping[str, tuple[float | None, float | None]] = dataclasses.field(default_factory=dict)
-    moved_bytes: int = 0
-    restored: int = 0
-
-
 def up(
     fleet: Fleet,
     spec: Spec,
@@ -73,7 +45,7 @@ def up(
     operation: Operation = "up",
     release: RollbackTarget | None = None,
     only: Collection[str] | None = None,
-) -> Up:
+) -> Rollout:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
     ``probes`` are those that were sent already. With ``release``, ``spec`` is that of its groups ``only``.
@@ -99,12 +71,11 @@ def up(
             report.done()
         refuse(rollout.view, rollout.groups)
         note_differences(rollout.view, rollout.groups, report)
-        source = rollout.number
+        rollout.source = rollout.number
         if not rollout.to_start(Action.WATCH) and not anything(rollout.view.facts):
             stop_on_wrong_answers(rollout.view, rollout.groups)
-            seconds = time.monotonic() - report.asked_s - began
-            drift = {name: group.drift for name, group in rollout.groups.items() if group.drift}
-            return Up(rollout.view, changed=False, release=source, source=source, seconds=seconds, drift=drift)
+            rollout.seconds = time.monotonic() - report.asked_s - began
+            return rollout
 
         reached = _check(rollout)
         target = way_back(rollout)
@@ -118,11 +89,11 @@ def up(
             target = way_back(rollout)
         brought = _ready(rollout, copied, reached, acquire)
         staging.close()
+        rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
         names = to_replace(rollout.view, rollout.groups)
-        replacement = Replacement(rollout, names, target)
         try:
             if names:
-                replacement.run()
+                Replacement(rollout, names, target).run()
             if rest := rollout.to_start(Action.WATCH):
                 rollout.replace(rest)
             if not names and anything(rollout.view.facts):
@@ -130,21 +101,15 @@ def up(
         except KeyboardInterrupt:
             raise rollout.interrupted() from None
         stop_on_wrong_answers(rollout.view, rollout.groups)
-    seconds = time.monotonic() - report.asked_s - began
+    rollout.seconds = time.monotonic() - report.asked_s - began
+    plan = rollout.view.plan
+    # Whether every rank was told to ask no hub.
+    offline = plan is not None and all(node.env.get("HF_HUB_OFFLINE") == "1" for node in plan.nodes.values())
     observed.note(
         spec.inventory.cluster, "up", operation=operation, model=spec.playbook.model_name,
-        seconds=round(seconds, 1), clear_caches=options.clear_caches, hub_offline=_offline(rollout.view),
+        seconds=round(rollout.seconds, 1), clear_caches=options.clear_caches, hub_offline=offline,
     )  # fmt: skip
-    return Up(
-        rollout.view,
-        changed=rollout.changed,
-        release=rollout.number,
-        seconds=seconds,
-        source=source,
-        downtime_s=rollout.downtime_s,
-        speed=replacement.tokens_per_s,
-        moved_bytes=sum(each.bytes for each in [*copied.copied, *brought]) if operation == "upgrade" else 0,
-    )
+    return rollout
 
 
 def _check(rollout: Rollout) -> list[Finding]:
@@ -210,8 +175,3 @@ def _ready(
             for line in finding.notes(hints(rollout.view.spec)):
                 report.note(line)
     return brought
-
-
-def _offline(view: View) -> bool:
-    """Whether every rank was told to ask no hub (``HF_HUB_OFFLINE``)."""
-    return all(node.env.get("HF_HUB_OFFLINE") == "1" for node in (view.plan.nodes.values() if view.plan else ()))

@@ -5,26 +5,35 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import FoundErrors, UsageError
 from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.findings import Finding
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
+from sparkcluster.plan import image as images
+from sparkcluster.plan.compare import versions
+from sparkcluster.plan.cost import Difference
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.release_record import recorded_groups
-from sparkcluster.release import rollback_target
+from sparkcluster.release import rollback_target, stage
 from sparkcluster.release.desired import Options
+from sparkcluster.release.outcome import last_start_s
 from sparkcluster.release.rollback_target import accept, spec_of
-from sparkcluster.release.serving import whole
-from sparkcluster.release.up import Up, up
+from sparkcluster.release.rollout import Rollout
+from sparkcluster.release.serving import states, whole
+from sparkcluster.release.states import differences
+from sparkcluster.release.up import up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
+from sparkcluster.staging.run import StageReport
 
 
-def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
     """Let ``spec`` serve in place of what does, or go back.
 
     Raises:
@@ -34,7 +43,7 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     return up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
 
 
-def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
     """End a switch that was cut off: forward if it went forward, back if it went back.
 
     Where none is under way the newest release serves on, or is started again.
@@ -46,7 +55,10 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     view = whole(view_cluster(fleet, spec, inside=False))
     switch = view.switch
     if switch is None:
-        number = view.newest.number if view.newest else _last(fleet, spec)
+        if view.newest is None:
+            hint = "sparkcluster up INVENTORY"
+            raise UsageError("no release was ever recorded, and no switch begun", hint=hint)
+        number = view.newest.number
         report.note(f"no switch was cut off; release {number} is verified")
         return rollback(fleet, spec, number, options, report)
     document = switch.document
@@ -65,25 +77,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
     return upgrade(fleet, wanted, options, report)
 
 
-def _last(fleet: Fleet, spec: Spec) -> int:
-    """The number of the newest release that any node has, where the head of a group has lost its records."""
-    answers, _ = node_records(fleet, spec)
-    last = max(_numbers(answers), default=0)
-    if not last:
-        raise UsageError(
-            "no release was ever recorded, and no switch begun",
-            hint="sparkcluster up INVENTORY",
-        )
-    return last
-
-
-def _numbers(answers: Mapping[str, Records]) -> set[int]:
-    """The numbers of all recorded releases."""
-    numbers = (document.get("number") for answer in answers.values() for document in answer.records)
-    return {number for number in numbers if isinstance(number, int)}
-
-
-def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Up:
+def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
     """Start anew what is recorded, with the API key of today.
 
     Raises:
@@ -107,7 +101,7 @@ def rollback(
     report: Report,
     *,
     operation: Operation = "rollback",
-) -> Up:
+) -> Rollout:
     """Let release ``number`` serve again; None stands for the last one that was another.
 
     With ``operation`` restart its groups that serve are started anew.
@@ -132,11 +126,13 @@ def rollback(
             hint="sparkcluster releases INVENTORY   lists others",
         )
     options = dataclasses.replace(options, replace=True, clear_caches=False)
-    parts = [
+    *others, last = [
         up(fleet, old, options, report, operation=operation, release=target, only=names)
         for old, names in target.parts(target.groups)
     ]
-    return dataclasses.replace(parts[-1], changed=any(part.changed for part in parts), restored=number)
+    last.changed = any(part.changed for part in [last, *others])
+    last.restored = number
+    return last
 
 
 def _stopped(fleet: Fleet, spec: Spec) -> int | None:
@@ -153,7 +149,8 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     None counts that is in the middle of a switch, or has a group that has not answered.
     """
     records: dict[int, ReleaseFact] = {}
-    for number in _numbers(answers):
+    documents = [document for answer in answers.values() for document in answer.records]
+    for number in {each["number"] for each in documents if isinstance(each.get("number"), int)}:
         with contextlib.suppress(UsageError):  # it cannot be read
             if found := as_recorded(answers, number):
                 records[number] = found[1]
@@ -180,3 +177,77 @@ def _differ(one: ReleaseFact, other: ReleaseFact) -> bool:
     """Whether two releases run something else: what serves again has its arguments in another order."""
     old, new = ([group.plan for group in recorded_groups(each.record).values()] for each in (one, other))
     return len(old) != len(new) or any(difference(*plans) for plans in zip(old, new, strict=True))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preview:
+    """What would be done.
+
+    Attributes:
+        source: number of the release that serves; None without one.
+        model: that it serves; None likewise.
+        differences: between what runs and what would, with what each costs.
+        staging: what would move.
+        versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
+        known: whether every node has the image.
+        start_s: how long the last start of this model and image took, until its answer was verified: about the
+            downtime; None if unknown.
+        findings: what speaks against it.
+    """
+
+    source: int | None
+    model: str | None
+    differences: tuple[Difference, ...]
+    staging: StageReport
+    versions: tuple[str, ...]
+    known: bool
+    start_s: float | None
+    findings: tuple[Finding, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of ``upgrade --dry-run``."""
+        return {
+            "from": self.source,
+            "differences": [each.as_json() for each in self.differences],
+            **{key: value for key, value in self.staging.as_json().items() if key in {"staging", "expected"}},
+            "versions": list(self.versions),
+            "image_known": self.known,
+            "expected_downtime_s": self.start_s,
+            "findings": [each.as_json() for each in self.findings],
+        }
+
+
+def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
+    """Look at the cluster as an upgrade to ``spec`` would find it.
+
+    Raises:
+        FoundErrors: a node did not answer.
+        SparkclusterError: as ``stage --dry-run``.
+    """
+    view = view_cluster(fleet, spec)
+    if view.collected.errors:
+        raise FoundErrors(view.collected.findings())
+    groups = states(view)
+    changed: list[str] = []
+    starts = []
+    plan = view.planned
+    recorded = next((group.recorded for group in groups.values() if group.recorded), None)
+    for name, group in groups.items():
+        if group.recorded is None:
+            continue
+        now = images.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
+        # Without the image only the driver is known, which an upgrade leaves as it is.
+        if view.plan is not None:
+            changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]
+        starts.append(last_start_s(view.newest, plan, name) if plan else None)
+    known = [each for each in starts if each is not None]
+    return Preview(
+        source=view.newest.number if view.newest else None,
+        model=recorded.plan.get("model") if recorded else None,
+        differences=tuple(each for group in groups.values() for each in differences(view, group)),
+        staging=stage.expected(fleet, view, stage.Options(), report),
+        versions=tuple(changed),
+        known=view.plan is not None,
+        start_s=max(known) if len(known) == len(starts) and known else None,
+        findings=view.findings,
+    )

@@ -118,23 +118,6 @@ def key_warning(recorded: Mapping[str, Any], spec: Spec, engine: str) -> str | N
     return f"{KEY_NOT_IN_USE}: {RESTART}" if changed else None
 
 
-def at_hand(names: Collection[str], recorded: Mapping[str, Any], spec: Spec) -> bool:
-    """Whether the secrets ``names`` have the values here that ``recorded``, from ``keyed_hashes``, was made of.
-
-    Ray's token has none to be the same as, and the API key of the inventory need not be the same.
-    """
-    hashes, named = recorded.get("hashes", {}), set(names) - {RAY_TOKEN} - of_inventory(spec).keys()
-    # As in ``rotated``.
-    if not named <= hashes.keys() & {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}:
-        return False
-    try:
-        now = {name: _value(name, spec) for name in named}
-    except UsageError:
-        return False
-    found = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
-    return all(hmac.compare_digest(mine, hashes[name]) for name, mine in found.items())
-
-
 def _value(name: str, spec: Spec) -> str:
     if name == engines.engine(spec.playbook.engine).api_key and spec.inventory.api.key is not None:
         return api_key(spec)

@@ -274,6 +274,7 @@ class World:
             if name in self.facts:
                 self.change(name, release=fact)
                 self.histories.setdefault(name, {})[number] = document
+                self.secrets.setdefault(name, set()).add(number)
         return self
 
 

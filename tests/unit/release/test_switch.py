@@ -45,8 +45,8 @@ def switching(world):
         old = world(names, playbook={"env": {"A": "1"}}, **inventory)
         cluster = world(names, playbook={"env": {"A": "2"}}, **inventory)
         plan = old.plan(release=3)
-        cluster.facts, cluster.histories = old.run(plan).record(plan, 3).facts, old.histories
-        cluster.secrets = {node: {3} for node in cluster.facts}
+        old.run(plan).record(plan, 3)
+        cluster.facts, cluster.histories, cluster.secrets = old.facts, old.histories, old.secrets
         return cluster
 
     return make
@@ -83,7 +83,7 @@ def fails_with(wanted, error=BROKEN):
 def test_a_switch_stages_first_then_replaces_and_is_recorded(up, switching):
     cluster = switching()
     done = up(cluster, command=upgrade)
-    assert (done.changed, done.source, done.release) == (True, 3, 4)
+    assert (done.changed, done.source, done.number) == (True, 3, 4)
     assert value(cluster) == ("2", 4)
     assert [node.switch for node in cluster.facts.values()] == [None, None]
     assert acts(up) == ["stop alpha beta", "launch alpha beta"]
@@ -136,7 +136,7 @@ def test_where_going_back_fails_too_the_command_is_said(up, switching):
     assert caught.value.hint == "sparkcluster rollback INVENTORY 3"
     assert caught.value.exit_code == exit_codes.FAILED
     done = up(cluster, command=resume)
-    assert (done.release, value(cluster)) == (4, ("1", 4))
+    assert (done.number, value(cluster)) == (4, ("1", 4))
 
 
 def test_ctrl_c_after_the_old_release_was_stopped_brings_it_back(up, switching):
@@ -260,7 +260,7 @@ def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switchi
         return lambda fleet, spec, options, report: rollback(fleet, spec, number, options, report)
 
     done = up(cluster, command=to(3))
-    assert (done.changed, done.source, done.release) == (True, 4, 5)
+    assert (done.changed, done.source, done.number) == (True, 4, 5)
     assert value(cluster) == ("1", 5)
     assert up(cluster, command=to(3)).changed is False
     with pytest.raises(UsageError, match="no node has a record of release 9"):
@@ -312,7 +312,7 @@ def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, worl
         other_image(cluster, node)
     with pytest.raises(OtherPlan, match=f"every node: image: {ran[7:19]} → {'ee' * 6}"):
         up(cluster)
-    assert up(cluster, command=upgrade, options=module.Options(rollback=False)).release == 4
+    assert up(cluster, command=upgrade, options=module.Options(rollback=False)).number == 4
     assert up.recorded[-1]["groups"]["default"]["image"]["ids"] == dict.fromkeys(cluster.facts, OTHER["id"])
 
 
@@ -321,7 +321,7 @@ def test_the_release_before_is_the_last_that_was_another(up, switching, world):
     with pytest.raises(UsageError, match="no release to go back to"):
         up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     up(cluster, command=upgrade)
-    assert up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r)).release == 5
+    assert up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r)).number == 5
     assert value(cluster) == ("1", 5)
     up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     assert value(cluster) == ("2", 6)
@@ -332,7 +332,8 @@ def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_anoth
     args = {"max-num-seqs": 4, "gpu-memory-utilization": 0.5}
     first, second = (world(playbook={"args": args, "env": {"A": str(number)}}) for number in (1, 2))
     plan = first.plan(release=3)
-    second.facts, second.histories = first.run(plan).record(plan, 3).facts, first.histories
+    first.run(plan).record(plan, 3)
+    second.facts, second.histories, second.secrets = first.facts, first.histories, first.secrets
     up(second, command=upgrade)
     second.spec = world(playbook={"args": args, "env": {"A": "3"}}).spec
     with pytest.raises(RolledBack):
@@ -371,7 +372,7 @@ def test_a_restart_that_fails_is_tried_once_more(up, switching):
 def test_groups_are_switched_in_turn(up, switching):
     cluster = switching(FOUR, groups=PAIRS)
     done = up(cluster, command=upgrade)
-    assert done.release == 5
+    assert done.number == 5
     assert acts(up) == ["stop alpha beta", "launch alpha beta", "stop gamma delta", "launch gamma delta"]
     record = read(cluster.facts["delta"].release).record
     assert {name: group["release"] for name, group in record["groups"].items()} == {"east": 4, "west": 5}
