@@ -30,7 +30,7 @@ def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
 
 
 def lapsed(lab):
-    """Wait until no node's lease is held any more, which takes 15 s without heartbeats."""
+    """Wait until no node's lease is held any more, which takes 60 s without heartbeats."""
     cluster = re.search(r"cluster: (\S+)", lab.inventory.read_text())[1]
 
     def free():
@@ -65,8 +65,7 @@ def test_who_comes_second_is_refused_until_the_first_is_stopped_which_finds_that
         first.kill(signal.SIGCONT)
     woken = first.wait()
     assert woken.code == 1, woken
-    assert woken.error["kind"] == "LeaseLost"
-    assert re.search(r"@\S+ \(pid \d+\) has the lease on \w+ now", woken.error["message"])
+    assert woken.error["kind"] in {"LeaseLost", "HostSilent"}, woken
     assert "left running" not in woken.error["message"]
     assert woken.error["hint"]
     assert ranks(lab) == before
@@ -85,7 +84,7 @@ def test_a_controller_that_was_stopped_makes_nothing_after_a_down(lab, cli, rank
         first.kill(signal.SIGCONT)
     woken = first.wait()
     assert woken.code == 1, woken
-    assert woken.error["kind"] == "LeaseLost", woken
+    assert woken.error["kind"] in {"LeaseLost", "HostSilent"}, woken
     time.sleep(1)
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
 

@@ -64,7 +64,7 @@ def copying(lab, cli, lacking):
 
 
 @pytest.mark.full
-def test_a_copy_excludes_others_and_goes_on_in_silence_that_outlasts_its_lease(lab, cli, ranks, lacking):
+def test_a_copy_excludes_others_and_goes_on_through_a_short_silence(lab, cli, ranks, lacking):
     stage = copying(lab, cli, lacking)
     refused = cli("stage", lab.inventory, "weights", "--json")
     assert (refused.code, refused.error["kind"]) == (3, "LeaseHeld"), refused
@@ -76,7 +76,6 @@ def test_a_copy_excludes_others_and_goes_on_in_silence_that_outlasts_its_lease(l
 
     for spark in lab.sparks:
         lab.fault(spark.name, "silence", "40")
-    stage.wait_for("connecting again; the copy goes on meanwhile")
     (copy,) = stage.wait().ok().json["copied"]
     assert (copy["node"], copy["source"]) == ("bare", "full")
     assert FILE_BYTES <= copy["bytes"] < 1.01 * FILE_BYTES + 1_000_000, "nothing came twice"
@@ -92,7 +91,7 @@ def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_
     stage = copying(lab, cli, lacking)
     stage.kill(signal.SIGSTOP)
     other = variant(lab, playbook={"model": {"path": "/root/models/other"}})
-    assert wait_until(lambda: cli("stage", other, "weights").code == 0, limit_s=300)  # the lease lapses after 15 s
+    assert wait_until(lambda: cli("stage", other, "weights").code == 0, limit_s=300)  # the lease expires after 60 s
     size = arrived(lacking)
     stage.kill(signal.SIGCONT)
     failed = stage.wait()
