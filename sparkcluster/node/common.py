@@ -142,7 +142,7 @@ def write_block(path: str, content: bytes) -> None:
 
 def read_env_file(path: str) -> dict[str, str]:
     """The ``NAME=value`` lines of a file, as ``docker run --env-file`` reads them."""
-    with open(path, errors="replace") as file:
+    with open(path, errors="surrogateescape") as file:
         lines = [line.rstrip("\n").partition("=") for line in file]
     return {name: value for name, equals, value in lines if equals}
 
@@ -240,11 +240,9 @@ def lease_of(request: dict[str, Any]) -> dict[str, Any]:
 
 def lease_files(state_dir: str, cluster: str, kind: str) -> tuple[str, str, str]:
     """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
-    names = ("staging.lock", "staging.json", "staging-change.lock")
-    if kind == "cluster":
-        names = ("lease.lock", "lease.json", "change.lock")
     directory = cluster_dir(state_dir, cluster)
-    return os.path.join(directory, names[0]), os.path.join(directory, names[1]), os.path.join(directory, names[2])
+    name, change = ("lease", "change.lock") if kind == "cluster" else ("staging", "staging-change.lock")
+    return "%s/%s.lock" % (directory, name), "%s/%s.json" % (directory, name), "%s/%s" % (directory, change)
 
 
 def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:

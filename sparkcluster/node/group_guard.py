@@ -153,19 +153,16 @@ class Completion:
         self.ended.set()
 
 
-def why_dead(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> str | None:
-    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said.
-
-    Given up once it is not ``wanted`` any more.
-    """
-    first = _stalled_or_failed(request, wanted)
+def why_dead(request: dict[str, Any]) -> str | None:
+    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
+    first = _stalled_or_failed(request)
     if not isinstance(first, ask.Failed):
         return first
     if first.kind != "engine-dead":
         return None
     before = ask.read_counters(request).get("generated")
     time.sleep(AGAIN_S)
-    second = _stalled_or_failed(request, wanted)
+    second = _stalled_or_failed(request)
     if not isinstance(second, ask.Failed):
         return second
     after = ask.read_counters(request).get("generated")
@@ -173,14 +170,12 @@ def why_dead(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True)
     return None if second.kind != "engine-dead" or answers_others else str(second)
 
 
-def _stalled_or_failed(request: dict[str, Any], wanted: Callable[[], bool]) -> ask.Failed | str | None:
+def _stalled_or_failed(request: dict[str, Any]) -> ask.Failed | str | None:
     """None where a completion was answered, its error, or in words for how long nothing has moved while it waits."""
     limit_s = stall_limit_s(ask.longest(request))
     completion, movement = Completion(request, 2 * limit_s + 60), Movement()
     began = time.monotonic()
     while not completion.ended.wait(COUNTERS_S):
-        if not wanted():
-            return None
         movement.feed(time.monotonic() - began, ask.read_counters(request))
         stalled_s = movement.stalled_s(time.monotonic() - began)
         if stalled_s is not None and stalled_s >= limit_s:
@@ -214,14 +209,14 @@ class EngineGuard:
         self._next = time.monotonic() + probe_s
         self._generated: float | None = None
 
-    def why_dead(self, request: dict[str, Any], wanted: Callable[[], bool]) -> str | None:
+    def why_dead(self, request: dict[str, Any]) -> str | None:
         """Why it is dead, or None."""
         if time.monotonic() < self._next:
             return None
         before, self._generated = self._generated, ask.read_counters(request).get("generated")
         why = None
         if before is None or self._generated in (None, before):
-            why = why_dead(request, wanted)
+            why = why_dead(request)
             self._generated = ask.read_counters(request).get("generated")
         if why is None:
             self._next = time.monotonic() + self._probe_s
@@ -248,17 +243,11 @@ class GroupGuard:
         if why is not None:
             self._own.wait_for(why, passing=any(report["busy"] for report in reports.values()))
             return
-        dead = gone(reports) or self._engine.why_dead(start["ask"], lambda: self._is_whole(start))
+        dead = gone(reports) or self._engine.why_dead(start["ask"])
         if dead is None:
             self._own.wait_for(None)
         else:
             self._restart_if_allowed(start, dead)
-
-    def _is_whole(self, start: Report) -> bool:
-        """Whether all ranks run, and nobody changes them: then the engine should answer."""
-        with contextlib.closing(Group(self._own, self._token, start)) as group:
-            reports = group.reports()
-        return self._own.is_enabled and problem(reports, group.errors) is None and gone(reports) is None
 
     def _restart_if_allowed(self, start: Report, reason: str) -> None:
         """Restart the group unless it was restarted too often, or a moment ago.

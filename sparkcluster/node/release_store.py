@@ -78,23 +78,22 @@ def record(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_secrets(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Write the secrets that are kept of release ``number`` to ``path``, below the state directory.
+    """Write the secrets ``names`` of release ``number`` to ``path``, below the state directory.
 
-    With ``names`` only those, and of ``values`` those that it has.
+    They are what is kept of that release, but for those in ``values``.
     """
     path = common.inside(step["path"], request["state_dir"])
     number, directory = int(step["number"]), directory_of(request["state_dir"], request["cluster"])
-    content, names, values = _read(_path(directory, number, "env")), step.get("names"), step.get("values") or {}
-    if content is None and (names is None or not set(names) <= set(values)):
-        raise Failed("the secrets of release %d are gone: %s is missing" % (number, _path(directory, number, "env")))
-    if names is not None:
-        lines = [line.partition("=") for line in (content or b"").decode(errors="surrogateescape").split("\n") if line]
-        found = {**{name: value for name, _, value in lines}, **values}
-        lacking = [name for name in names if name not in found]
-        if lacking:
-            raise Failed("release %d was started without %s" % (number, ", ".join(lacking)))
-        content = "".join("%s=%s\n" % (name, found[name]) for name in names).encode(errors="surrogateescape")
-    common.write_atomically(path, content or b"")
+    kept: dict[str, str] = {}
+    with contextlib.suppress(FileNotFoundError):
+        kept = common.read_env_file(_path(directory, number, "env"))
+    found = {**kept, **step["values"]}
+    lacking = [name for name in step["names"] if name not in found]
+    if lacking:
+        place = _path(directory, number, "env")
+        raise Failed("the secrets of release %d are gone: %s lacks %s" % (number, place, ", ".join(lacking)))
+    content = "".join("%s=%s\n" % (name, found[name]) for name in step["names"])
+    common.write_atomically(path, content.encode(errors="surrogateescape"))
     return {}
 
 
@@ -102,23 +101,13 @@ def _path(directory: str, number: int, suffix: str) -> str:
     return os.path.join(directory, "%06d.%s" % (number, suffix))
 
 
-def _read(path: str) -> bytes | None:
-    """The content of a file; None if there is none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
 def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -> bytes:
     """The secrets of ``rank``; those that are kept of its release if its own file is gone."""
-    content = _read(common.inside(rank["env_file"], request["state_dir"]))
-    if content is None:
-        content = _read(_path(directory, int(rank["release"]), "env"))
-    if content is None:
-        raise Failed("the secrets of release %d are gone: %s is missing" % (rank["release"], rank["env_file"]))
-    return content
+    own = common.inside(rank["env_file"], request["state_dir"])
+    for path in (own, _path(directory, int(rank["release"]), "env")):
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            return file.read()
+    raise Failed("the secrets of release %d are gone: %s is missing" % (rank["release"], rank["env_file"]))
 
 
 def _prune(cluster: str, directory: str, keep_images: int) -> None:

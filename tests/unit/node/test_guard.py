@@ -99,7 +99,13 @@ class Node:
             "peers": {name: at for name, at in ADDRESSES.items() if name != self.name},
             "ranks": [f"atlas-{number}-{self.name}"],
             "steps": [
-                {"do": "restore-secrets", "number": 0, "path": f"{rank_dir}/secrets.env"},
+                {
+                    "do": "restore-secrets",
+                    "number": 0,
+                    "path": f"{rank_dir}/secrets.env",
+                    "names": ["KEY"],
+                    "values": {},
+                },
                 {
                     "do": "start-process",
                     "name": f"atlas-{number}-{self.name}",

@@ -154,7 +154,7 @@ def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path):
         ("KEY=one\nRAY=r=1\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r=1\n"),  # the key of today
         (None, ["KEY"], {"KEY": "two"}, "KEY=two\n"),  # and nothing else
         ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is none today
-        ("RAY=r\n", ["KEY", "RAY"], {}, "release 7 was started without KEY"),
+        ("RAY=r\n", ["KEY", "RAY"], {}, "the secrets of release 7 are gone"),
         (None, ["KEY", "RAY"], {"KEY": "two"}, "the secrets of release 7 are gone"),
     ],
 )
@@ -169,17 +169,20 @@ def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node,
         assert path.read_text() == written
 
 
+KEY = {"number": 7, "names": ["KEY"], "values": {}}
+
+
 def test_secrets_come_back_to_no_other_place_and_through_no_link(node, tmp_path):
     node.record(7, A, "KEY=one\n")
     other = tmp_path / "authorized_keys"
     other.write_text("ours")
-    answer = node.change({"do": "restore-secrets", "number": 7, "path": str(other)})
+    answer = node.change({"do": "restore-secrets", "path": str(other), **KEY})
     assert answer["failed"]["message"] == f"{other} is outside of {node.state}"
     (node.cluster / "out").symlink_to(tmp_path)
-    answer = node.change({"do": "restore-secrets", "number": 7, "path": str(node.cluster / "out" / "authorized_keys")})
+    answer = node.change({"do": "restore-secrets", "path": str(node.cluster / "out" / "authorized_keys"), **KEY})
     assert answer["failed"]["message"] == f"{other} is outside of {node.state}"
     (node.cluster / "link").symlink_to(other)
-    node.change({"do": "restore-secrets", "number": 7, "path": str(node.cluster / "link")})
+    node.change({"do": "restore-secrets", "path": str(node.cluster / "link"), **KEY})
     assert other.read_text() == "ours"
     assert (node.cluster / "link").read_text() == "KEY=one\n"
 
