@@ -65,10 +65,10 @@ class Watch:
         read, seen = False, None
         while True:
             with contextlib.suppress(Unreadable, ValueError):  # the state poll reports an engine that does not answer
-                since = ranks.container(self.machine, name)["started_at"]
-                if not read or since not in (None, seen):
-                    self.read_container(name, since if read else None)
-                    read, seen = True, since
+                started_at = ranks.container(self.machine, name)["started_at"]
+                if not read or started_at not in (None, seen):
+                    self.read_container(name)
+                    read, seen = True, started_at
                     self.drained[name].set()
                     self.hurry.set()
             if not self.follow:
@@ -76,14 +76,13 @@ class Watch:
                 return
             time.sleep(min(0.5, self.interval_s))
 
-    def read_container(self, name: str, since: str | None) -> None:
-        """Queue a container's log up to its end; ``since`` is its start if what it logged before was read."""
+    def read_container(self, name: str) -> None:
+        """Queue a container's log up to its end, from where it was read before."""
         self.drained[name].clear()
-        at = "" if since else self.start_at.get(name, "")
+        at = self.start_at.get(name, "")
         query = "timestamps=1&follow=%d" % self.follow
-        if at or since:
-            # not with the fraction of its start: what it logs first may be older
-            query += "&tail=all&since=" + unix_time(at or str(since)[:19])
+        if at:
+            query += "&tail=all&since=" + unix_time(at)
         else:
             query += "&tail=%d" % self.tail
             if self.request.get("since") is not None:
