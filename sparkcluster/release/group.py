@@ -26,8 +26,7 @@ from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.release.verify import verify_group
 from sparkcluster.report import Report, count, duration
-from sparkcluster.runtime import Changer, observed
-from sparkcluster.runtime.failed_logs import keep, pointed
+from sparkcluster.runtime import Changer, failed_logs, observed
 from sparkcluster.runtime.watching import INTERVAL_S, Watching, watch_request
 from sparkcluster.spec.playbook import Verify
 from sparkcluster.topology.model import Topology
@@ -315,7 +314,9 @@ def launch_groups(
         outcomes = _interrupted(calls, launches, report, cancelled)
     if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
         report.failed()
-    _keep_logs(outcomes, logs)
+    failed = [error for error in outcomes.values() if isinstance(error, LaunchError) and error.logs]
+    if logs is not None and failed:
+        failed_logs.keep(logs, failed)
     return outcomes
 
 
@@ -337,12 +338,3 @@ def _interrupted(
         )
         left.left_running = True
         raise left from None
-
-
-def _keep_logs(outcomes: dict[str, Outcome], logs: Path | None) -> None:
-    failed = [error for error in outcomes.values() if isinstance(error, LaunchError) and error.logs]
-    if logs is None or not failed:
-        return
-    if keep(logs, failed):
-        for error in failed:
-            error.kept, error.hint = True, pointed(error.hint)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from sparkcluster.errors import LaunchError, Reason
-from sparkcluster.output_file import state_home
+from pydantic import ValidationError
+
+from sparkcluster.errors import LaunchError, Reason, UsageError
+from sparkcluster.facts.base import Fact
+from sparkcluster.output_file import state_home, write
 from sparkcluster.printable import clean
 from sparkcluster.report import duration
 
@@ -20,8 +19,7 @@ _COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 _ABOUT = "failure.json"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailedLaunch:
+class FailedLaunch(Fact):
     """The last launch of a cluster that failed.
 
     Attributes:
@@ -37,7 +35,7 @@ class FailedLaunch:
     hint: str | None
     node: str | None
     reason: Reason | None
-    logs: Mapping[str, Path]
+    logs: dict[str, Path]
 
     def ago(self, now_s: float) -> str:
         """How long before ``now_s`` it failed, in words."""
@@ -54,55 +52,49 @@ def directory(cluster: str) -> Path:
     return state_home() / "failed" / cluster
 
 
-def keep(place: Path, failed: Sequence[LaunchError], now_s: float | None = None) -> bool:
+def keep(place: Path, failed: Sequence[LaunchError], now_s: float | None = None) -> None:
     """Write one log for each node of the launches in ``failed`` into ``place``, and what they say themselves.
 
-    The reason of each gets the file that has its line. All are readable by the user alone; False where that fails.
+    All are readable by the user alone. The reason of each gets the file that has its line, and a hint to read a log
+    the flag that shows these. Where they cannot be written, nothing is said of them.
     """
-    now_s = time.time() if now_s is None else now_s
-    logs = {node: lines for error in failed for node, lines in error.logs.items()}
-    names = {node: f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log" for node in logs}
-    first = failed[0]
-    about = {
-        "at_s": now_s,
-        "message": first.message,
-        "hint": None if first.hint is None or _COMMAND.search(first.hint) else first.hint,
-        "node": first.node,
-        "reason": {"node": first.reason.node, "line": first.reason.line, "number": first.reason.number}
-        if first.reason
-        else None,
-        "logs": names,
-    }
+    lines = {node: found for error in failed for node, found in error.logs.items()}
+    logs = {node: place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log" for node in lines}
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in (*place.glob("*.log"), place / _ABOUT):
             old.unlink(missing_ok=True)
-        for node, lines in logs.items():
-            _write(place / names[node], "".join(f"{clean(line)}\n" for line in lines))
-        _write(place / _ABOUT, json.dumps(about))
-    except OSError:
-        return False
+        for node, found in lines.items():
+            _write(logs[node], "".join(f"{clean(line)}\n" for line in found))
+        for error in failed:
+            error.kept = True
+            if error.reason is not None:
+                error.reason = error.reason._replace(file=str(logs[error.reason.node]))
+        first = failed[0]
+        about = FailedLaunch(
+            at_s=time.time() if now_s is None else now_s,
+            message=first.message,
+            hint=None if _COMMAND.search(first.hint or "") else first.hint,
+            node=first.node,
+            reason=first.reason,
+            logs=logs,
+        )
+        _write(place / _ABOUT, about.model_dump_json())
+    except (OSError, UsageError):
+        return
     for error in failed:
-        if error.reason is not None:
-            error.reason = error.reason._replace(file=str(place / names[error.reason.node]))
-    return True
+        error.hint = error.hint and _COMMAND.sub(lambda found: f"{found[0].removesuffix(' NODE')} --failed", error.hint)
 
 
 def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+    write(path, lambda file: file.write(text.encode(errors="backslashreplace")), private=True)
 
 
 def read(place: Path) -> FailedLaunch | None:
     """What ``keep`` has written into ``place``; None if there is nothing, or it is damaged."""
     try:
-        about: dict[str, Any] = json.loads((place / _ABOUT).read_text(encoding="utf-8"))
-        logs = {str(node): place / Path(name).name for node, name in about["logs"].items()}
-        said = about["reason"]
-        reason = said and Reason(said["node"], said["line"], int(said["number"]), str(logs[said["node"]]))
-        return FailedLaunch(float(about["at_s"]), str(about["message"]), about["hint"], about["node"], reason, logs)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return FailedLaunch.model_validate_json((place / _ABOUT).read_bytes())
+    except (OSError, ValidationError):
         return None
 
 
@@ -112,8 +104,3 @@ def lines_of(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def pointed(hint: str | None) -> str | None:
-    """``hint`` with the command that shows what was kept in place of the one that would no longer find any log."""
-    return hint and _COMMAND.sub(lambda found: f"{found[0].removesuffix(' NODE')} --failed", hint)

@@ -19,7 +19,7 @@ def failed(world, monkeypatch, tmp_path):
     error = LaunchError("the rank on alpha ended", node="alpha", hint="set less; then sparkcluster up INVENTORY")
     error.logs = {"alpha": ("one", "why \x1b[2J", "three"), "beta": ()}
     error.reason = Reason("alpha", "why \x1b[2J", 2)
-    assert failed_logs.keep(failed_logs.directory(site.spec.inventory.cluster), [error])
+    failed_logs.keep(failed_logs.directory(site.spec.inventory.cluster), [error])
     for module in (common, command):
         monkeypatch.setattr(module, "load_spec", lambda _: site.spec)
     return failed_logs.directory(site.spec.inventory.cluster)

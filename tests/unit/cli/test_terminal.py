@@ -32,7 +32,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle
 from sparkcluster.report import Transfer
 from sparkcluster.runtime import failed_logs
-from sparkcluster.runtime.watching import Lines, Watching
+from sparkcluster.runtime.watching import Watching
 
 # OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
 ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041\u3164\u115f\u034f\U000e0101"
@@ -243,7 +243,7 @@ def test_an_answer_of_a_node_makes_no_line_of_its_own(monkeypatch) -> None:
 def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
     error = LaunchError(ATTACK, hint=ATTACK)
     error.logs, error.reason = {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]}, Reason("alpha", ATTACK, 1)
-    assert failed_logs.keep(tmp_path / "failed", [error])
+    failed_logs.keep(tmp_path / "failed", [error])
     kept = (tmp_path / "failed" / "alpha.log").read_text()
     for text in (kept, bundle.Scrubber([]).text(ATTACK)):
         assert not hidden(text), ascii(text)
@@ -258,7 +258,7 @@ def test_a_node_that_floods_events_has_to_wait() -> None:
         time.sleep(0.3)
         assert watching._events.qsize() <= 64
         seen = [watching.next(5) for _ in range(5000)]
-        assert all(isinstance(event, Lines) for event in seen)
+        assert all(event.report.lines for event in seen)
 
 
 def writers(module: Path) -> Iterator[str]:
