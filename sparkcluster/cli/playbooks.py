@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     purpose = vars(args)["for"]
     found = playbooks.offers(args.sparks, purpose) if args.name is None else [playbooks.offer(args.name, args.sparks)]
     if args.sort == "speed":
-        found.sort(key=lambda each: -each.decode[0])
+        found.sort(key=lambda each: -each.decode)
     if emitted(args, {"playbooks": [each.as_json() for each in found]}):
         return 0
     if args.name is not None:
@@ -88,7 +88,7 @@ def _page(found: Offer, reference: str) -> None:
         "model": ", ".join(filter(None, [model.label, f"revision {model.revision[:12]}", model.checkpoint])),
         "image": playbook.image or "none: runs on the nodes without a container",
         "Sparks": ", ".join(map(str, found.sparks)) or "it does not fit their memory",
-        "weights": found.weights_in_full,
+        "weights": found.weights,
         "context": f"{features.context:,} tokens" if features.context else "as the model has it, or memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),
         "overlays": ", ".join(playbook.overlays),

@@ -36,36 +36,30 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
         UsageError: there is no such model, or it is not known.
         SparkclusterError: the hub does not answer, and the model was never recorded.
     """
+    model = model_of(written)
     try:
-        return _made(written, config, name)
+        found = known(Model.model_validate(model)) if config is None else Known(from_path(config))
+        if found.model is None:
+            raise SparkclusterError(found.note, hint="pass its config.json, or its directory, to --config")
+        source = dataclasses.replace(found.model, name=written)
+        engine = engines.engine(engines.DEFAULT)
+        document, notes = engine.baseline(source) or ({}, [])
+        if not document:
+            raise UsageError(f"{engine.title} has no playbook to start from", hint="copy one of sparkcluster playbooks")
+        revision = {"revision": source.revision} if source.revision and "id" in model else {}
+        asked = {**model, **revision, **document["model"]}
+        served = name_of(written)
+        document |= {"name": name or served, "description": f"{written}, not measured yet", "served_name": served}
+        document["model"] = {key: value for key, value in asked.items() if value is not None}
+        document["tensor_parallel"], fits = _sparks(document, source)
+        notes += filter(None, [fits, found.note])
+        with contextlib.suppress(UsageError):
+            same = library.find(model.get("id", ""), library.bundled())
+            notes.append(f"{same.stem} comes with sparkcluster, and serves this model")
+        return finished(document, notes, f"the config.json of {written}", command="playbooks new")
     except ValidationError as error:
         problem = f"no playbook can have the model {shown(written)}: {error.errors()[0]['msg']}"
         raise UsageError(problem, hint="look at its config.json, or write the path as on the nodes") from None
-
-
-def _made(written: str, config: Path | None, name: str | None) -> Imported:
-    model = model_of(written)
-    found = known(Model.model_validate(model)) if config is None else Known(from_path(config))
-    if found.model is None:
-        raise SparkclusterError(found.note, hint="pass its config.json, or its directory, to --config")
-    source = dataclasses.replace(found.model, name=written)
-    engine = engines.engine(engines.DEFAULT)
-    made = engine.baseline(source)
-    if made is None:
-        raise UsageError(f"{engine.title} has no playbook to start from", hint="copy one of sparkcluster playbooks")
-    document, notes = made
-    revision = {"revision": source.revision} if source.revision and "id" in model else {}
-    document["model"] = {
-        key: value for key, value in {**model, **revision, **document["model"]}.items() if value is not None
-    }
-    served = name_of(written)
-    document |= {"name": name or served, "description": f"{written}, not measured yet", "served_name": served}
-    document["tensor_parallel"], fits = _sparks(document, source)
-    notes += filter(None, [fits, found.note])
-    with contextlib.suppress(UsageError):
-        same = library.find(model.get("id", ""), library.bundled())
-        notes.append(f"{same.stem} comes with sparkcluster, and serves this model")
-    return finished(document, notes, f"the config.json of {written}", command="playbooks new")
 
 
 def _sparks(document: dict[str, Any], source: Source) -> tuple[int, str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.errors import UsageError
-from sparkcluster.report import count, size
+from sparkcluster.report import count
 from sparkcluster.spec import Playbook, library
 from sparkcluster.spec.load import named, read_playbook, variant_sizes
+from sparkcluster.spec.playbook import Figure
 
 MOST_SPARKS = 8
 """A playbook with ``tensor_parallel: auto`` is tried on up to as many: cables join two or three, a switch more."""
@@ -50,28 +52,19 @@ class Offer:
         return f"{'' if self.weights_counted else '~'}{max(1, self.weights_bytes / 10**9):.0f} GB"
 
     @property
-    def weights_in_full(self) -> str:
-        """Their size, and how it is known."""
-        if self.weights_bytes is None:
-            return "unknown"
-        return size(self.weights_bytes) if self.weights_counted else f"about {size(self.weights_bytes)}, estimated"
-
-    @property
-    def decode(self) -> tuple[float, bool]:
-        """Tokens/s of one request, by the first figure of the playbook that has it, and whether they are an estimate.
-
-        0 where none has.
-        """
-        figures = (each for each in self.playbook.figures if (each.what, each.unit) == ("decode", "tok/s"))
-        if (figure := next(figures, None)) is None:
-            return 0, False
-        return statistics.mean(figure.value if isinstance(figure.value, list) else [figure.value]), figure.approximate
+    def decode(self) -> float:
+        """Tokens/s of one request, by the first figure of the playbook that has it; 0 where none has."""
+        values = self._decode.value if self._decode else 0
+        return statistics.mean(values if isinstance(values, list) else [values])
 
     @property
     def speed(self) -> str:
-        """The same as text."""
-        tokens, approximate = self.decode
-        return f"{'~' if approximate else ''}{tokens:.0f}/s" if tokens else "-"
+        """The same as text; ``~`` marks an estimate."""
+        return f"{'~' if self._decode.approximate else ''}{self.decode:.0f}/s" if self._decode else "-"
+
+    @property
+    def _decode(self) -> Figure | None:
+        return next((each for each in self.playbook.figures if (each.what, each.unit) == ("decode", "tok/s")), None)
 
     def as_json(self) -> dict[str, Any]:
         """The playbook as an element of ``playbooks --json``."""
@@ -136,14 +129,13 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     varies = variant_sizes(path, overlays)
     sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
     serving: dict[int, Playbook] = {}
-    memory: dict[str, Any] = {}
+    memory: Mapping[str, Any] = {}
     for nodes in sorted(sizes):
-        playbook, _ = read_playbook(path, overlays, None, nodes) if varies else (written, None)
-        if playbook.serves_on(nodes):
-            try:
+        playbook = read_playbook(path, overlays, None, nodes)[0] if varies else written
+        with contextlib.suppress(UsageError):  # its heads or layers cannot be shared by so many
+            forecast: Mapping[str, Any] | None = {"fits": False}
+            if playbook.serves_on(nodes):
                 forecast = recorded_forecast(playbook, nodes)
-            except UsageError:  # its heads or layers cannot be shared by so many
-                continue
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
                 memory = memory or (forecast or {}).get("memory", {})

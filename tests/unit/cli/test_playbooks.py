@@ -26,8 +26,8 @@ def printed(capsys):
 
 def test_one_shows_what_it_is_and_what_to_type(printed):
     shown = printed("openai/gpt-oss-120b")
-    assert "weights   65.3 GB\n" in shown.out
-    assert "weights   about 141.1 GB, estimated\n" in printed("llama-3.3-70b-instruct").out
+    assert "weights   65 GB\n" in shown.out
+    assert "weights   ~141 GB\n" in printed("llama-3.3-70b-instruct").out
     assert shown.err.endswith("next: sparkcluster up INVENTORY --playbook openai/gpt-oss-120b\n")
 
 
