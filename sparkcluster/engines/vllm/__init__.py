@@ -91,9 +91,9 @@ class Vllm(Engine):
 
     serve = imported(".command_line", "serve")
     environment = imported(".environment", "build")
-    planned = imported(".drain", "planned")
-    own_arguments = imported(".drain", "own_arguments")
-    drain_s = imported(".drain", "seconds")
+    planned = imported(".planned", "planned")
+    own_arguments = imported(".planned", "own_arguments")
+    drain_s = imported(".planned", "drain_s")
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")
     takes_share = imported(".arguments", "takes_share")

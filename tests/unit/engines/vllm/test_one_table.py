@@ -6,7 +6,7 @@ import pytest
 
 from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
-from sparkcluster.engines.vllm import arguments, memory, reported, utilization, versions
+from sparkcluster.engines.vllm import arguments, memory, planned, reported, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.docker import EngineFacts
@@ -108,7 +108,7 @@ def test_auto_waits_for_the_drafter_and_counts_it(cluster, spark):
     def taken(companions):
         node = spark().model_copy(update={"weights": weights(LLAMA_8B, 16), "companions": companions})
         facts = {"solo": node}
-        found = utilization.planned(spec, facts, topology.build(spec, facts))
+        found = planned.planned(spec, facts, topology.build(spec, facts))
         return found.playbook.args["gpu-memory-utilization"]
 
     for absent in ({}, {"a/drafter": Weights(path=None)}):

@@ -1,0 +1,139 @@
+"""The arguments that are computed from the facts: gpu-memory-utilization where it is auto, and --shutdown-timeout.
+
+The utilization is the smallest that holds --max-num-seqs requests of full context. It depends on the model, the
+arguments and the installed memory in whole GiB, and not on free memory, so that the plan does not change by itself nor
+with another kernel.
+
+--shutdown-timeout is how long requests in flight may finish when vLLM is stopped. It came with
+https://github.com/vllm-project/vllm/pull/36666, and is in 0.19; by default requests in flight are aborted. From SIGTERM
+on a new request ends at once, with finish_reason abort and no text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from sparkcluster.engines.vllm import arguments, flags
+from sparkcluster.engines.vllm.arguments import Arguments
+from sparkcluster.engines.vllm.memory import beside, of_playbook, source
+from sparkcluster.engines.vllm.reported import of_engine
+from sparkcluster.errors import PlanError, UsageError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.model import Facts
+from sparkcluster.fit.source import GIB, Machine, Source
+from sparkcluster.fit.verdict import CEILING
+from sparkcluster.spec import Playbook, Spec
+from sparkcluster.topology import parallel
+from sparkcluster.topology.model import Group, Topology
+
+NUMBER = "write a number, as gpu-memory-utilization: 0.82"
+DRAIN = "shutdown-timeout"
+DRAIN_S = 60
+"""Guides set 30 s where an answer takes 24 s and 300 s where it takes 260 s (https://github.com/llm-d/llm-d/pull/1653).
+
+A Spark decodes 10 to 50 tokens/s for one request, so that 60 s are the rest of an answer of 600 to 3000 tokens.
+"""
+
+
+def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
+    """``spec`` with all arguments that are computed from the facts; those that its playbook has stay.
+
+    Raises:
+        PlanError: the model or its drafter is on no node yet, is not known, or does not fit.
+    """
+    playbook = spec.playbook
+    computed: dict[str, Any] = {}
+    if arguments.wants_auto(playbook):
+        share = _utilization(playbook, facts, topology)
+        computed = {name: share for name in playbook.args if name.replace("_", "-") == arguments.UTILIZATION}
+    nodes = [facts[name] for group in topology.groups for name in group.names if name in facts]
+    if playbook.command is None and own_arguments(playbook) and _drains(playbook, nodes):
+        computed[DRAIN] = DRAIN_S
+    args = {**playbook.args, **computed}
+    return dataclasses.replace(spec, playbook=playbook.model_copy(update={"args": args})) if computed else spec
+
+
+def own_arguments(playbook: Playbook) -> frozenset[str]:
+    """Flags that are added to the command line where the playbook does not set them."""
+    return frozenset() if DRAIN in Arguments(playbook).values else frozenset({f"--{DRAIN}"})
+
+
+def drain_s(playbook: Playbook) -> int:
+    """Seconds that requests in flight get, by the arguments of a planned playbook."""
+    return max(0, int(Arguments(playbook).number(DRAIN) or 0))
+
+
+def _drains(playbook: Playbook, nodes: list[Facts]) -> bool:
+    """Whether every node's vLLM has the flag: by what each says that it takes, else by its version."""
+    found = [engine.flags for node in nodes if (engine := engine_of(node)) is not None and engine.flags is not None]
+    if found:
+        return all(DRAIN in each for each in found)
+    flag = flags.find(DRAIN)
+    return flag is not None and flags.has(flag, of_engine(playbook.image, nodes)) is True
+
+
+def _utilization(playbook: Playbook, facts: Mapping[str, Facts], topology: Topology) -> float:
+    """The number of the group and node that need most, so that it does not depend on which nodes answer first."""
+    # Staging makes the model the same on all nodes.
+    read_weights = (read(facts[name].weights) for name in sorted(facts))
+    weights = next((each for each in read_weights if each and each.complete and each.config is not None), None)
+    others = {name: found for node in sorted(facts, reverse=True) for name, found in beside(facts[node]).items()}
+    drafter = arguments.drafter(playbook)
+    memories = [memory.total_bytes for memory in (read(node.memory) for node in facts.values()) if memory is not None]
+    if weights is None:
+        missing = "the model's config.json, which is not on any node yet"
+    elif drafter not in others and drafter in {each.id for each in playbook.companions}:
+        missing = f"the weights of the draft model {drafter}, which are not on any node yet"
+    elif not memories:
+        missing = "the memory of a node"
+    else:
+        installed, model = min(memories) // GIB * GIB, source(playbook.model.label, weights)
+        try:
+            return max(
+                _smallest(playbook, model, others, group, facts[group.head.name], installed=installed)
+                for group in topology.groups
+            )
+        except UsageError as error:
+            raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
+    raise PlanError(
+        f"gpu-memory-utilization: auto of playbook {playbook.name} needs {missing}",
+        step="plan",
+        hint=f"sparkcluster stage INVENTORY weights copies it; or {NUMBER}",
+    )
+
+
+def _smallest(
+    playbook: Playbook,
+    model: Source,
+    others: Mapping[str, Source],
+    group: Group,
+    head: Facts,
+    *,
+    installed: int,
+) -> float:
+    """The smallest utilization of a group that is safe; a UsageError if none fits, or the model is not known.
+
+    ``others`` are the repositories beside the model, ``head`` the facts of the group's first node; ``installed`` is in
+    bytes.
+    """
+    requests = arguments.concurrent(playbook)
+    fit = of_playbook(
+        playbook,
+        model,
+        Machine(installed, installed),
+        nodes=parallel.tensor_parallel(playbook, group.name, group.size) * playbook.pipeline_parallel,
+        facts=[head],
+        requests=requests,
+        beside=others,
+    ).fit
+    taken = fit.utilization
+    if fit.problems or taken > CEILING:
+        problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
+        raise UsageError(
+            f"{playbook.name} does not fit with {requests} requests at once: {problems[0]}",
+            hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
+        )
+    return taken
