@@ -27,7 +27,7 @@ TOLERANCE = 2 << 30
 # Less than this in STILL_S is no return any more.
 RISE, STILL_S = 256 << 20, 10.0
 NAMED, NAMED_BYTES = 20, 1 << 20
-# Nothing is said of a wait that ends sooner, in which the memory is read more often.
+# So long the memory is read more often.
 QUIET_S = 2.0
 
 # Runs in the image as root, without a network, capabilities or writing: files of its layers leave the page cache. Root
@@ -55,12 +55,8 @@ for here, folders, names in os.walk("/"):
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
-    """Wait for the memory of ranks that ended; ``{"waits_s"}`` while that takes long, then ``{"done": ...}``.
-
-    It takes no lock, needs no lease, and ends with its input.
-    """
-    common.end_with(lines)
-    return {"done": await_return(request, say=lambda waits_s: common.emit({"waits_s": waits_s}))}
+    """Wait for the memory of ranks that ended, as ``await_return`` does. It takes no lock and needs no lease."""
+    return await_return(request)
 
 
 def meminfo() -> dict[str, int]:
@@ -85,7 +81,6 @@ def names() -> set[str]:
 
 def await_return(
     request: dict[str, Any],
-    say: Callable[[int], None],
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
@@ -109,8 +104,6 @@ def await_return(
         if missing <= TOLERANCE or over:
             break
         waits_s = clock() - began
-        if waits_s >= QUIET_S:
-            say(round(waits_s))
         pause(1 if waits_s >= QUIET_S else 0.25)
     known = set.intersection(*(set(each.get("shm") or ()) for each in earlier))
     return {

@@ -12,8 +12,8 @@ from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.conversation import Conversations
 from sparkcluster.hosts.fleet import values
+from sparkcluster.hosts.program import call
 from sparkcluster.node.shared import LABEL_RANK_DIR, SHARED_MEMORY, SHARED_NAME, hub_folder
 from sparkcluster.plan import paths
 from sparkcluster.plan.model import NodePlan
@@ -29,10 +29,9 @@ RETURN_S = 60
 EVICT_S = 60
 IMPORTED_BYTES = 8 * 2**30
 """An estimate of what an engine reads of its image before it looks at MemFree: PyTorch and libraries of CUDA."""
-_SILENT_S = 20
 
 
-class Left(Fact):
+class SharedFile(Fact):
     """A file in /dev/shm that a rank left behind."""
 
     name: Annotated[str, Field(pattern=SHARED_NAME, max_length=255)]
@@ -46,13 +45,7 @@ class Remains(Fact):
     missing_bytes: int = 0
     difference_bytes: int = 0
     waited_s: int = 0
-    shm: tuple[Left, ...] = ()
-
-
-class Said(Fact):
-    """A line of the program that waits: ``done`` at its end."""
-
-    done: Remains | None = None
+    shm: tuple[SharedFile, ...] = ()
 
 
 def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report) -> None:
@@ -65,19 +58,13 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
         for name, stopped in ranks.items()
     }
     asked = [name for name, found in directories.items() if found]
-    if not asked:
-        return
 
     def wait(host: Host) -> Remains:
+        report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
         request = {"rank_dirs": directories[host.name], "limit_s": RETURN_S}
-        conversation = programs.start(host, request, silence_s=_SILENT_S, within_s=RETURN_S + 30)
-        while (done := conversation.answer(Said).done) is None:
-            report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
-        return done
+        return call(host, "memory", request, answer=Remains, timeout_s=RETURN_S + 30)
 
-    with Conversations("memory") as programs:
-        outcomes = changer.fleet.each(wait, asked, limit_s=RETURN_S + 60)
-    for name, found in values(outcomes).items():
+    for name, found in values(changer.fleet.each(wait, asked)).items():
         observed.note(changer.cluster, "stop", node=name, **found.model_dump())
         for text in remains(name, found):
             report.note(text)

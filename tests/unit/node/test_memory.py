@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkcluster.hosts.program import command
 from sparkcluster.node import machine, memory
 
 GIB = 2**30
@@ -27,7 +24,6 @@ class Node:
         self.shm = root / "shm"
         self.shm.mkdir()
         self.comes: list[float] = []
-        self.said: list[int] = []
         monkeypatch.setattr(memory, "MEMINFO", str(root / "meminfo"))
         monkeypatch.setattr(memory, "SHARED", str(self.shm))
 
@@ -46,7 +42,7 @@ class Node:
 
     def after(self, *directories: str) -> dict[str, Any]:
         request = {"rank_dirs": list(directories), "limit_s": 60}
-        return memory.await_return(request, self.said.append, clock=lambda: self.now, pause=self.pause)
+        return memory.await_return(request, clock=lambda: self.now, pause=self.pause)
 
 
 @pytest.fixture
@@ -61,23 +57,6 @@ def test_memory_is_waited_for_as_long_as_it_comes_back(node):
     node.comes = [20 + 3.0 * second for second in range(1, 31)]
     found = node.after(rank)
     assert (found["missing_bytes"], found["waited_s"]) == (0, 30)
-
-
-def test_the_wait_holds_no_lock_needs_no_lease_and_ends_with_its_input(node, tmp_path):
-    """A second change of the node may come meanwhile, as one of another operator."""
-    node.free(1 << 20)  # never comes back
-    rank = node.start()
-    request = {"rank_dirs": [rank], "limit_s": 60}
-    argv, boot = command("memory", request)
-    with subprocess.Popen([sys.executable, *argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
-        program.stdin.write(boot)
-        program.stdin.flush()
-        assert json.loads(program.stdout.readline()) == {"waits_s": 2}
-        assert [path.name for path in tmp_path.rglob("*.lock")] == []
-        program.stdin.close()
-        assert program.wait(60) == 1
 
 
 def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise(node):
