@@ -68,21 +68,13 @@ class Offer:
 
     def as_json(self) -> dict[str, Any]:
         """The playbook as an element of ``playbooks --json``."""
-        playbook = self.playbook
+        keys = {"name", "description", "use", "purposes", "image", "tensor_parallel", "overlays", "source", "figures"}
         return {
-            "name": playbook.name,
-            "description": playbook.description,
-            "use": playbook.use,
-            "purposes": playbook.purposes,
-            "model": playbook.model.label,
-            "image": playbook.image,
-            "tensor_parallel": playbook.tensor_parallel,
+            **self.playbook.model_dump(include=keys),
+            "model": self.playbook.model.label,
             "sparks": list(self.sparks),
             "weights_bytes": self.weights_bytes,
             "weights_counted": self.weights_counted,
-            "overlays": playbook.overlays,
-            "source": playbook.source,
-            "figures": [figure.model_dump() for figure in playbook.figures],
             "path": str(self.path),
         }
 

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"
-STATES = (SERVING, STARTING, ORPHANED, DEGRADED, DOWN, UNKNOWN)
 
 # Operations that stop groups to start others.
 STARTS = ("up", "upgrade", "rollback", "restart")
 
-_NEXT = {
+STATES = {
     SERVING: 'ask INVENTORY "Hello"',
     STARTING: "logs INVENTORY -f",
     ORPHANED: "up INVENTORY",
@@ -41,6 +40,7 @@ _NEXT = {
     DOWN: "up INVENTORY",
     UNKNOWN: "preflight INVENTORY",
 }
+"""What to type in each."""
 
 
 def responds(reply: Reply) -> bool:
@@ -87,7 +87,7 @@ def _starts(lease: LeaseFact | None) -> bool:
 
 def next_command(state: str, *, switch: bool = False) -> str:
     """What to type in ``state``; ``switch``: one to another release was cut off."""
-    return f"sparkcluster {'upgrade INVENTORY --resume' if switch and state != STARTING else _NEXT[state]}"
+    return f"sparkcluster {'upgrade INVENTORY --resume' if switch and state != STARTING else STATES[state]}"
 
 
 def left_by(facts: Mapping[str, Facts]) -> str:

@@ -65,8 +65,7 @@ def test_the_command_lines_of_both_ends():
 def test_the_average_is_read_from_the_row():
     assert perftest.average_gbit_s(SAMPLE) == 92.57
     assert perftest.average_gbit_s(SAMPLE.replace("92.57", "97.28")) == 97.28
-    megabytes = SAMPLE.replace("Gb/sec", "MB/sec").replace("92.57", "11035.00")
-    assert perftest.average_gbit_s(megabytes) == pytest.approx(92.57, abs=0.01)
+    assert perftest.average_gbit_s(SAMPLE.replace("Gb/sec", "MB/sec")) is None
 
 
 @pytest.mark.parametrize(
