@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -35,7 +35,10 @@ class Pair:
 
     Attributes:
         size_bytes: of a packet that fills the rail's MTU; None where no such packet is to be sent.
-        ports: the ports that the launch will use on the target there, each with who will listen.
+        ports: the ports that the launch will use on the target there, each with who will listen; once the target
+            listens, those of them that are free, after one that the kernel chose.
+        udp: the port where the target listens for packets.
+        number: even; the next one is that of the large packet.
     """
 
     source: str
@@ -45,6 +48,14 @@ class Pair:
     target_address: str
     size_bytes: int | None
     ports: tuple[tuple[int, str], ...] = ()
+    udp: int = 0
+    number: int = 0
+
+    def as_request(self) -> dict[str, Any]:
+        """What the source is told to try."""
+        addresses = {"source": self.source_address, "target": self.target_address}
+        numbers = {"id": self.number, "udp": self.udp, "size_bytes": self.size_bytes}
+        return {**addresses, **numbers, "tcp": [port for port, _ in self.ports]}
 
 
 def pairs(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> tuple[Pair, ...]:
@@ -101,6 +112,11 @@ class Listening(Fact):
     tcp: dict[str, Port]
     fixed: tuple[tuple[str, Port], ...]
     failed: dict[str, str]
+
+    @property
+    def wrong(self) -> list[str]:
+        """Where it cannot listen, and why."""
+        return [f"cannot listen on {address}: {reason}" for address, reason in self.failed.items()]
 
 
 class Probed(Fact):
@@ -161,108 +177,70 @@ def reach(
     if not names:
         return Reach(())
     report.step("check", "each Spark reaches the others")
-    common = {
-        "token": secrets.token_hex(16),
-        "state_dir": spec.inventory.state_dir,
-        "cluster": spec.inventory.cluster,
-        "limit_s": LIMIT_S,
-    }
-    with Conversations("reach") as programs:
-        return _Run(fleet, planned, with_ranks(facts), common, epochs or {}, programs).go(names)
+    inventory, busy = spec.inventory, with_ranks(facts)
+    common = {"token": secrets.token_hex(16), "state_dir": inventory.state_dir, "cluster": inventory.cluster}
+    opened: dict[str, Conversation] = {}
 
-
-@dataclasses.dataclass(slots=True)
-class _Run:
-    fleet: Fleet
-    planned: Sequence[Pair]
-    busy: Collection[str]
-    common: Mapping[str, Any]
-    epochs: Mapping[str, int]
-    programs: Conversations
-    open: dict[str, Conversation] = dataclasses.field(default_factory=dict)
-
-    def go(self, names: Sequence[str]) -> Reach:
-        """Both phases; a node that does not answer is left out of what follows."""
-        listening = self.fleet.each(self._listen, names)
-        there = values(listening)
-        attempts = list(_attempts(self.planned, there))
-        tried = self.fleet.each(lambda host: self._try(host.name, attempts), there)
-        results, heard = values(tried), dict[str, Heard]()
-        if not all(result.well for found in results.values() for result in found.values()):
-            heard = values(self.fleet.each(self._heard, [name for name in there if name in results]))
-        paths: list[Path] = []
-        for attempt in attempts:
-            if (found := results.get(attempt.pair.source)) is not None:
-                paths += _paths(attempt, found[str(attempt.number)], heard.get(attempt.pair.target))
-        unasked = {name: error.message for name, error in failures({**listening, **tried}).items()}
-        for name, ports in there.items():
-            for address, reason in ports.failed.items():
-                unasked.setdefault(name, f"cannot listen on {address}: {reason}")
-        return Reach(tuple(paths), unasked)
-
-    def _listen(self, host: Host) -> Listening:
-        mine = [pair for pair in self.planned if pair.target == host.name]
+    def listen(host: Host) -> Listening:
+        mine = [pair for pair in planned if pair.target == host.name]
         addresses = [pair.target_address for pair in mine]
-        addresses += [pair.source_address for pair in self.planned if pair.source == host.name]
+        addresses += [pair.source_address for pair in planned if pair.source == host.name]
         fixed = dict.fromkeys((pair.target_address, port) for pair in mine for port, _ in pair.ports)
         request = {
-            **self.common,
-            "epoch": self.epochs.get(host.name),
+            **common,
+            "limit_s": LIMIT_S,
+            "epoch": (epochs or {}).get(host.name),
             "addresses": list(dict.fromkeys(addresses)),
-            "fixed": [] if host.name in self.busy else [list(port) for port in fixed],
+            "fixed": [] if host.name in busy else [list(port) for port in fixed],
         }
-        conversation = self.open[host.name] = self.programs.start(host, request, silence_s=_ANSWER_S)
+        conversation = opened[host.name] = programs.start(host, request, silence_s=_ANSWER_S)
         return conversation.answer(Listening)
 
-    def _try(self, name: str, attempts: Sequence[_Attempt]) -> dict[str, Result]:
-        mine = [attempt.as_request() for attempt in attempts if attempt.pair.source == name]
-        self.open[name].say({"try": mine})
-        results = self.open[name].answer(Tried).results
-        if not {str(each["id"]) for each in mine} <= results.keys():
-            raise malformed(name, "reach", "results: some are missing")
-        return results
+    def attempt(host: Host) -> dict[str, Result]:
+        mine = [pair.as_request() for pair in tried if pair.source == host.name]
+        opened[host.name].say({"try": mine})
+        found = opened[host.name].answer(Tried).results
+        if not {str(each["id"]) for each in mine} <= found.keys():
+            raise malformed(host.name, "reach", "results: some are missing")
+        return found
 
-    def _heard(self, host: Host) -> Heard:
-        conversation = self.open[host.name]
-        conversation.say({"heard": True})
-        return conversation.answer(Heard)
+    def hear(host: Host) -> Heard:
+        opened[host.name].say({"heard": True})
+        return opened[host.name].answer(Heard)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One pair with the ports where its target listens; ``number`` is even, the next one its large packet's."""
-
-    number: int
-    pair: Pair
-    udp: int
-    tcp: tuple[tuple[int, str], ...]
-
-    def as_request(self) -> dict[str, Any]:
-        return {
-            "id": self.number,
-            "source": self.pair.source_address,
-            "target": self.pair.target_address,
-            "udp": self.udp,
-            "size_bytes": self.pair.size_bytes,
-            "tcp": [port for port, _ in self.tcp],
-        }
+    # a node that does not answer is left out of what follows
+    with Conversations("reach") as programs:
+        listening = fleet.each(listen, names)
+        there = values(listening)
+        tried = list(_tried(planned, there))
+        outcomes = fleet.each(attempt, there)
+        results, heard = values(outcomes), dict[str, Heard]()
+        if not all(result.well for found in results.values() for result in found.values()):
+            heard = values(fleet.each(hear, results))
+    paths: list[Path] = []
+    for pair in tried:
+        if (found := results.get(pair.source)) is not None:
+            paths += _paths(pair, found[str(pair.number)], heard.get(pair.target))
+    unasked = {name: ports.wrong[0] for name, ports in there.items() if ports.wrong}
+    unasked |= {name: error.message for name, error in failures({**listening, **outcomes}).items()}
+    return Reach(tuple(paths), unasked)
 
 
-def _attempts(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[_Attempt]:
+def _tried(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[Pair]:
+    """Those of which both ends listen, with the ports where the target does."""
     for place, pair in enumerate(planned):
         ports = there.get(pair.target)
         if ports is None or pair.source not in there or pair.source_address in there[pair.source].failed:
             continue
         udp, tcp = ports.udp.get(pair.target_address), ports.tcp.get(pair.target_address)
-        if udp is None or tcp is None:
-            continue
-        fixed = [(port, use) for port, use in pair.ports if (pair.target_address, port) in ports.fixed]
-        yield _Attempt(2 * place, pair, udp, ((tcp, _OPENED), *fixed))
+        if udp is not None and tcp is not None:
+            free = [each for each in pair.ports if (pair.target_address, each[0]) in ports.fixed]
+            yield dataclasses.replace(pair, number=2 * place, udp=udp, ports=((tcp, _OPENED), *free))
 
 
-def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[Path]:
+def _paths(pair: Pair, result: Result, heard: Heard | None) -> Iterator[Path]:
     """Results of the probes between two nodes; ``heard`` is what the target received, if it was queried."""
-    pair, udp, icmp = attempt.pair, result.udp, result.icmp
+    udp, icmp = result.udp, result.icmp
     where = pair.source, pair.target, pair.subnet, pair.source_address, pair.target_address
 
     def path(kind: PathKind, part: Probed, came: bool | None, **more: Any) -> Path:
@@ -277,15 +255,15 @@ def _paths(attempt: _Attempt, result: Result, heard: Heard | None) -> Iterator[P
     small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
     if small:
         rtt_ms = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
-        yield path("ping", small, udp_came(attempt.number), rtt_ms=rtt_ms)
+        yield path("ping", small, udp_came(pair.number), rtt_ms=rtt_ms)
     kinds = ((udp, result.udp_full), (icmp, result.icmp_full))
     verdicts = [full for part, full in kinds if part and part.ok and full]
     if verdicts:
         # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
         best = next((part for part in verdicts if part.ok), verdicts[0])
-        came = udp_came(attempt.number + 1) if best is result.udp_full else None
+        came = udp_came(pair.number + 1) if best is result.udp_full else None
         yield path("jumbo", best, came, size_bytes=pair.size_bytes)
-    for port, use in attempt.tcp:
+    for port, use in pair.ports:
         if (part := result.tcp.get(str(port))) is not None:
             began = (pair.target_address, port, pair.source_address, part.port)
             came = None if heard is None else began in heard.tcp
