@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster import output_file
+from sparkcluster.answers import malformed
 from sparkcluster.errors import AuthFailed, HostError, HostListedTwice, SparkclusterError, UsageError
 from sparkcluster.facts.base import Fact, Unread, read
 from sparkcluster.facts.docker import EngineFacts, Image
@@ -30,10 +31,14 @@ IMAGE_S = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collected:
-    """Facts by node, and the errors of nodes that did not answer or are listed twice."""
+    """Facts by node, and the errors of nodes that did not answer or are listed twice.
+
+    ``also`` are the facts with image and weights of other specs, in the order in which these were asked about.
+    """
 
     facts: dict[str, Facts]
     errors: dict[str, SparkclusterError]
+    also: tuple[dict[str, Facts], ...] = ()
 
     def findings(self) -> list[Finding]:
         """One finding for each node that did not answer."""
@@ -90,21 +95,28 @@ def collect_facts(
     kernel_log: bool = False,
     limit_s: float = COLLECT_S,
     probes: Calls[Answer] | None = None,
+    also: Sequence[Spec] = (),
 ) -> Collected:
     """Collect the facts of every node (or ``names``) in parallel.
 
     Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``probes`` are
-    those that were already sent, by ``facts.probe.begin``.
+    those that were already sent, by ``facts.probe.begin``. Image and weights of the specs ``also`` are read as well.
     """
-    calls = probes or begin(fleet, spec, names, kernel_log=kernel_log)
+    calls = probes or begin(fleet, spec, names, kernel_log=kernel_log, also=also)
     facts: dict[str, Facts] = {}
+    others: tuple[dict[str, Facts], ...] = tuple({} for _ in also)
     errors: dict[str, SparkclusterError] = {}
     for name, outcome in calls.wait(limit_s).items():
         if isinstance(outcome, SparkclusterError):
             errors[name] = outcome
             continue
         try:
+            parts = outcome.document.pop("also", [])
+            if not isinstance(parts, list) or [type(each) for each in parts] != [dict] * len(also):
+                raise malformed(name, "probe", "also")
             found = parse(name, outcome.document)
+            for of_spec, part in zip(others, parts, strict=True):
+                of_spec[name] = parse(name, {**outcome.document, **part})
         except SparkclusterError as error:
             errors[name] = error
             continue
@@ -113,7 +125,7 @@ def collect_facts(
             update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
         )
     twice = listed_twice(spec, facts)
-    return Collected({name: found for name, found in facts.items() if name not in twice}, errors | twice)
+    return Collected({name: found for name, found in facts.items() if name not in twice}, errors | twice, others)
 
 
 def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, SparkclusterError]:

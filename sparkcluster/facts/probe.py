@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -26,19 +26,15 @@ class Answer:
     received_s: float
 
 
-def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
-    """The probe's request: our directories, the image and model, and the names to resolve."""
-    inventory, playbook = spec.inventory, spec.playbook
+def request(spec: Spec, *, kernel_log: bool = False, also: Sequence[Spec] = ()) -> dict[str, Any]:
+    """The probe's request: our directories, the image and model, those of the specs ``also``, and names to resolve."""
+    inventory = spec.inventory
     return {
         "cluster": inventory.cluster,
         "state_dir": inventory.state_dir,
         "hf_home": inventory.hf_home,
-        "image": spec.image if inventory.runtime.kind == "docker" else None,
-        "model": {**playbook.model.model_dump(), "choice": playbook.choice},
-        "companions": [
-            {**each.model_dump(), "choice": {**playbook.choice, "include": [], "exclude": []}}
-            for each in playbook.companions
-        ],
+        **_of_release(spec),
+        "also": [_of_release(each) for each in also],
         "runtime": inventory.runtime.kind,
         "python": inventory.runtime.python,
         "names": sorted({node.host for node in inventory.nodes if not node.has_address}),
@@ -46,9 +42,28 @@ def request(spec: Spec, *, kernel_log: bool = False) -> dict[str, Any]:
     }
 
 
-def begin(fleet: Fleet, spec: Spec, names: Iterable[str] | None = None, *, kernel_log: bool = False) -> Calls[Answer]:
+def _of_release(spec: Spec) -> dict[str, Any]:
+    playbook = spec.playbook
+    return {
+        "image": spec.image if spec.inventory.runtime.kind == "docker" else None,
+        "model": {**playbook.model.model_dump(), "choice": playbook.choice},
+        "companions": [
+            {**each.model_dump(), "choice": {**playbook.choice, "include": [], "exclude": []}}
+            for each in playbook.companions
+        ],
+    }
+
+
+def begin(
+    fleet: Fleet,
+    spec: Spec,
+    names: Iterable[str] | None = None,
+    *,
+    kernel_log: bool = False,
+    also: Sequence[Spec] = (),
+) -> Calls[Answer]:
     """Query every node (or ``names``) for its facts, without waiting for the answers."""
-    common_request = request(spec, kernel_log=kernel_log)
+    common_request = request(spec, kernel_log=kernel_log, also=also)
 
     def probe(host: Host) -> Answer:
         node_request = dict(common_request)

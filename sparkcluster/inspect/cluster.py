@@ -48,6 +48,7 @@ class View:
         facts: the answers, with the content of images where it was read.
         topology: None where ``unplanned`` says why there is none.
         plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
+        also: what other specs would make of the same nodes.
         planned: likewise, also while a node lacks the image: with what another one has of it, else by its reference.
         bring_ray: whether the plan counts on a Ray that is brought to an image without one.
     """
@@ -61,6 +62,7 @@ class View:
     unplanned: PlanError | None = None
     bring_ray: bool = False
     planned: Plan | None = None
+    also: tuple[View, ...] = ()
 
     @functools.cached_property
     def ranks(self) -> ClusterRanks:
@@ -151,6 +153,7 @@ def view_cluster(
     inside: bool = True,
     bring_ray: bool | None = None,
     probes: Calls[Answer] | None = None,
+    also: Sequence[Spec] = (),
 ) -> View:
     """Query every node: one round trip, and a second one for an image whose content is unknown.
 
@@ -160,9 +163,12 @@ def view_cluster(
     if not spec.kept_image:
         known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
         spec = dataclasses.replace(spec, image_is=known.rpartition(" ")[2])
-    collected = collect_facts(fleet, spec, probes=probes)
+    collected = collect_facts(fleet, spec, probes=probes, also=also)
     facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
-    return assess(spec, collected, facts, bring_ray=bring_ray)
+    view = assess(spec, collected, facts, bring_ray=bring_ray)
+    others = zip(also, collected.also, strict=True)
+    view.also = tuple(assess(each, collected, inspect_images(fleet, each, found)) for each, found in others)
+    return view
 
 
 def staged_file(cluster: str) -> Path:

@@ -14,6 +14,8 @@ from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
+# What is read of each release that is asked about.
+_OF_RELEASE = ("image", "layers", "weights", "companions")
 # What stands for a value that could not be read, where that makes no difference.
 _DEFAULTS = {
     "infiniband_devices": False,
@@ -33,7 +35,8 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
-            companions (repositories beside the model, likewise), runtime (docker or process), python (of runtime
+            companions (repositories beside the model, likewise), also (image, model and companions of other releases,
+            of which ``also`` of the document has the readings), runtime (docker or process), python (of runtime
             process, or None), names (to be resolved here) and kernel_log (whether it is wanted).
         machine: the node.
     """
@@ -44,10 +47,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
     cluster = str(request.get("cluster"))
     in_docker = request.get("runtime") != "process"
-    reference, model = request.get("image"), request.get("model")
-    if model and model.get("path"):
-        model = dict(model, path=absolute(model["path"], facts["home"]))
-    companions = request.get("companions") or ()
     names = [str(name) for name in request.get("names") or ()]
 
     readings = Readings(LIMIT_S, _GRACE_S)
@@ -56,12 +55,8 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "loaded": lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")),
         "gpus": lambda: gpu.gpus(machine),
         "docker": lambda: container_facts.docker(machine),
-        "image": lambda: container_facts.image(machine, reference, state_dir) if in_docker and reference else None,
-        "layers": lambda: _layers(machine, state_dir, value) if in_docker and reference else None,
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "containers": lambda: ranks.others(machine),
-        "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
-        "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
         "disks": lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]),
         "docker_disk": lambda: storage.disks(machine, [("docker", value("docker")["images_dir"])]),
         "interfaces": lambda: network.interfaces(machine),
@@ -88,6 +83,10 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "kernel_log": lambda: system.kernel_log(machine, facts["clock_s"]) if request.get("kernel_log") else None,
         "boot_before": lambda: system.boot_before(machine) if request.get("kernel_log") else None,
     }
+    others = request.get("also") or ()
+    for place, wanted in enumerate([request, *others]):
+        wanted = dict(wanted, image=wanted.get("image") if in_docker else None)
+        readers.update(_of_release(machine, wanted, value, state_dir=state_dir, hf_home=hf_home, place=place))
     for name in names:
         readings.start("name " + name, functools.partial(machine.resolve, name))
     readings.start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
@@ -96,15 +95,37 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     docker_disk = facts.pop("docker_disk")
     if isinstance(facts["disks"], list) and isinstance(docker_disk, list):
         facts["disks"] += docker_disk
+    facts["also"] = [{key: facts.pop(_key(key, place)) for key in _OF_RELEASE} for place in range(1, len(others) + 1)]
     facts["names"] = {name: value("name " + name, _NAME_S) for name in names}
     facts.update(reached_at=machine.reached_at(), state_dir=state_dir, hf_home=hf_home)
     facts["probe_s"] = round(time.monotonic() - began, 4)
     return facts
 
 
-def _layers(machine: Machine, state_dir: str, value: Callable[[str], Any]) -> dict[str, Any] | None:
+def _key(key: str, place: int) -> str:
+    """The key of a reading for the request itself (0), or for what it asks about also."""
+    return "%s %d" % (key, place) if place else key
+
+
+def _of_release(
+    machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str, place: int
+) -> dict[str, Callable[[], Any]]:
+    """Readers of image, model and companions that ``wanted`` names."""
+    reference, model, companions = wanted["image"], wanted.get("model"), wanted.get("companions") or ()
+    if model and model.get("path"):
+        model = dict(model, path=absolute(model["path"], machine.identity()["home"]))
+    image = _key("image", place)
+    readers: dict[str, Callable[[], Any]] = {
+        "image": lambda: container_facts.image(machine, reference, state_dir) if reference else None,
+        "layers": lambda: _layers(machine, state_dir, value("docker"), value(image)) if reference else None,
+        "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
+        "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
+    }
+    return {_key(key, place): reader for key, reader in readers.items()}
+
+
+def _layers(machine: Machine, state_dir: str, engine: Any, image: Any) -> dict[str, Any] | None:
     """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
-    engine, image = value("docker"), value("image")
     return None if unread(engine) or unread(image) else image_layers.layers(machine, state_dir, engine, image)
 
 

@@ -36,7 +36,7 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import without_gpu
 from sparkcluster.facts.model import Facts
-from sparkcluster.inspect.cluster import View, view_cluster
+from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.node.shared import SWITCH_FILE
 from sparkcluster.plan.release_record import next_number
@@ -140,8 +140,8 @@ class Replacement:
         if self.target is not None:
             self.rollout.step = "go back"
             records = node_records(fleet, view.spec)[0]
-            for spec, part in self.target.parts([name for name in self.groups if name in self.target.groups]):
-                rollback_target.prove(view_cluster(fleet, spec), self.target, part, records)
+            for (_, names), seen in zip(self.target.parts(self.target.groups), view.also, strict=True):
+                rollback_target.prove(seen, self.target, [name for name in names if name in self.groups], records)
         answering = {
             name: each.recorded
             for name in self.names

@@ -38,7 +38,7 @@ from sparkcluster.runtime import Changer, failed_logs, secrets, start_steps
 from sparkcluster.runtime.change import LeaseKind, Step
 from sparkcluster.runtime.lease import Lease, this_operator
 from sparkcluster.runtime.memory import evict
-from sparkcluster.spec import consent
+from sparkcluster.spec import Spec, consent
 
 OBSERVE_S = 20.0
 # An engine that dies closes its API first; its rank is gone some seconds later.
@@ -82,13 +82,13 @@ class Rollout:
         self.view: View
         self.groups: dict[str, GroupState] = {}
 
-    def see(self, probes: Calls[Answer] | None = None) -> None:
-        """See the cluster, and decide what to do with every group; ``probes`` are those that were sent already.
+    def see(self, probes: Calls[Answer] | None = None, also: Sequence[Spec] = ()) -> None:
+        """See the cluster, and decide what to do with every group; ``probes``, ``also`` are those of ``view_cluster``.
 
         It is looked at again where an engine may be dying.
         """
         for _ in range(2):
-            self.view = whole(view_cluster(self.fleet, self.desired.spec, probes=probes))
+            self.view = whole(view_cluster(self.fleet, self.desired.spec, probes=probes, also=also))
             self.groups = survey(self.fleet, self.view, self.desired, self.report, self.groups)
             probes = None
             if not any(each.reply and each.reply.problem in {"refused", "lost"} for each in verdicts(self.groups)):

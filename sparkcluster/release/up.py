@@ -78,15 +78,15 @@ def up(
             return rollout
 
         reached = _check(rollout)
-        target = way_back(rollout)
+        source, target = rollout.view.source, way_back(rollout)
         acquire = functools.cache(lambda: rollout.take(staging, "staging"))
         copied = _copy(rollout, acquire)
-        before = rollout.view.source
         rollout.take(leases)
-        rollout.see()
+        rollout.see(also=_specs(target))
         refuse(rollout.view, rollout.groups)
-        if rollout.view.source != before:
+        if rollout.view.source != source:  # another operator was faster
             target = way_back(rollout)
+            rollout.see(also=_specs(target))
         brought = _ready(rollout, copied, reached, acquire)
         staging.close()
         rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
@@ -110,6 +110,10 @@ def up(
         seconds=round(rollout.seconds, 1), clear_caches=options.clear_caches, hub_offline=offline,
     )  # fmt: skip
     return rollout
+
+
+def _specs(target: RollbackTarget | None) -> list[Spec]:
+    return [spec for spec, _ in target.parts(target.groups)] if target else []
 
 
 def _check(rollout: Rollout) -> list[Finding]:

@@ -8,15 +8,12 @@ import json
 import pytest
 
 from sparkcluster.facts.base import read
-from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import assess
 from sparkcluster.release import replacement, rollout, serving
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
-from sparkcluster.release import upgrade as upgrading
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
@@ -77,16 +74,13 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         hosts = {name: FakeHost(name).program("agent", agent(world, name)) for name in world.facts}
         for name, host in hosts.items():
             host.program("observe", observed(world, name)).program("releases", records(world, name))
+            host.program("probe", probe(world, name, errors or {}))
             host.program("container_gpu", lambda _, name=name: run.gpus.get(name, {"gpus": 1}))
         fleet = Fleet(hosts)
         run.recorded = []
+        run.probes = dict.fromkeys(world.facts, 0)
         run.ranks = []
         run.deleted = []
-
-        def view_now(_, spec, **__):
-            run.tick("look")
-            facts = {name: node for name, node in world.facts.items() if name not in (errors or {})}
-            return assess(spec, Collected(facts, errors or {}), facts)
 
         def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
@@ -135,8 +129,6 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                     done.append("end of staging")
                 super().close()
 
-        for each in (rollout, replacement, staging, upgrading):
-            monkeypatch.setattr(each, "view_cluster", view_now)
         monkeypatch.setattr(serving, "ask", ask)
         monkeypatch.setattr(serving, "AGAIN_S", 0)
         monkeypatch.setattr(rollout, "DYING_S", 0)
@@ -153,6 +145,18 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
     run.left = {}
     run.held = lambda kind: None
     run.tick = lambda event: None
+
+    def probe(world, node, errors):
+        def answer(request):
+            if node in errors:
+                raise errors[node]
+            run.tick("look")
+            run.probes[node] += 1
+            facts = world.facts[node].model_dump(mode="json")
+            of_release = {key: facts[key] for key in ("image", "layers", "weights", "companions")}
+            return facts | {"also": [of_release for _ in request["also"]]}
+
+        return answer
 
     def observed(world, node):
         launcher = {"role": "head", "engine": ["vllm", "serve", "m"], **run.launcher}

@@ -15,6 +15,7 @@ from sparkcluster.errors import (
     OtherPlan,
 )
 from sparkcluster.release import up as module
+from sparkcluster.release.upgrade import upgrade
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 
@@ -29,6 +30,23 @@ def test_from_nothing(up, world):
     done = up(world())
     assert (done.changed, done.number) == (True, 1)
     assert up.done == ["lease", "launch alpha beta"]
+
+
+def test_a_node_is_probed_twice_where_something_changes_and_once_where_nothing_does(up, world):
+    cluster = world(playbook={"env": {"A": "1"}})
+    probed = lambda: {*up.probes.values()}  # noqa: E731
+    up(cluster)
+    assert probed() == {2}
+    up(cluster)
+    assert probed() == {1}
+    cluster.spec = world(playbook={"env": {"A": "2"}}).spec
+    up(cluster, command=upgrade)
+    assert (probed(), up.done[-2:]) == ({2}, ["stop alpha beta", "launch alpha beta"])
+    groups = world(FOUR, groups=PAIRS, playbook={"env": {"A": "1"}})
+    up(groups)
+    groups.spec = world(FOUR, groups=PAIRS, playbook={"env": {"A": "2"}}).spec
+    up(groups, command=upgrade)
+    assert (probed(), up.done[-2:]) == ({2}, ["stop gamma delta", "launch gamma delta"])
 
 
 def test_a_guard_stays_down_while_a_group_is_started_and_afterwards_if_that_failed(up, world):
