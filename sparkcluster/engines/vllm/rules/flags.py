@@ -105,7 +105,7 @@ def _has(context: Context, name: str) -> bool | None:
     "The model's family is known to the rules",
     stage="written",
     severity="warning",
-    source="sparkcluster/engines/vllm/family_flags.tsv",
+    source="sparkcluster/engines/vllm/family_flags.toml",
     remedy="write model.architecture: the class that config.json names",
 )
 def family(context: Context) -> Iterator[Seen]:
