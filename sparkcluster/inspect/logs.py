@@ -160,7 +160,7 @@ def follow(
             tail=tail,
             interval_s=2 if go_on else 1,
             times=True,
-            since_s=None if since_s is None else since_s + ahead_s[name],
+            since=None if since_s is None else since_s + ahead_s[name],
         )
         for name, on_node in ranks.items()
     }

@@ -17,10 +17,16 @@ from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.causes import cause
-from sparkcluster.engines.signature import Cause
-from sparkcluster.errors import HostError, HostSilent, Interrupted, LaunchError, LeaseLost, SparkclusterError
+from sparkcluster.errors import (
+    CommandFailed,
+    HostError,
+    HostSilent,
+    Interrupted,
+    LaunchError,
+    SparkclusterError,
+)
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Calls, failures
+from sparkcluster.hosts.fleet import Calls
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
@@ -67,36 +73,29 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
 
     Raises:
         LaunchError: with the node and the cause; ranks may be left on the others.
-        LeaseLost: a node refused.
-        HostSilent: a node did not answer, and no other failed.
+        HostSilent, LeaseLost: as ``Changer.apply``.
     """
-    errors = failures(changer.attempt(steps, timeout_s=START_S))
-    for error in errors.values():
-        if isinstance(error, LeaseLost):
-            raise error
-    failed = []
-    for name, error in errors.items():
-        if not isinstance(error, HostSilent):
-            failed.append(_with_cause(error, cause(engine, [error.message], None, False), node=name, step="start"))
-    if failed:
-        failed[0].others = tuple(failed[1:])
-        raise failed[0]
-    for error in errors.values():
-        raise error
+    try:
+        changer.apply(steps, timeout_s=START_S)
+    except CommandFailed as error:
+        why = cause(engine, [error.message], None, False)
+        text, hint = (error.message, None) if why is None else (f"{error.message} ({why.summary})", why.hint)
+        raise LaunchError(text, node=error.node, step="start", hint=hint or error.hint) from error
 
 
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
     """The requests of the watch program on the nodes of a group."""
     group = topology.groups[0]
-    requests = {
-        member.name: {
-            **watch_request(plan.nodes[member.name].containers, tail=2000),
-            "interfaces": [link.interface for link in member.links],
-        }
+    api = {"engine_host": group.api_host, "engine_port": group.api_port}
+    return {
+        member.name: watch_request(
+            plan.nodes[member.name].containers,
+            tail=2000,
+            interfaces=[link.interface for link in member.links],
+            **(api if member is group.head else {}),
+        )
         for member in group.members
     }
-    requests[group.head.name] |= {"engine_host": group.api_host, "engine_port": group.api_port}
-    return requests
 
 
 def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
@@ -117,11 +116,8 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         if launch.steps is not None:
             start(changer, engines.engine(launch.plan.engine), launch.steps)
         return _Attempt(changer, launch, report, cancelled).until_answered()
-    except HostSilent:
-        report.note(f"the ranks on {names} are left as they are")
-        raise
     except SparkclusterError as error:
-        if launch.left and isinstance(error, LaunchError):
+        if isinstance(error, HostSilent) or (launch.left and isinstance(error, LaunchError)):
             report.note(f"the ranks on {names} are left as they are")
             raise
         if isinstance(error, LaunchError):
@@ -145,8 +141,7 @@ class _Attempt:
         self._cancelled = cancelled
         self._readiness = Readiness(launch.plan, launch.topology, now=time.monotonic())
         self._answers_until = self._readiness.started + launch.ready_timeout_s
-        self._verifying: threading.Thread | None = None
-        self._outcome: Reply | BaseException | None = None
+        self._verifying: Calls[Reply] | None = None
         self._silent: set[str] = set()
 
     def until_answered(self) -> Reply:
@@ -182,45 +177,42 @@ class _Attempt:
         )
 
     def _watch(self, watching: Watching) -> Reply:
-        while not isinstance(self._outcome, Reply):
+        while True:
             if self._cancelled.is_set():
                 raise Interrupted("interrupted", step="start")
             self._follow(watching)
-            if self._readiness.ready and self._verifying is None:
-                self._report.step("verify", "two answers")
-                self._verifying = threading.Thread(target=self._verify, daemon=True)
-                self._verifying.start()
-            if isinstance(self._outcome, SparkclusterError) and not isinstance(self._outcome, HostSilent):
+            if self._verifying is None:
+                if self._readiness.ready:
+                    self._report.step("verify", "two answers")
+                    self._verifying = Calls(self._verify, {self._launch.group: self._launch})
+            elif not self._verifying.pending():
+                outcome = self._verifying.wait(0)[self._launch.group]
+                if isinstance(outcome, Reply):
+                    return outcome
+                if isinstance(outcome, HostSilent):
+                    raise self._changer.left(outcome)
                 # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
                 self._await_death(watching)
-                raise self._unanswered(self._outcome)
-            if isinstance(self._outcome, BaseException):
-                raise self._outcome
-            if self._outcome is None and time.monotonic() > self._answers_until:
+                raise self._readiness.unanswered(outcome)
+            if time.monotonic() > self._answers_until:
                 raise self._readiness.overdue(self._launch.ready_timeout_s)
-        return self._outcome
 
     def _received(self, _kind: str, _text: str) -> None:
         """Take in a piece of the answer: who generates is not overdue."""
         self._answers_until = max(self._answers_until, time.monotonic() + self._launch.verify.timeout_s)
 
-    def _verify(self) -> None:
-        """Ask the group twice, in a thread of its own."""
-        endpoint = endpoints(self._launch.plan.as_json(), self._launch.plan.engine)[self._launch.group]
-        try:
-            self._outcome = verify_group(
-                self._changer.fleet.hosts[endpoint.head],
-                endpoint,
-                self._launch.verify,
-                self._launch.expect_at,
-                first_s=self._readiness.started + self._launch.ready_timeout_s - time.monotonic(),
-                show=self._received,
-                hints=self._launch.hints,
-            )
-        except HostSilent as error:
-            self._outcome = self._changer.left(error)
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            self._outcome = error
+    def _verify(self, launch: Launch) -> Reply:
+        """Ask the group twice."""
+        endpoint = endpoints(launch.plan.as_json(), launch.plan.engine)[launch.group]
+        return verify_group(
+            self._changer.fleet.hosts[endpoint.head],
+            endpoint,
+            launch.verify,
+            launch.expect_at,
+            first_s=self._readiness.started + launch.ready_timeout_s - time.monotonic(),
+            show=self._received,
+            hints=launch.hints,
+        )
 
     def _follow(self, watching: Watching) -> None:
         """Take in the next event, if there is one; raise the failure that is certain now."""
@@ -265,27 +257,6 @@ class _Attempt:
         limit = time.monotonic() + INTERVAL_S + 2
         while time.monotonic() < limit:
             self._follow(watching)
-
-    def _unanswered(self, error: SparkclusterError) -> LaunchError:
-        """A missing or wrong answer, with its cause as the head's log tells it."""
-        # A shared jump host has the name of the first node that uses it, which may be of another group.
-        rank = self._readiness.ranks.get(error.node or "", self._readiness.head)
-        why = cause(self._readiness.engine, rank.tail, None)
-        failure = _with_cause(error, why, node=error.node, log=rank.tail)
-        failure.reason = rank.reason(why)
-        return failure
-
-
-def _with_cause(
-    error: SparkclusterError, found: Cause | None, *, node: str | None, step: str | None = None, log: Sequence[str] = ()
-) -> LaunchError:
-    return LaunchError(
-        error.message + (f" ({found.summary})" if found else ""),
-        node=node,
-        step=step or error.step,
-        hint=(found.hint if found else None) or error.hint,
-        log=log,
-    )
 
 
 def launch_groups(

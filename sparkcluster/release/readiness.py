@@ -13,7 +13,7 @@ from sparkcluster import engines
 from sparkcluster.engines.causes import LINK, RankEnd, address_of, cause, first_failure, no_carrier
 from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
-from sparkcluster.errors import LaunchError, Reason
+from sparkcluster.errors import LaunchError, Reason, SparkclusterError
 from sparkcluster.plan.model import Plan
 from sparkcluster.runtime.watching import SILENCE_S, Event, Report
 from sparkcluster.topology.model import Topology
@@ -195,12 +195,18 @@ class Readiness:
             return _error(f"{rank.node} has {why.summary}", rank, why.hint)
         if why is not None and rank is not reporter:
             text = f"the rank on {rank.node} failed, according to the log of {reporter.node}"
-            return _error(text, rank, None, reporter, why)
+            return _error(text, rank, None, reporter=reporter, why=why)
         how = "is gone" if rank.state == "gone" else "ended" if rank.died_at is not None else "failed"
         code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
         error = f" ({rank.error})" if rank.error else ""
         hint = f"its log: sparkcluster logs INVENTORY {rank.node}"
         return _error(f"the rank on {rank.node} {how}{code}{error}", rank, hint, why=why)
+
+    def unanswered(self, error: SparkclusterError) -> LaunchError:
+        """A missing or wrong answer, with its cause as the head's log tells it."""
+        # A shared jump host has the name of the first node that uses it, which may be of another group.
+        rank = self.ranks.get(error.node or "", self.head)
+        return _error(error.message, rank, error.hint, why=cause(self.engine, rank.tail, None), step=error.step)
 
     def overdue(self, limit_s: float) -> LaunchError:
         """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
@@ -215,7 +221,13 @@ class Readiness:
 
 
 def _error(
-    text: str, rank: RankState, hint: str | None, reporter: RankState | None = None, why: Cause | None = None
+    text: str,
+    rank: RankState,
+    hint: str | None,
+    *,
+    reporter: RankState | None = None,
+    why: Cause | None = None,
+    step: str | None = "start",
 ) -> LaunchError:
     """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and ``why`` with its line.
 
@@ -223,6 +235,6 @@ def _error(
     """
     reporter = reporter or rank
     text, hint = (text, hint) if why is None else (f"{text}: {why.summary}", why.hint or hint)
-    error = LaunchError(text, node=rank.node, step="start", hint=hint, log=reporter.tail)
+    error = LaunchError(text, node=rank.node, step=step, hint=hint, log=reporter.tail)
     error.reason = reporter.reason(why)
     return error

@@ -10,7 +10,7 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -73,33 +73,21 @@ class Event:
     gone: HostError | None = None
 
 
-def watch_request(
-    ranks: Iterable[Rank | ContainerPlan],
-    *,
-    tail: int,
-    interval_s: float = INTERVAL_S,
-    times: bool = False,
-    since_s: float | None = None,
-) -> dict[str, Any]:
+def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: Any) -> dict[str, Any]:
     """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs.
 
-    ``times``: whether to send when lines were logged; ``since_s``: leave out those before it, by the node's clock.
+    ``more`` are other fields of it: ``times``, whether to send when lines were logged; ``since``, to leave out those
+    before it, by the node's clock in seconds since 1970.
     """
-    request: dict[str, Any] = {
-        "ranks": [
-            {
-                "name": rank.name,
-                "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
-                "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
-            }
-            for rank in ranks
-        ],
-        "tail": tail,
-        "follow": True,
-        "interval_s": interval_s,
-        "times": times,
-    }
-    return request if since_s is None else {**request, "since": since_s}
+    asked = [
+        {
+            "name": rank.name,
+            "runtime": rank.labels.get(LABEL_RUNTIME, "docker"),
+            "rank_dir": rank.labels.get(LABEL_RANK_DIR, ""),
+        }
+        for rank in ranks
+    ]
+    return {"ranks": asked, "tail": tail, "follow": True, **more}
 
 
 class Watching(Closing):
@@ -113,12 +101,12 @@ class Watching(Closing):
         # Full where a node sends faster than its lines are read: it has to wait.
         self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
         self._over = threading.Event()
-        self._followers = [
-            _Follower(fleet.hosts[name], request, self._events.put, self._over, reconnect)
-            for name, request in requests.items()
-        ]
-        for follower in self._followers:
-            threading.Thread(target=follower.run, name=f"watch-{follower.host.name}", daemon=True).start()
+        self._reconnect = reconnect
+        self._streams: dict[str, Stream] = {}
+        self._heard = dict.fromkeys(requests, time.monotonic())
+        for name, request in requests.items():
+            arguments = (fleet[name], {**request, "from": {}})
+            threading.Thread(target=self._follow, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def next(self, timeout_s: float) -> Event | None:
         """The next event, or None when none came in ``timeout_s`` seconds."""
@@ -130,69 +118,45 @@ class Watching(Closing):
     def close(self) -> None:
         """End the watch programs, without waiting for them."""
         self._over.set()
-        for follower in self._followers:
-            follower.end()
+        for name in list(self._streams):
+            self._end(name)
 
-
-class _Follower:
-    """The watch program on one node."""
-
-    def __init__(
-        self,
-        host: Host,
-        request: dict[str, Any],
-        put: Callable[[Event], None],
-        over: threading.Event,
-        reconnect: bool,
-    ) -> None:
-        self.host = host
-        self._request = request
-        self._ranks = {rank["name"] for rank in request.get("ranks", ())}
-        self._put = put
-        self._over = over
-        self._reconnect = reconnect
-        self._heard = time.monotonic()
-        self._following: Stream | None = None
-
-    def run(self) -> None:
-        """Follow until it is over, or the node is given up."""
-        while True:
-            failure = self._read()
-            recent = time.monotonic() - self._heard < SILENT_S
-            if self._over.is_set() or not (self._reconnect and recent and isinstance(failure, HostSilent)):
-                break
-            self.end()
-            self.host.renew(before=self._heard)
-            self._over.wait(AGAIN_S)
-        if not self._over.is_set():
-            self._put(Event(self.host.name, gone=failure))
-
-    def end(self) -> None:
-        """End the program, without waiting for it."""
-        following, self._following = self._following, None
+    def _end(self, name: str) -> None:
+        following = self._streams.pop(name, None)
         if following is not None:
             threading.Thread(target=following.close, daemon=True).start()
 
-    def _read(self) -> HostError:
+    def _follow(self, host: Host, request: dict[str, Any]) -> None:
+        """Follow until it is over, or the node is given up."""
+        while True:
+            failure = self._read(host, request)
+            self._end(host.name)
+            recent = time.monotonic() - self._heard[host.name] < SILENT_S
+            if self._over.is_set() or not (self._reconnect and recent and isinstance(failure, HostSilent)):
+                break
+            host.renew(before=self._heard[host.name])
+            self._over.wait(AGAIN_S)
+        if not self._over.is_set():
+            self._events.put(Event(host.name, gone=failure))
+
+    def _read(self, host: Host, request: dict[str, Any]) -> HostError:
         """Pass on what one run of the program says; why it ended."""
-        node, step = self.host.name, "start"
+        node, step = host.name, "start"
         try:
-            following = self._following = stream(self.host, "watch", self._request)
+            following = self._streams[node] = stream(host, "watch", request)
             if self._over.is_set():  # while this was still connecting
-                following.close()
+                self._end(node)
             for line in following.lines(RENEW_S if self._reconnect else SILENT_S):
-                self._heard = time.monotonic()
-                self._take(checked(Report, document(line) or {}, node=node, step=step))
+                self._heard[node] = time.monotonic()
+                report = checked(Report, document(line) or {}, node=node, step=step)
+                self._events.put(Event(node, report))
+                if report.at:
+                    request["from"][report.rank] = report.at
             return CommandFailed(f"watch on {node} ended: {following.finish().reason}", node=node, step=step)
         except CommandTimeout:
-            text = f"no report from {node} for {time.monotonic() - self._heard:.0f} s"
+            text = f"no report from {node} for {time.monotonic() - self._heard[node]:.0f} s"
             return HostTimeout(text, node=node, step=step, hint=f"try: ssh {node} true")
         except HostError as error:
             return error
         except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
             return CommandFailed(f"watching {node} failed: {type(error).__name__}: {error}", node=node, step=step)
-
-    def _take(self, report: Report) -> None:
-        self._put(Event(self.host.name, report))
-        if report.at and report.rank in self._ranks:
-            self._request = {**self._request, "from": {**self._request.get("from", {}), report.rank: report.at}}
