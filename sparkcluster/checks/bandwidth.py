@@ -20,12 +20,11 @@ from sparkcluster.topology.model import Group
 
 TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
 HALF_GBIT_S = 46.0
-NCCL_GBIT_S = 70.0  # of a send over one HCA; 98 was seen over one twin of a healthy pair with nccl-tests
 HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was seen; no other cause is known to slow RDMA that much
 BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
 TCP_GBIT_S = 4.0  # NCCL over sockets gets at least 8 on a healthy rail
 SLOW_PING_MS = 0.8  # 0.28 is healthy; 1.0 was seen on a fabric that was reconfigured without a reboot
-FLOORS_GBIT_S: dict[RateKind, float] = {"rdma": TWIN_GBIT_S, "rdma-both": BOTH_GBIT_S, "nccl": NCCL_GBIT_S}
+FLOORS_GBIT_S: dict[RateKind, float] = {"rdma": TWIN_GBIT_S, "rdma-both": BOTH_GBIT_S}
 ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; with 256 MiB the start-up takes a larger share
 ONE_TWIN_GB_S = (9.0, 14.0)
 RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
@@ -145,8 +144,7 @@ def tcp(context: Context) -> Iterator[Seen]:
 
     Judged only if RDMA was not measured on the same rail, which says more: TCP is limited by the CPU, too.
     """
-    fast = [*rates_of(context, "rdma"), *rates_of(context, "nccl")]
-    by_rdma = {(frozenset(rate.nodes), rate.subnet) for rate in fast}
+    by_rdma = {(frozenset(rate.nodes), rate.subnet) for rate in rates_of(context, "rdma")}
     slow = [
         rate
         for rate in rates_of(context, "tcp")
@@ -175,7 +173,6 @@ def result(context: Context) -> Iterator[Seen]:
     for kind, program, command in (
         ("rdma", "ib_write_bw", "show_gids"),
         ("rdma-both", "ib_write_bw", "show_gids"),
-        ("nccl", "NCCL", "show_gids"),
         ("tcp", "TCP", "sudo ufw status verbose"),
     ):
         for node, rates in by_node(context, [rate for rate in missing if rate.kind == kind]).items():
@@ -198,12 +195,10 @@ def unmeasured(context: Context) -> Iterator[Seen]:
     """
     for name, reason in context.measured.unasked.items():
         yield Seen(f"{name} could not be measured", reason, [DEEP], node=name)
-    by_nccl = {name for rate in rates_of(context, "nccl") for name in rate.nodes}
-    why = context.measured.skipped.get("nccl")
-    for name in (name for name in context.measured.without_perftest if name not in by_nccl):
+    for name in context.measured.without_perftest:
         yield Seen(
             f"RDMA of {name} was not measured",
-            "ib_write_bw is not installed" + (f", and NCCL was not measured in its place: {why}" if why else ""),
+            "ib_write_bw is not installed",
             [on_node("sudo apt-get install perftest")],
             severity="info",
             node=name,
@@ -230,9 +225,8 @@ def figure(rate: Rate) -> float:
 
 
 def slow_twins(context: Context) -> list[Rate]:
-    """RDMA over one HCA, slower than any healthy one, by ib_write_bw or by NCCL."""
-    by_nccl = [rate for rate in rates_of(context, "nccl") if figure(rate) < NCCL_GBIT_S]
-    return [*(rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S), *by_nccl]
+    """RDMA over one HCA, slower than any healthy one."""
+    return [rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S]
 
 
 def tcp_floor(context: Context, rate: Rate) -> float:
@@ -300,7 +294,7 @@ def way(rate: Rate) -> str:
 
 def seen(rates: Iterable[Rate]) -> str:
     """What was measured, literally."""
-    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "nccl": "NCCL"}
+    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA"}
     return abridged(
         (
             f"{way(rate)} {kinds.get(rate.kind, rate.over)}: "

@@ -94,7 +94,7 @@ def show_rates(measured: Measured) -> None:
     """Measurements of each pair and rail, both ways, what is healthy, and what was not measured."""
     from sparkcluster.checks.bandwidth import FLOORS_GBIT_S
 
-    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "nccl": "NCCL", "collective": "NCCL"}
+    kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "collective": "NCCL"}
     figures: dict[tuple[str, str], dict[str, list[str]]] = {}
     for rate in measured.rates:
         rail = {"rdma-both": "both twins", "collective": "all-gather"}.get(rate.kind, rate.subnet or rate.over)

@@ -48,7 +48,7 @@ class Reach:
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-RateKind = Literal["tcp", "rdma", "rdma-both", "nccl", "collective"]
+RateKind = Literal["tcp", "rdma", "rdma-both", "collective"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,8 +57,7 @@ class Rate:
 
     Attributes:
         kind: ``tcp`` one rail by TCP, ``rdma`` one HCA by ib_write_bw, ``rdma-both`` both twins of a port at the
-            same time, ``nccl`` one HCA by a send of NCCL in the serving image, ``collective`` an all-gather of the
-            whole group in that image.
+            same time, ``collective`` an all-gather of the whole group in the serving image.
         nodes: who took part; source and target of the kinds that have two.
         over: interface, HCA, or transport that it went over, for example ``NCCL over IB``.
         gbit_s: 10^9 bits per second, of a collective its bus bandwidth; None where it gave no result, which
@@ -82,7 +81,7 @@ class Measured:
 
     Attributes:
         unasked: by node, why it could not take part at all.
-        skipped: by ``rdma``, ``nccl`` or ``collective``, why none was tried.
+        skipped: by ``rdma`` or ``collective``, why none was tried.
         without_perftest: nodes that lack ib_write_bw.
     """
 

@@ -1,4 +1,4 @@
-"""NCCL in the serving image: an all-gather over a whole group, and a send over one HCA of a pair. Pure.
+"""NCCL in the serving image: an all-gather over a whole group. Pure.
 
 Each rank is a container; here are its command and what its output says.
 """
@@ -19,7 +19,7 @@ from sparkcluster.node.shared import LABEL_MEASURE
 from sparkcluster.plan import docker_run, environment
 from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
-from sparkcluster.topology.model import Group, Link, Member, Topology
+from sparkcluster.topology.model import Group, Member, Topology
 
 SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
 LIMIT_S = 90
@@ -76,10 +76,8 @@ def name(cluster: str, node: str) -> str:
     return docker_run.container_name(f"sparkcluster-measure-{cluster}-{node}")
 
 
-def command(
-    spec: Spec, facts: Facts, group: Group, member: Member, over: Link | None = None, **request: object
-) -> list[str]:
-    """Command that runs one rank of the all-gather; ``over`` one link alone, of a send as ``request`` says.
+def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]:
+    """Command that runs one rank of the all-gather.
 
     The environment, network and devices are those of the rank that ``up`` would start there, so that NCCL chooses as
     it would then; NCCL tells besides what it chose. The container ends by itself after ``LIMIT_S``.
@@ -89,9 +87,6 @@ def command(
         raise TypeError(f"{member.name} has no image")
     env = environment.build(spec, group, member, hf_home=docker_run.HF_HOME, baked=image.env_names)
     env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-    if over is not None:
-        env |= {"NCCL_IB_HCA": f"={over.hca}", "NCCL_IB_GID_INDEX": str(over.gid_index)}
-        env |= {"UCX_NET_DEVICES": f"{over.hca}:1"}
     argv = docker_run.run(
         name=name(spec.inventory.cluster, member.name),
         image=image.id,
@@ -107,7 +102,7 @@ def command(
     # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
     argv[argv.index("--detach")] = "--rm"
     asked = {"rank": member.rank, "world": len(group.members), "address": group.head.address, "bytes": SIZE_BYTES}
-    asked |= {"port": group.master_port, "limit_s": LIMIT_S, "mark": _MARK, **request}
+    asked |= {"port": group.master_port, "limit_s": LIMIT_S, "mark": _MARK}
     return [*argv[:-2], "-c", source("all_gather"), json.dumps(asked)]
 
 

@@ -74,7 +74,7 @@ def deep(
 ) -> Measured:
     """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
 
-    Only by NCCL containers are started, under the lease and while no rank runs; they are removed in any case. Ctrl-C
+    Only the latter starts containers, under the lease and while no rank runs; they are removed in any case. Ctrl-C
     leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epochs`` are those
     of our own lease; ``refused`` says why there is none, and no container may be started.
     """
@@ -109,12 +109,7 @@ class _Run:
         silent = next((f"{name} did not answer" for name in self.unasked), None)
         refused = refused or silent or collective.why_not(self.spec, self.facts, self.topology)
         todo = [
-            [
-                measurements(
-                    self.facts, pair, perftest=not {each.name for each in pair} & {*without}, nccl=refused is None
-                )
-                for pair in together
-            ]
+            [measurements(self.facts, pair, without) for pair in together]
             for together in rounds(self.topology, self.unasked)
         ]
         seconds = estimate(todo, self.options) + (COLLECTIVE_S if refused is None else 0.0)
@@ -144,14 +139,13 @@ class _Run:
 
     def _take(self, pair: Iterable[Measurement]) -> None:
         """Take the measurements of a pair; a failed one is kept as such, and the next follows."""
-        how = {"tcp": self._tcp, "nccl": self._nccl}
         for each in pair:
             source, target = (end.name for end in each.ends)
-            if self.programs.closed or {source, target} & set(self.unasked) or each.kind in self.skipped:
+            if self.programs.closed or {source, target} & set(self.unasked):
                 continue
             self.report.progress(source, f"{each.kind.partition('-')[0].upper()} to {target}, {each.over}")
             try:
-                self.rates += how.get(each.kind, self._rdma)(each)
+                self.rates.append(self._tcp(each) if each.kind == "tcp" else self._rdma(each))
             except _NoResult as error:
                 self.rates.append(each.rate(None, seen=str(error)))
             except SparkclusterError as error:
@@ -159,7 +153,7 @@ class _Run:
                     raise
                 self.unasked.setdefault(error.node or source, error.message)
 
-    def _tcp(self, one: Measurement) -> list[Rate]:
+    def _tcp(self, one: Measurement) -> Rate:
         (source, target), (local, remote), options = one.ends, one.rails[0], self.options
         common = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
         silence_s = options.seconds + _SPARE_S
@@ -169,14 +163,14 @@ class _Run:
             sent = self._single(source.name, Sent, request, silence_s)
             received = _value(receiver, "done", Received)
         gbit_s = received.bytes * 8 / max(received.seconds, 1e-6) / 1e9
-        return [one.rate(round(gbit_s, 3), latency_ms=sent.latency_ms)]
+        return one.rate(round(gbit_s, 3), latency_ms=sent.latency_ms)
 
-    def _rdma(self, one: Measurement) -> list[Rate]:
+    def _rdma(self, one: Measurement) -> Rate:
         """ib_write_bw over one rail, or over several at once."""
         found = _at_once([partial(self._perftest, one, *each) for each in enumerate(one.rails, perftest.PORT)])
         rates = [each for each in found if isinstance(each, float)]
         wrong = [each for each in found if isinstance(each, str)]
-        return [one.rate(None if wrong else round(sum(rates), 2), seen="; ".join(wrong))]
+        return one.rate(None if wrong else round(sum(rates), 2), seen="; ".join(wrong))
 
     def _perftest(self, one: Measurement, port: int, rail: Rail) -> float | str:
         (source, target), (local, remote), seconds = one.ends, rail, self.options.whole_seconds
@@ -194,25 +188,6 @@ class _Run:
             reason = str(error)
         return f"{source.name} {local.hca} to {target.name} {remote.hca}: {reason}"
 
-    def _nccl(self, one: Measurement) -> list[Rate]:
-        """A send over one HCA, each way: what a rank reports is what it received from the other."""
-        group, rail = self.topology.group_of(one.ends[0].name), one.rails[0]
-
-        def send(rank: int) -> collective.AllGather:
-            request = {"do": "send", "rank": rank, "world": 2, "address": rail[0].address}
-            return self._contain(group, one.ends[rank], rail[rank], **request)
-
-        results = _at_once([partial(send, rank) for rank in range(2)])
-        if (missing := next((result for result in results if not result.torch), None)) is not None:
-            self.skipped["nccl"] = missing.seen
-            return []
-        found = []
-        for way, result in zip((one.back(), one), results, strict=True):
-            tcp = "NCCL used TCP" if "Socket" in result.over else ""
-            gbit_s = None if result.bus_gb_s is None or tcp else round(result.bus_gb_s * 8, 2)
-            found.append(way.rate(gbit_s, seen=tcp or result.seen))
-        return found
-
     def _gather(self, group: Group) -> None:
         def measure(member: Member) -> collective.AllGather:
             self.report.progress(member.name, "all-gather")
@@ -229,7 +204,7 @@ class _Run:
         gbit_s = None if wrong else round(min(rates) * 8, 2)
         self.rates.append(Rate("collective", group.names, over, gbit_s, seen="; ".join(wrong)))
 
-    def _contain(self, group: Group, member: Member, *over: Any, **request: Any) -> collective.AllGather:
+    def _contain(self, group: Group, member: Member) -> collective.AllGather:
         """NCCL in a container of the serving image, under the lease."""
         name, inventory = member.name, self.spec.inventory
         ordered = {
@@ -238,7 +213,7 @@ class _Run:
             "cluster": inventory.cluster,
             "epoch": self.epochs[name],
             "name": collective.name(inventory.cluster, name),
-            "argv": collective.command(self.spec, self.facts[name], group, member, *over, **request),
+            "argv": collective.command(self.spec, self.facts[name], group, member),
             "limit_s": collective.LIMIT_S + 10,
         }
         try:

@@ -43,9 +43,9 @@ class Options:
     def lasts_s(self, kind: RateKind) -> float:
         """Seconds of one measurement, with what it costs beside its sending.
 
-        Two programs over SSH; for ib_write_bw its own handshake and margins; for NCCL two containers and 512 MiB.
+        Two programs over SSH; for ib_write_bw its own handshake and margins.
         """
-        return {"tcp": self.seconds + 0.5, "nccl": 20.0}.get(kind, self.whole_seconds + 1.5)
+        return self.seconds + 0.5 if kind == "tcp" else self.whole_seconds + 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,18 +71,16 @@ class Measurement:
         return Measurement(self.kind, self.ends[::-1], tuple(rail[::-1] for rail in self.rails))
 
 
-def measurements(facts: Mapping[str, Facts], pair: Ends, *, perftest: bool, nccl: bool) -> list[Measurement]:
-    """All of a pair: TCP and RDMA each way, and both twins at once; without ib_write_bw by NCCL, if that may run."""
+def measurements(facts: Mapping[str, Facts], pair: Ends, without: Collection[str] = ()) -> list[Measurement]:
+    """All of a pair: TCP and RDMA each way, and both twins at once; ``without`` are nodes that lack ib_write_bw."""
     rails = [links for links in shared(*pair) if all(up(facts, *end) for end in zip(pair, links, strict=True))]
     found = [Measurement("tcp", pair, (rail,)) for rail in rails]
     fast = [rail for rail in rails if all(link.hca and link.gid_index is not None for link in rail)]
-    if perftest:
-        found += [Measurement("rdma", pair, (rail,)) for rail in fast]
+    fast = [] if {end.name for end in pair} & {*without} else fast
+    found += [Measurement("rdma", pair, (rail,)) for rail in fast]
     found = [way for one in found for way in (one, one.back())]
-    if perftest and len(fast) > 1:
+    if len(fast) > 1:
         found.append(Measurement("rdma-both", pair, tuple(fast)))
-    if nccl and not perftest:
-        found += [Measurement("nccl", pair, (rail,)) for rail in fast]
     return found
 
 

@@ -1,4 +1,4 @@
-"""One rank of an all-gather, or of a send between two, run inside the serving image by its Python.
+"""One rank of an all-gather, run inside the serving image by its Python.
 
 The last argument is its request as JSON. It prints one line that begins with the request's ``mark`` and holds
 ``bus_gb_s`` and ``backend``, or ``no_torch``, or ``failed``.
@@ -16,7 +16,6 @@ from typing import Any
 
 _ROUNDS = 20
 _WANTED_S = 2.0
-_SENDS, _SENT_BYTES = 8, 64 << 20
 
 
 def bus_gb_s(gathered_bytes: int, world: int, seconds: float) -> float:
@@ -28,7 +27,13 @@ def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
     """Gather ``bytes`` over all ranks a few times and take the median."""
     cuda = torch.cuda.is_available()
     backend = "nccl" if cuda else "gloo"
-    join(request, dist, backend)
+    dist.init_process_group(
+        backend,
+        init_method="tcp://%s:%d" % (request["address"], request["port"]),
+        rank=request["rank"],
+        world_size=request["world"],
+        timeout=dt.timedelta(seconds=request["limit_s"]),
+    )
     device = "cuda" if cuda else "cpu"
     share = request["bytes"] // request["world"]
     own = torch.ones(share, dtype=torch.uint8, device=device)
@@ -53,40 +58,6 @@ def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
     return {"bus_gb_s": round(bus_gb_s(share * request["world"], request["world"], median), 3), "backend": backend}
 
 
-def join(request: dict[str, Any], dist: Any, backend: str) -> None:
-    """Meet the other ranks."""
-    dist.init_process_group(
-        backend,
-        init_method="tcp://%s:%d" % (request["address"], request["port"]),
-        rank=request["rank"],
-        world_size=request["world"],
-        timeout=dt.timedelta(seconds=request["limit_s"]),
-    )
-
-
-def receive(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
-    """Send between two ranks one way and then the other, by NCCL: what this one receives per second, as the median."""
-    if not torch.cuda.is_available():
-        return {"no_torch": "torch finds no GPU in the image"}
-    join(request, dist, "nccl")
-    rank = request["rank"]
-    data = torch.ones(_SENT_BYTES, dtype=torch.uint8, device="cuda")
-
-    def once(source: int) -> float:
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(_SENDS):
-            dist.send(data, 1 - source) if rank == source else dist.recv(data, source)
-        torch.cuda.synchronize()
-        return time.perf_counter() - begin
-
-    taken = {source: sorted(once(source) for _ in range(6))[2] for source in (0, 1)}
-    dist.barrier()
-    dist.destroy_process_group()
-    return {"bus_gb_s": round(_SENDS * _SENT_BYTES / taken[1 - rank] / 1e9, 3), "backend": "nccl"}
-
-
 def main(argv: list[str]) -> None:
     """Measure, and print the result."""
     request = json.loads(argv[-1])
@@ -99,7 +70,7 @@ def main(argv: list[str]) -> None:
         answer = {"no_torch": str(error)}
     else:
         try:
-            answer = (receive if request.get("do") == "send" else measure)(request, torch, dist)
+            answer = measure(request, torch, dist)
         except Exception as error:
             words = str(error).strip().splitlines()
             answer = {"failed": "%s: %s" % (type(error).__name__, words[0] if words else "")}

@@ -122,20 +122,6 @@ def test_a_measurement_without_a_result_is_a_failure(found):
     assert "exit code 0" in finding.seen
 
 
-def test_a_slow_hca_is_found_by_nccl_where_perftest_is_missing(found):
-    def sends(slow):
-        return [
-            Rate("nccl", (source, target), hca, slow if subnet == RAILS["rocep1s0f1"] else 95.0, subnet=subnet)
-            for source, target in (("alpha", "beta"), ("beta", "alpha"))
-            for hca, subnet in RAILS.items()
-        ]
-
-    without = {"drop": ("rdma", "rdma-both"), "without_perftest": ("alpha", "beta")}
-    assert found(**without, rates=sends(92.0)) == []
-    finding = only(found(**without, rates=sends(13.2), bus=22.4), "NET-050", None)
-    assert "NCCL: 13.2 Gb/s" in finding.seen
-
-
 def test_what_was_not_measured_is_said(found):
     findings = found(drop=("rdma", "rdma-both"), without_perftest=("alpha", "beta"))
     assert [(finding.code, finding.node, finding.severity) for finding in findings] == [

@@ -41,18 +41,6 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
     assert (request["rank"], request["world"], request["address"]) == (1, 2, f"{NET}.77.11")
 
 
-def test_a_send_is_like_the_rank_but_over_one_hca_alone(two):
-    group = two.topology.groups[0]
-    beta = group.members[1]
-    whole = collective.command(two.spec, two.facts["beta"], group, beta)
-    asked = {"do": "send", "rank": 1, "address": f"{NET}.78.11"}
-    argv = collective.command(two.spec, two.facts["beta"], group, beta, beta.links[1], **asked)
-    changed = {word for word in argv[:-1] if word not in whole}
-    assert changed == {"NCCL_IB_HCA==roceP2p1s0f1", "UCX_NET_DEVICES=roceP2p1s0f1:1"}
-    request = json.loads(argv[-1])
-    assert (request["do"], request["rank"], request["world"], request["address"]) == ("send", 1, 2, f"{NET}.78.11")
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

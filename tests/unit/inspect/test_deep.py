@@ -21,7 +21,6 @@ from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import command
-from sparkcluster.inspect import collective
 from sparkcluster.inspect.deep import deep
 from sparkcluster.inspect.measurements import Options
 from sparkcluster.report import Report
@@ -113,58 +112,6 @@ def test_rdma_is_measured_per_twin_and_for_both_at_once(two, perftest):
     kinds = by_kind(measure(two))
     assert [rate.gbit_s for rate in kinds["rdma"]] == [108.5] * 4
     assert [(rate.gbit_s, rate.over) for rate in kinds["rdma-both"]] == [(217.0, "rocep1s0f1 and roceP2p1s0f1")]
-
-
-@pytest.fixture
-def contained(monkeypatch):
-    """Answers of containers in place of them: output by node, HCA and what is done there."""
-
-    def answer(outputs):
-        asked = []
-
-        def contain(run, group, member, *over, **request):
-            name, argv = (
-                member.name,
-                collective.command(run.spec, run.facts[member.name], group, member, *over, **request),
-            )
-            request = json.loads(argv[-1])
-            hca = next(word for word in argv if word.startswith("NCCL_IB_HCA=")).removeprefix("NCCL_IB_HCA==")
-            asked.append((request.get("do", "all-gather"), hca, name, request["rank"]))
-            return collective.read(outputs(request, name, hca), 0)
-
-        monkeypatch.setattr("sparkcluster.inspect.deep._Run._contain", contain)
-        return asked
-
-    return answer
-
-
-def said(gb_s, network="IB"):
-    document = {"bus_gb_s": gb_s, "backend": "nccl"}
-    return f"NCCL INFO Using network {network}\nsparkcluster-all-gather {json.dumps(document)}\n"
-
-
-def test_without_perftest_each_hca_is_measured_by_a_send_of_nccl(two, contained, monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    asked = contained(lambda request, name, hca: said(12.25 if name == "beta" else 6.0))
-    rates = by_kind(measure(two, epochs={"alpha": 1, "beta": 1}))
-    assert [(rate.nodes, rate.over, rate.gbit_s) for rate in rates["nccl"]] == [
-        (("beta", "alpha"), "rocep1s0f1", 48.0),
-        (("alpha", "beta"), "rocep1s0f1", 98.0),
-        (("beta", "alpha"), "roceP2p1s0f1", 48.0),
-        (("alpha", "beta"), "roceP2p1s0f1", 98.0),
-    ]
-    assert sorted(each for each in asked if each[:2] == ("send", "rocep1s0f1")) == [
-        ("send", "rocep1s0f1", "alpha", 0),
-        ("send", "rocep1s0f1", "beta", 1),
-    ]
-    assert len(rates["collective"]) == 1
-
-
-def test_a_send_that_gives_no_figure_says_why(two, contained, monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    contained(lambda *_: said(2.0, "Socket"))
-    rates = by_kind(measure(two, epochs={"alpha": 1, "beta": 1}))["nccl"]
-    assert {(rate.gbit_s, rate.seen) for rate in rates} == {(None, "NCCL used TCP")}
 
 
 def test_no_result_row_is_a_failure_whatever_the_exit_code(loopback, perftest):
