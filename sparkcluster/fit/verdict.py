@@ -170,7 +170,6 @@ def fit(
     utilization: float | None,
     requests: int = 1,
     pool_bytes: int | None = None,
-    longest: int | None = None,
 ) -> Fit:
     """Whether a model fits one node.
 
@@ -182,7 +181,6 @@ def fit(
         utilization: None for the smallest that holds ``requests`` whatever a step takes.
         requests: of full context at once.
         pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
-        longest: tokens of context above which the engine does not start, if there is such a limit.
 
     Raises:
         UsageError: the engine cannot be started so with this model.
@@ -226,9 +224,6 @@ def fit(
         fixed=pool_bytes is not None,
     )
     problems, doubts, advice = _judged(found, config)
-    if longest is not None and engine.context > longest:
-        problems.append(f"{engine.context:,} tokens are more than the model's {longest:,}")
-        advice = [f"set max-model-len to {longest}"]
     return dataclasses.replace(
         found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(dict.fromkeys(advice))
     )

@@ -7,6 +7,7 @@ the answer, and the range is reported with it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -99,9 +100,15 @@ def of_playbook(
     def fit_of(version: Version) -> Fit:
         engine = arguments.engine(written, config, version=version, ranks=ranks, stages=stages, context=context)
         taken = None if auto else arguments.utilization(written, version)
-        return fit(
-            config, engine, share, machine, utilization=taken, requests=requests, pool_bytes=pool, longest=longest
-        )
+        fit_with = functools.partial(fit, config, utilization=taken, requests=requests, pool_bytes=pool)
+        made = fit_with(engine, share, machine)
+        if longest is None or engine.context <= longest:
+            return made
+        within = fit_with(dataclasses.replace(engine, context=longest), share, machine).advice
+        shorter = any("max-model-len" in each for each in within)
+        problem = f"{engine.context:,} tokens are more than the model's {longest:,}"
+        advice = (*(() if shorter else (f"set max-model-len to {longest}",)), *within)
+        return dataclasses.replace(made, problems=(*made.problems, problem), advice=advice)
 
     found = sorted(
         map(fit_of, versions.candidates),
