@@ -1,4 +1,4 @@
-"""Which node is at fault if pairs of nodes do not reach each other. Pure."""
+"""Which node is at fault if pairs of nodes do not reach each other, and what their attempts are called. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
-from sparkcluster.facts.between import Path
+from sparkcluster.checks.compare import listed
+from sparkcluster.facts.between import Path, Rate
 
 T = TypeVar("T")
 
@@ -63,3 +64,20 @@ def _most_common_node(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
     first = min(count, key=lambda node: (-count[node], -led_to[node], node))
     equal = [node for node in count if node != first and weight(node) == weight(first) and of(node) == of(first)]
     return (None if equal else first), of(first)
+
+
+def ends(attempts: Iterable[Path | Rate], but: str | None = None) -> list[str]:
+    """Nodes that took part, sorted, without ``but``."""
+    return sorted({name for each in attempts for name in each.nodes} - {but})
+
+
+def between(node: str | None, attempts: Iterable[Path | Rate]) -> str:
+    """``between a and b``, with ``node`` first."""
+    others = listed(ends(attempts, node))
+    return f"between {others}" if node is None else f"between {node} and {others}"
+
+
+def rails(attempts: Iterable[Path | Rate]) -> str:
+    """Subnets of the attempts; where one has none, what it used."""
+    own = (each.subnet or (each.over if isinstance(each, Rate) else "the management network") for each in attempts)
+    return listed(sorted(dict.fromkeys(own)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from sparkcluster.checks.attribution import Way, by_common_node
+from sparkcluster.checks.attribution import Way, between, by_common_node, ends, rails
 from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.registry import DEEP, PREFLIGHT, REBOOT, Context, Seen, bandwidth_check, check
 from sparkcluster.facts.between import Rate, RateKind
@@ -53,7 +53,7 @@ def twin(context: Context) -> Iterator[Seen]:
         least = min(figure(rate) for rate in rates)
         hot_plugged = HOT_PLUG_GBIT_S[0] <= least <= HOT_PLUG_GBIT_S[1]
         yield Seen(
-            f"RDMA of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s, "
+            f"RDMA of {node or listed(ends(rates))} on {rails(rates)} reaches {least:g} Gb/s, "
             f"healthy is 92 to 112" + (": degraded after a hot-plug" if hot_plugged else ""),
             seen(rates),
             REBOOT_BOTH if least <= HOT_PLUG_GBIT_S[1] else None,
@@ -153,7 +153,7 @@ def tcp(context: Context) -> Iterator[Seen]:
     for node, rates in by_node(context, slow).items():
         least = min(figure(rate) for rate in rates)
         errors = on_node(shell("ip -s link show", rates[0].over), "errors and drops", on=rates[0].nodes[0])
-        summary = f"TCP of {node or listed(ends_of(rates))} on {rails(rates)} reaches {least:g} Gb/s"
+        summary = f"TCP of {node or listed(ends(rates))} on {rails(rates)} reaches {least:g} Gb/s"
         yield Seen(summary, seen(rates), (errors, *REBOOT_BOTH), node=node)
 
 
@@ -268,22 +268,6 @@ def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Ra
         for node, attributed in by_common_node(ways, nodes=len(group.members)).items():
             result.setdefault(node, []).extend(attributed)
     return result
-
-
-def ends_of(rates: Iterable[Rate]) -> list[str]:
-    """Nodes that took part, sorted."""
-    return sorted({name for rate in rates for name in rate.nodes})
-
-
-def between(node: str | None, rates: Iterable[Rate]) -> str:
-    """``between a and b``, with ``node`` first."""
-    ends = ends_of(rates)
-    return f"between {listed(ends)}" if node is None else f"between {node} and {listed(e for e in ends if e != node)}"
-
-
-def rails(rates: Iterable[Rate]) -> str:
-    """Subnets of the measurements."""
-    return listed(dict.fromkeys(sorted(rate.subnet or rate.over for rate in rates)))
 
 
 def way(rate: Rate) -> str:

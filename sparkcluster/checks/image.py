@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from sparkcluster.checks.compare import listed, outliers
+from sparkcluster.checks.compare import listed
 from sparkcluster.checks.registry import (
     PREFLIGHT,
     Context,
@@ -144,43 +144,6 @@ def token(context: Context) -> Iterator[Seen]:
 
 
 @interconnect_check(
-    "IMG-005",
-    "The engine's versions are the same on every node",
-    source="ray-project: `Version mismatch: The cluster was started with …`",
-    remedy=(
-        "install the same versions beside {python}",
-        edit("set runtime.python in the inventory to a Python that is the same on every node", instead=True),
-    ),
-)
-def versions(context: Context) -> Iterator[Seen]:
-    """Ray rejects its members with `Version mismatch`, and ranks of different versions wait for each other forever.
-
-    For engines on the nodes themselves (runtime `process`); that all have the same image is IMG-001. Where only torch
-    or NCCL differ it is a warning.
-    """
-    if context.docker:
-        return
-    for group in context.topology.groups:
-        engines = {name: engine for name in group.names if (engine := engine_of(context.facts[name])) is not None}
-        differing: dict[str, list[str]] = {}
-        fatal: set[str] = set()
-        for package, values in _packages(engines, context.engine.title).items():
-            for outlier in outliers(values):
-                others = f"{outlier.expected} on {listed(outlier.others)}"
-                differing.setdefault(outlier.node, []).append(f"{package} {outlier.value}, {others}")
-                if package in {context.engine.title, "Ray", "Python"}:
-                    fatal.add(outlier.node)
-        for name, seen in differing.items():
-            yield Seen(
-                f"the engine of {name} differs from the others",
-                "; ".join(seen),
-                severity="error" if name in fatal else "warning",
-                node=name,
-                values={"python": engines[name].python},
-            )
-
-
-@interconnect_check(
     "IMG-006",
     "Ray is present where the ranks need it",
     remedy="nothing with containers: sparkcluster brings it; executor: native does not need it",
@@ -298,17 +261,6 @@ def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def answered(unread: Unread) -> bool:
     """Whether an image that could not be read has run at all: an engine that did not answer in time says nothing."""
     return re.search(r"no answer within|timed? ?out|outlived|lost|refused", unread.unread.lower()) is None
-
-
-def _packages(engines: Mapping[str, EngineFacts], title: str) -> dict[str, dict[str, str | None]]:
-    """Versions by package and node; of Python what its packages are built for."""
-    return {
-        title: {name: engine.version for name, engine in engines.items()},
-        "Ray": {name: engine.ray_version for name, engine in engines.items()},
-        "Python": {name: ".".join(re.findall(r"\d+", engine.python_version)[:2]) for name, engine in engines.items()},
-        "torch": {name: engine.torch_version for name, engine in engines.items()},
-        "NCCL": {name: engine.nccl_loaded for name, engine in engines.items()},
-    }
 
 
 def _supported(context: Context, field: str) -> Iterator[tuple[str | None, frozenset[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from sparkcluster.checks.attribution import by_faulty_node
+from sparkcluster.checks.attribution import between, by_faulty_node, ends, rails
 from sparkcluster.checks.compare import abridged, listed
 from sparkcluster.checks.registry import Context, Seen, check, reach_check
 from sparkcluster.facts.between import Path, PathKind
@@ -42,16 +42,16 @@ def reachable(context: Context) -> Iterator[Seen]:
     for node, paths in _by_faulty_node(context).items():
         if node is None:
             yield Seen(
-                f"{listed(_ends(paths))} do not reach each other on {_rails(paths)}",
+                f"{listed(ends(paths))} do not reach each other on {rails(paths)}",
                 _seen(paths),
                 (
-                    f"connect the cable of {_rails(paths)} at both ends, and check its switch port",
+                    f"connect the cable of {rails(paths)} at both ends, and check its switch port",
                     on_node("ip -br addr; ip neigh", on="both"),
                 ),
             )
         else:
             yield Seen(
-                f"{node} cannot be reached by {listed(_ends(paths, node))} on {_rails(paths)}",
+                f"{node} cannot be reached by {listed(ends(paths, node))} on {rails(paths)}",
                 _seen(paths),
                 (*_open(context, node, paths), on_node("ip -br addr; ip neigh", "check cable and address")),
                 node=node,
@@ -75,12 +75,12 @@ def jumbo(context: Context) -> Iterator[Seen]:
         first = paths[0]
         interface = context.facts[first.source].interface_of(first.source_address)
         yield Seen(
-            f"packets of {size} bytes are lost {_direction(node, paths)} on {_rails(paths)}",
+            f"packets of {size} bytes are lost {_direction(node, paths)} on {rails(paths)}",
             _seen(paths),
             (
                 on_node(shell("sudo ip link set", interface.name, "mtu", size))
                 if interface is not None and first.lost_at == "sent"
-                else f"set the switch port of {node or listed(_ends(paths))} to MTU {size + 216}",
+                else f"set the switch port of {node or listed(ends(paths))} to MTU {size + 216}",
                 on_node(f"ping -M do -c 3 -W 1 -s {size - 28} {first.target_address}", on=first.source),
             ),
             node=node,
@@ -99,13 +99,13 @@ def ports(context: Context) -> Iterator[Seen]:
     NCCL, Gloo, Ray and engines use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
     """
     for node, paths in _by_faulty_node(context, "port", "ephemeral").items():
-        ends = _ends(paths, node)
+        others = listed(ends(paths, node))
         any_port = any(path.kind == "ephemeral" for path in paths)
         what = "TCP on any port" if any_port else listed(dict.fromkeys(f"port {p.port} ({p.use})" for p in paths))
-        summary = f"{what} does not pass between {listed(ends)} on {_rails(paths)}"
+        summary = f"{what} does not pass between {others} on {rails(paths)}"
         remedy: Sequence[Remedy] = [on_node("sudo ufw status verbose", on="both")]
         if node is not None:
-            summary, remedy = f"{node} drops {what} from {listed(ends)} on {_rails(paths)}", _open(context, node, paths)
+            summary, remedy = f"{node} drops {what} from {others} on {rails(paths)}", _open(context, node, paths)
         yield Seen(summary, _seen(paths), remedy, node=node)
 
 
@@ -128,22 +128,11 @@ def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list
     return result
 
 
-def _ends(paths: Iterable[Path], but: str | None = None) -> list[str]:
-    """Nodes at the ends of ``paths``, without ``but``."""
-    return list(dict.fromkeys(end for path in paths for end in (path.source, path.target) if end != but))
-
-
-def _rails(paths: Iterable[Path]) -> str:
-    return listed(dict.fromkeys(path.subnet or "the management network" for path in paths))
-
-
 def _direction(node: str | None, paths: Collection[Path]) -> str:
-    others = listed(_ends(paths, node))
-    if node is None:
-        return f"between {others}"
+    others = listed(ends(paths, node))
     incoming = {path.target == node for path in paths}
-    if len(incoming) > 1:
-        return f"between {node} and {others}"
+    if node is None or len(incoming) > 1:
+        return between(node, paths)
     return f"from {others} to {node}" if incoming == {True} else f"from {node} to {others}"
 
 

@@ -32,17 +32,29 @@ class UnusedTwin:
         member: its node.
         used: interface of the other twin.
         cause: ``other subnet`` means a subnet in which no other node has a twin.
-        name, state, addresses, network: of its interface; empty if it is absent.
+        interface: its own; None if it is absent.
     """
 
     member: Member
     port: str
     used: str
     cause: Cause
-    name: str = ""
-    state: str = ""
-    addresses: tuple[str, ...] = ()
-    network: str = ""
+    interface: Interface | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its interface."""
+        return self.interface.name if self.interface else ""
+
+    @property
+    def addresses(self) -> str:
+        """Of its interface, in words."""
+        return ", ".join(self.interface.addresses if self.interface else ()) or "no IPv4 address"
+
+    @property
+    def network(self) -> str:
+        """The first of its subnets; empty without one."""
+        return min((str(address.network) for address in self.interface.ipv4()), default="") if self.interface else ""
 
 
 @interconnect_check(
@@ -67,14 +79,14 @@ def twins(context: Context) -> Iterator[Seen]:
         if twin.cause == "absent":
             seen, remedy = f"only {twin.used} exists", [REBOOT, on_node("lspci | grep ConnectX"), IBDEV2NETDEV]
         elif twin.cause == "down":
-            seen = f"{twin.name} is {twin.state}, {twin.used} is in use"
+            seen = f"{twin.name} is {twin.interface.operstate if twin.interface else 'absent'}, {twin.used} is in use"
             remedy = [on_node("sudo ip link set {interface} up"), IBDEV2NETDEV, NETPLAN_APPLY]
         elif twin.cause == "no address":
             summary = f"{twin.name} of {node} is cabled but has no address"
-            seen = f"{', '.join(twin.addresses) or 'no IPv4 address'}; its twin {twin.used} is in use"
-            remedy = [edit(f"{GIVE} its own subnet in {NETPLAN}{_example(context, twin)}"), NETPLAN_APPLY]
+            seen = f"{twin.addresses}; its twin {twin.used} is in use"
+            remedy = [edit(f"{GIVE} the same subnet as its twins on the other nodes, in {NETPLAN}"), NETPLAN_APPLY]
         elif twin.cause == "not in the inventory":
-            seen = f"{twin.name} ({', '.join(twin.addresses)}) is not in the inventory"
+            seen = f"{twin.name} ({twin.addresses}) is not in the inventory"
             remedy = [edit("add {interface} or its subnet to interconnect in the inventory"), on_node("ip -br addr")]
         if remedy:
             yield Seen(summary, seen, remedy, node=node, values={"interface": twin.name})
@@ -98,7 +110,7 @@ def _different_subnets(group: Group, twins: Mapping[str, UnusedTwin]) -> Iterato
             moved = edit(f"{GIVE} {head.network} in {NETPLAN}")
         yield Seen(
             f"{twin.name} of {node} is in a subnet that the other nodes are not in",
-            f"{', '.join(twin.addresses)}; {listed(others or ['none has'])}",
+            f"{twin.addresses}; {listed(others or ['none has'])}",
             (moved, NETPLAN_APPLY),
             node=node,
             values={"interface": twin.name},
@@ -180,13 +192,8 @@ def _unused_twins_of(context: Context, member: Member) -> Iterator[UnusedTwin]:
         interface = None if more else _other_twin(facts, port, used)
         if more or (interface is not None and interface.name in idle):
             continue
-        if interface is None:
-            yield UnusedTwin(member, port, used, "absent")
-            continue
-        networks = sorted(str(address.network) for address in interface.ipv4())
-        cause = _cause(context, facts, member, interface)
-        addresses, network = interface.addresses, networks[0] if networks else ""
-        yield UnusedTwin(member, port, used, cause, interface.name, interface.operstate, addresses, network)
+        cause = "absent" if interface is None else _cause(context, facts, member, interface)
+        yield UnusedTwin(member, port, used, cause, interface)
 
 
 def _other_twin(facts: Facts, port: str, used: str) -> Interface | None:
@@ -217,19 +224,3 @@ def port_of(facts: Facts, name: str) -> str:
     if interface is not None and interface.port:
         return interface.port
     return "p1" if "f1" in name else "p0"
-
-
-def _example(context: Context, twin: UnusedTwin) -> str:
-    """``, for example 192.168.178.12/24``, if the twin of another node shows the subnet."""
-    number = next((link.address.rpartition(".")[2] for link in twin.member.links if link.interface == twin.used), "")
-    for other in context.topology.group_of(twin.member.name).members:
-        facts = context.facts[other.name]
-        used = {link.interface for link in other.links}
-        for interface in read(facts.interfaces) or ():
-            if other is twin.member or interface.name in used or not is_up(interface):
-                continue
-            for address in interface.ipv4() if facts.hca_of(interface.name) else ():
-                if address.ip not in LINK_LOCAL and address.network.prefixlen == 24:
-                    prefix = str(address.network.network_address).rpartition(".")[0]
-                    return f", for example {prefix}.{number}/24"
-    return ""

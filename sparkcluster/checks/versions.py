@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
@@ -11,12 +12,15 @@ from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
 from sparkcluster.checks.registry import REBOOT, Context, Seen, check, interconnect_check
 from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import EngineFacts
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
-from sparkcluster.findings import Remedy, on_node
+from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.printable import shell
 
 INSTALL = "sudo apt-get update && sudo apt-get install -y"
 UPDATE = (on_node("sudo apt update && sudo apt full-upgrade -y"), REBOOT)
+SAME_VERSIONS = (edit("install the same versions beside runtime.python of every node, or set another Python there"),)
 FIRMWARE = (on_node("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade"), REBOOT)
 # Hosts synchronised by NTP agree within milliseconds. Log lines of ranks are ordered by time, and ranks crash within
 # a second of each other; certificates of hubs and registries fail if the clock is minutes off.
@@ -111,6 +115,24 @@ def firmware(context: Context) -> Iterator[Seen]:
         yield dataclasses.replace(seen, severity="info")
 
 
+@interconnect_check(
+    "IMG-005",
+    "The engine's versions are the same on every node",
+    source="ray-project: `Version mismatch: The cluster was started with …`",
+    remedy=SAME_VERSIONS,
+)
+def engines(context: Context) -> Iterator[Seen]:
+    """Ray rejects its members with `Version mismatch`, and ranks of different versions wait for each other forever.
+
+    For engines on the nodes themselves (runtime `process`); that all have the same image is IMG-001. Where only torch
+    or NCCL differ it is a warning.
+    """
+    for package, version in _PACKAGES.items() if not context.docker else ():
+        title = package or context.engine.title
+        for seen in _different(context, f"the version of {title}", SAME_VERSIONS, version):
+            yield dataclasses.replace(seen, severity="warning" if package in {"torch", "NCCL"} else "error")
+
+
 @check(
     "HOST-017",
     "The clocks agree",
@@ -140,6 +162,21 @@ def clock(context: Context) -> Iterator[Seen]:
                 severity="warning" if certain > GRAVE_SKEW_S else "info",
                 node=name,
             )
+
+
+def _engine(version: Callable[[EngineFacts], str | None]) -> Callable[[Facts], str | None]:
+    """A version of the engine of a node, None without an engine."""
+    return lambda facts: version(found) if (found := engine_of(facts)) is not None else None
+
+
+# Of Python what its packages are built for; the empty name is that of the engine.
+_PACKAGES = {
+    "": _engine(lambda engine: engine.version),
+    "Ray": _engine(lambda engine: engine.ray_version),
+    "Python": _engine(lambda engine: ".".join(re.findall(r"\d+", engine.python_version)[:2])),
+    "torch": _engine(lambda engine: engine.torch_version),
+    "NCCL": _engine(lambda engine: engine.nccl_loaded),
+}
 
 
 def _system(facts: Facts) -> str | None:

@@ -39,6 +39,11 @@ class Path:
     seen: str = ""
     lost_at: Literal["source", "target", "sent"] | None = None
 
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """Both ends."""
+        return self.source, self.target
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:

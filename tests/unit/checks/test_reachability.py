@@ -127,7 +127,7 @@ def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found):
 
 def test_a_switch_that_is_off_blames_no_node(found):
     findings = found(lambda source, target, subnet, kind: "target" if subnet == RAILS[0] else None, 4)
-    assert only(findings, "NET-041", None).summary.startswith("alpha, beta, gamma and delta do not reach each other")
+    assert only(findings, "NET-041", None).summary.startswith("alpha, beta, delta and gamma do not reach each other")
 
 
 def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
