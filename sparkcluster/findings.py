@@ -74,7 +74,7 @@ class Finding:
     """The result of one check.
 
     Args:
-        code: stable name of the check, as ``NET-014``.
+        code: stable name of the check, as ``NET-006``.
         severity: an ``error`` stops ``up``; a ``warning`` does not.
         summary: one line, no full stop.
         node: name of the node it is about, or None for the whole cluster.

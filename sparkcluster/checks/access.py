@@ -64,7 +64,6 @@ def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
 @link_check(
     "NET-022",
     "Rails are cables between the nodes",
-    needs=("interfaces",),
     source="practitioners' reports on Gloo over docker0",
     remedy=(
         edit("set interconnect: auto in the inventory, or list interfaces of the QSFP ports"),

@@ -72,8 +72,9 @@ def twin(context: Context) -> Iterator[Seen]:
 
 @bandwidth_check(
     "NET-052",
-    "The group's all-gather is as fast as its links",
-    source=f"{SPARK}; owners' reports of 196 Gb/s by RDMA but 24 by NCCL, and a ping of 1.0 ms instead of 0.28",
+    "The group's all-gather uses RDMA, and is as fast as its links",
+    source=f"{SPARK}; NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers, of 196 Gb/s"
+    " by RDMA but 24 by NCCL, and of a ping of 1.0 ms instead of 0.28",
     remedy=(NCCL_DEBUG, *REBOOT_BOTH),
 )
 def collective(context: Context) -> Iterator[Seen]:
@@ -81,11 +82,16 @@ def collective(context: Context) -> Iterator[Seen]:
 
     Measured in the serving image with 256 MiB; the published figures are for 16 GB, so expect somewhat less. About
     3 GB/s despite healthy RDMA is an error: the fabric was reconfigured without a reboot, which a round trip of 1 ms
-    for small messages shows as well. 11 to 12 GB/s are those of one twin.
+    for small messages shows as well. 11 to 12 GB/s are those of one twin. Over sockets NCCL reaches 1 to 3 GB/s: an
+    error, though the answers are correct.
     """
     slow, reported = {name for rate in slow_twins(context) for name in rate.nodes}, bool(slow_twins(context))
     for group, rate in all_gathers(context):
         bus = figure(rate) / 8
+        if "Socket" in rate.over and any(member.hcas for member in group.members):
+            result = "no result" if rate.gbit_s is None else f"{bus:.1f} GB/s"
+            remedy = [on_node("ls /dev/infiniband", "if missing, sudo modprobe -a ib_uverbs rdma_ucm"), SHOWS_HCAS]
+            yield Seen(f"NCCL of {context.called(group)} uses TCP instead of its HCAs: {result}", seen([rate]), remedy)
         if "IB" not in rate.over or rate.gbit_s is None or slow & set(rate.nodes) or bus >= floor(group):
             continue
         what = f"the all-gather of {context.called(group)} reaches {bus:.1f} GB/s"
@@ -116,23 +122,6 @@ def collective(context: Context) -> Iterator[Seen]:
 
 
 @bandwidth_check(
-    "NET-053",
-    "NCCL uses RDMA",
-    source="NVIDIA NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers",
-    remedy=(
-        on_node("ls /dev/infiniband", "if it is missing, sudo modprobe -a ib_uverbs rdma_ucm", on="every node"),
-        SHOWS_HCAS,
-    ),
-)
-def fallback(context: Context) -> Iterator[Seen]:
-    """Over sockets it reaches 1 to 3 GB/s instead of 22; the answers are correct, only slow."""
-    for group, rate in all_gathers(context):
-        if "Socket" in rate.over and any(member.hcas for member in group.members):
-            bus = "no result" if rate.gbit_s is None else f"{rate.gbit_s / 8:.1f} GB/s"
-            yield Seen(f"NCCL of {context.called(group)} uses TCP instead of its HCAs: {bus}", seen([rate]))
-
-
-@bandwidth_check(
     "NET-056",
     "Each rail reaches its TCP bandwidth",
     severity="warning",
@@ -157,19 +146,28 @@ def tcp(context: Context) -> Iterator[Seen]:
         yield Seen(summary, seen(rates), (errors, *REBOOT_BOTH), node=node)
 
 
-@bandwidth_check(
-    "NET-057",
-    "Every measurement has a result",
+@check(
+    "NET-058",
+    "Every link was measured, with a result: RDMA, and the all-gather with NCCL",
+    stage="deep",
     source="linux-rdma/perftest: with a wrong GID index it prints a header and no result, and exits with code 0",
-    remedy="check the GID table and the log of the node without a result",
+    remedy=[dataclasses.replace(DEEP, note="while not serving and with the image on every node")],
 )
-def result(context: Context) -> Iterator[Seen]:
-    """What fails here also fails in the launch, a minute later and with another message."""
+def unmeasured(context: Context) -> Iterator[Seen]:
+    """What gives no result here also fails in the launch, a minute later and with another message.
+
+    A warning for a node that could not be measured at all, and information where RDMA was not measured: TCP does not
+    show its bandwidth, a port degraded to 13 Gb/s looks healthy over TCP.
+    """
     missing = [rate for rate in context.measured.rates if rate.gbit_s is None]
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
-    for rate in missing:
-        if rate.kind == "collective" and "Socket" not in rate.over:
+    for group, rate in all_gathers(context):
+        if rate.gbit_s is None and "Socket" not in rate.over:
             yield Seen(f"the all-gather of {listed(rate.nodes)} gave no result", seen([rate]), (PREFLIGHT, NCCL_DEBUG))
+        elif rate.gbit_s is not None and rate.over.startswith("Gloo"):
+            called = context.called(group)
+            summary = f"the all-gather of {called} was measured with Gloo: torch finds no GPU in the image"
+            yield Seen(summary, seen([rate]), [on_node("nvidia-smi", on="every node")], severity="info")
     for kind, program, command in (
         ("rdma", "ib_write_bw", "show_gids"),
         ("rdma-both", "ib_write_bw", "show_gids"),
@@ -178,23 +176,8 @@ def result(context: Context) -> Iterator[Seen]:
         for node, rates in by_node(context, [rate for rate in missing if rate.kind == kind]).items():
             summary = f"{program} gave no result {between(node, rates)} on {rails(rates)}"
             yield Seen(summary, seen(rates), (on_node(command, on="both"), PREFLIGHT), node=node)
-
-
-@check(
-    "NET-058",
-    "Every link was measured: RDMA, and the all-gather with NCCL",
-    stage="deep",
-    severity="warning",
-    source="linux-rdma/perftest",
-    remedy=[dataclasses.replace(DEEP, note="while not serving and with the image on every node")],
-)
-def unmeasured(context: Context) -> Iterator[Seen]:
-    """The bandwidth of its links is unknown; TCP does not show it: a port degraded to 13 Gb/s looks healthy over TCP.
-
-    A warning for a node that could not be measured at all, else information.
-    """
     for name, reason in context.measured.unasked.items():
-        yield Seen(f"{name} could not be measured", reason, [DEEP], node=name)
+        yield Seen(f"{name} could not be measured", reason, [DEEP], severity="warning", node=name)
     for name in context.measured.without_perftest:
         yield Seen(
             f"RDMA of {name} was not measured",
@@ -206,12 +189,6 @@ def unmeasured(context: Context) -> Iterator[Seen]:
         )
     if (skipped := context.measured.skipped.get("collective")) is not None:
         yield Seen("no all-gather was measured", skipped, severity="info")
-    for group, rate in all_gathers(context):
-        if rate.over.startswith("Gloo") and rate.gbit_s is not None:
-            summary = (
-                f"the all-gather of {context.called(group)} was measured with Gloo: torch finds no GPU in the image"
-            )
-            yield Seen(summary, seen([rate]), [on_node("nvidia-smi", on="every node")], severity="info")
 
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sparkcluster.checks.compare import common
 from sparkcluster.checks.registry import NETPLAN_APPLY, Context, Seen, interconnect_check
-from sparkcluster.checks.twins import port_of
 from sparkcluster.findings import Remedy, edit
 from sparkcluster.topology.model import Link, Member
 from sparkcluster.topology.netplan import NETPLAN
@@ -56,24 +55,16 @@ def _pci(context: Context, node: str, link: Link) -> str:
 
 def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str, Sequence[Link]]) -> Seen:
     (reference, expected), (name, links) = right, other
-    facts = context.facts
     by_subnet: Mapping[str, Link] = {link.subnet: link for link in links}
     pairs = [(link, by_subnet[link.subnet]) for link in expected]
     mine, astray = next(pair for place, pair in enumerate(pairs) if links[place] is not pair[1])
-    ports = {
-        (port_of(facts[reference], mine.interface), port_of(facts[name], there.interface)) for mine, there in pairs
-    }
-    halves = all(_domain(context, reference, mine) == _domain(context, name, there) for mine, there in pairs)
-    remedy: list[Remedy | str] = [
-        *(
-            edit(f"give {link.interface} of {name} an address in {mine.subnet} in {NETPLAN}")
-            for mine, link in zip(expected, links, strict=True)
-            if mine.subnet != link.subnet
-        ),
-        NETPLAN_APPLY,
+    moved = [
+        edit(f"give {link.interface} of {name} an address in {mine.subnet} in {NETPLAN}")
+        for mine, link in zip(expected, links, strict=True)
+        if mine.subnet != link.subnet
     ]
-    if halves and all(port != other for port, other in ports):
-        remedy = [f"swap the two cables at {name}, p0 with p1"]
+    swap = Remedy(f"swap the two cables at {name}, if p0 is connected to p1 of {reference}", instead=True)
+    remedy = (*moved, NETPLAN_APPLY, *([swap] if len(links) > 2 else ()))
     return Seen(
         f"the twins of {name} are in another order than those of {reference}",
         f"{reference}'s {mine.interface} ({_pci(context, reference, mine)}) is in {mine.subnet} with {name}'s"
@@ -81,8 +72,3 @@ def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str,
         remedy,
         node=name,
     )
-
-
-def _domain(context: Context, node: str, link: Link) -> str:
-    """PCI domain of a twin: one for each of a port's two halves."""
-    return _pci(context, node, link).partition(":")[0]

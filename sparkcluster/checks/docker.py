@@ -84,22 +84,32 @@ def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
 
 @docker_check(
     "HOST-026",
-    "The CDI specification matches the loaded driver",
-    source="NVIDIA Container Toolkit, Container Device Interface support",
+    "CDI devices are those of the loaded driver, and containers keep their GPU when systemd reloads",
+    source="NVIDIA Container Toolkit: Container Device Interface support; troubleshooting, NVML Unknown Error;"
+    " NVIDIA/nvidia-container-toolkit#48",
     remedy=(CDI_REFRESH, RESTART_DOCKER),
 )
 def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     """Containers get libraries of a driver that was removed: they fail to start, or lose the GPU while running.
 
     The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it.
-    A warning if Docker also has the nvidia runtime, since most containers then do not use CDI.
+    A warning if Docker also has the nvidia runtime, since most containers then do not use CDI. Without CDI, where
+    systemd manages the containers' cgroups, `systemctl daemon-reload`, which every package update runs, removes the GPU
+    from running containers (`NVML: Unknown Error`): information.
     """
-    driver = read(context.facts[name].driver)
+    driver, runtime = read(context.facts[name].driver), "nvidia" in engine.runtimes
     if engine.cdi_driver is not None and driver is not None and engine.cdi_driver != driver:
         yield Seen(
             f"the CDI specification of {name} is for another driver",
             f"written for {engine.cdi_driver}, {driver} is loaded",
-            severity="warning" if "nvidia" in engine.runtimes else "error",
+            severity="warning" if runtime else "error",
+        )
+    if engine.cgroup_driver == "systemd" and runtime and not _has_cdi(engine):
+        yield Seen(
+            f"containers of {name} lose their GPU when systemd reloads",
+            "cgroup driver systemd, no CDI device nvidia.com/gpu",
+            (on_node("sudo apt-get install -y nvidia-container-toolkit"), CDI_REFRESH, RESTART_DOCKER),
+            severity="info",
         )
 
 
@@ -115,24 +125,6 @@ def storage(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     if engine.storage_driver == "vfs":
         seen = f"storage driver {engine.storage_driver} at {engine.root_dir}"
         yield Seen(f"Docker on {name} copies every layer in full", seen)
-
-
-@docker_check(
-    "HOST-030",
-    "Containers keep their GPU when systemd reloads",
-    severity="info",
-    source="NVIDIA Container Toolkit, troubleshooting: NVML Unknown Error; NVIDIA/nvidia-container-toolkit#48",
-    remedy=(on_node("sudo apt-get install -y nvidia-container-toolkit"), CDI_REFRESH, RESTART_DOCKER),
-)
-def reload(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
-    """`systemctl daemon-reload`, which every package update runs, removes the GPU from running containers.
-
-    The engine then fails with `NVML: Unknown Error`. It happens if systemd manages the containers' cgroups and the
-    toolkit is too old to describe its devices by CDI.
-    """
-    if engine.cgroup_driver == "systemd" and "nvidia" in engine.runtimes and not _has_cdi(engine):
-        seen = "cgroup driver systemd, no CDI device nvidia.com/gpu"
-        yield Seen(f"containers of {name} lose their GPU when systemd reloads", seen)
 
 
 def _has_cdi(engine: Docker) -> bool:

@@ -11,6 +11,7 @@ from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.facts.between import HashedFile
 from sparkcluster.facts.weights import Weights
 from sparkcluster.findings import on_node
+from sparkcluster.printable import shell
 
 HUB = "huggingface_hub documentation, Understand caching: the blob of a large file is named by its SHA-256"
 
@@ -27,8 +28,14 @@ def damaged(context: Context) -> Iterator[Seen]:
 
     The hub names each large file by its SHA-256, so a single node can be judged. Of other files the nodes are compared:
     if most agree, the others are named; of two that differ it is unknown here which is right. Staging also knows what
-    the nodes recorded when they last read the files.
+    the nodes recorded when they last read the files. Of files that cannot be read it is unknown, which is a warning.
     """
+    for name, reason in context.hashes.unasked.items():
+        facts = context.facts[name]
+        path = facts.weights.path if isinstance(facts.weights, Weights) else None
+        readable = "give the user who starts the ranks permission to read them"
+        remedy = (on_node(shell("ls -lL", path or facts.hf_home)), readable)
+        yield Seen(f"the weights on {name} were not hashed", reason, remedy, severity="warning", node=name)
     copies: dict[str, dict[str, HashedFile]] = {}
     for name, files in context.hashes.files.items():
         bad = {file.name: file for file in files if _is_damaged(file)}
@@ -55,22 +62,6 @@ def damaged(context: Context) -> Iterator[Seen]:
         hashes = {f: ", ".join(f"{n} {copy.sha256[:12]}…" for n, copy in copies[f].items()) for f in differing}
         verb = "differs" if len(differing) == 1 else "differ"
         yield Seen(f"{_counted(differing)} of the weights{on} {verb} {where}", _seen(hashes), node=node)
-
-
-@check(
-    "MDL-022",
-    "The weights can be read on every node",
-    stage="deep",
-    severity="warning",
-    remedy=(on_node("ls -lL {path}"), "give the user who starts the ranks permission to read them"),
-)
-def unread(context: Context) -> Iterator[Seen]:
-    """It is unknown whether they are intact, and files that cannot be read cannot be loaded."""
-    for name, reason in context.hashes.unasked.items():
-        facts = context.facts[name]
-        path = facts.weights.path if isinstance(facts.weights, Weights) else None
-        values = {"path": path or facts.hf_home}
-        yield Seen(f"the weights on {name} were not hashed", reason, node=name, values=values)
 
 
 def _is_damaged(file: HashedFile) -> bool:

@@ -26,6 +26,7 @@ from sparkcluster.topology.netplan import MTU, NETPLAN
 
 # A healthy link, as ethtool prints it on a Spark: 200000Mb/s.
 FULL_SPEED_MBPS = 200_000
+LANES = 4
 CABLE = "connect the QSFP cable at both ends"
 PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 
@@ -81,7 +82,6 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
 @link_check(
     "NET-002",
     "Every rail is up, and the port of its HCA is ACTIVE",
-    needs=("interfaces", "hcas"),
     source="NVIDIA DGX Spark stacking guide; owners' reports: `state DOWN physical_state LINK_UP` occurs",
     remedy=(on_node("sudo ip link set {interface} up"), CABLE),
 )
@@ -102,7 +102,6 @@ def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
 @link_check(
     "NET-003",
     "Every HCA in use has a RoCE v2 GID for its address",
-    needs=("hcas",),
     source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10, #11",
     remedy=(on_node("sudo ip addr flush dev {interface} && sudo netplan apply"), on_node("show_gids {hca}")),
 )
@@ -192,13 +191,19 @@ def prefixes(context: Context) -> Iterator[Seen]:
 
 @interconnect_check(
     "NET-006",
-    "The MTU is the same on every node of a rail",
-    source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes",
+    "The MTU is the same on every node of a rail, and large enough for jumbo frames",
+    source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes; ib_write_bw figures:"
+    " 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
     remedy="sudo ip link set INTERFACE mtu MTU, also while the cluster serves; for good, set mtu in /etc/netplan",
     step="netplan",
 )
 def mtu(context: Context) -> Iterator[Seen]:
-    """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass."""
+    """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass.
+
+    Information where all nodes agree on a small one: RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the
+    bandwidth.
+    """
+    small: dict[str, list[str]] = {}
     wrong: dict[str, list[tuple[Link, int]]] = defaultdict(list)
     for rail in context.topology.rails:
         common = Counter(link.mtu for _, link in rail.links).most_common()
@@ -207,6 +212,8 @@ def mtu(context: Context) -> Iterator[Seen]:
         for node, link in rail.links:
             if link.mtu != expected:
                 wrong[node].append((link, expected))
+        if len(common) == 1 and expected < MTU and all(link.hca for _, link in rail.links):
+            small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
     for node, links in wrong.items():
         commands = " && ".join(shell("sudo ip link set", link.interface, "mtu", expected) for link, expected in links)
         own = ", ".join(f"{link.interface} has {link.mtu}" for link, _ in links)
@@ -218,20 +225,43 @@ def mtu(context: Context) -> Iterator[Seen]:
             node=node,
             live=True,
         )
+    if small:
+        seen = "; ".join(", ".join(sizes) for sizes in small.values())
+        larger = edit(f"set mtu: {MTU} for both twins in {NETPLAN} of every node")
+        yield Seen(
+            f"the rails {', '.join(small)} carry no jumbo frames", seen, (larger, NETPLAN_APPLY), severity="info"
+        )
 
 
 @link_check(
     "NET-009",
-    "Links run at full speed",
+    "Links run at full speed, and the PCIe link of every HCA has four lanes",
     severity="warning",
-    source="DGX Spark owners' reports: ethtool says 100000Mb/s after a bad negotiation",
+    source="DGX Spark owners' reports: ethtool says 100000Mb/s after a bad negotiation; firmware before April 2026"
+    " trained the second at Gen5 x2 (tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark#35)",
     remedy="reseat the cable at both ends, then reboot both nodes with it connected",
 )
-def speed(_: Context, name: str, link: Link) -> Iterator[Seen]:
-    """A port that negotiated 100 Gb/s halves the bandwidth of tensor parallelism."""
+def speed(context: Context, name: str, link: Link) -> Iterator[Seen]:
+    """A port that negotiated 100 Gb/s halves the bandwidth of tensor parallelism.
+
+    A PCIe link of two lanes carries half of what its twin does, and NCCL waits for the slower one, though the speed of
+    the network port is 200 Gb/s all the same.
+    """
     if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
         seen = f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}"
         yield Seen(f"{link.interface} of {name} is slower than its port", seen)
+    hca = context.hca_of(name, link)
+    generation, _, width = (hca.pcie or "" if hca is not None else "").partition(" x")
+    if width and int(width) < LANES:
+        yield Seen(
+            f"the PCIe link of {link.hca} of {name} has {width} lanes",
+            f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
+            (
+                on_node("sudo fwupdmgr refresh && sudo fwupdmgr update"),
+                on_node("sudo reboot", "with the cable connected"),
+                on_node(shell("cat", f"/sys/class/infiniband/{link.hca}/device/current_link_width"), "shows it"),
+            ),
+        )
 
 
 @member_check(
@@ -283,31 +313,6 @@ def api(context: Context) -> Iterator[Seen]:
                 ", ".join(address for interface in facts.interfaces for address in interface.addresses),
                 node=group.head.name,
             )
-
-
-@interconnect_check(
-    "NET-023",
-    "Rails carry jumbo frames",
-    severity="info",
-    source="public ib_write_bw figures: 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
-    remedy=(edit(f"set mtu: {MTU} for both twins in {NETPLAN} of every node"), NETPLAN_APPLY),
-    step="netplan",
-)
-def jumbo(context: Context) -> Iterator[Seen]:
-    """RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the bandwidth.
-
-    Reported once, and only if all nodes agree: a different MTU is NET-006.
-    """
-    small: dict[str, list[str]] = {}
-    for rail in context.topology.rails:
-        sizes = {link.mtu for _, link in rail.links}
-        if len(sizes) == 1 and max(sizes) < MTU and all(link.hca for _, link in rail.links):
-            small[rail.subnet] = [f"{node} {link.interface} {link.mtu}" for node, link in rail.links]
-    if small:
-        yield Seen(
-            f"the rails {', '.join(small)} carry no jumbo frames",
-            "; ".join(", ".join(mtus) for mtus in small.values()),
-        )
 
 
 def _cabled(context: Context, member: Member) -> str:

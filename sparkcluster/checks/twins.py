@@ -8,17 +8,16 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from sparkcluster.checks.compare import common, listed
-from sparkcluster.checks.registry import NETPLAN_APPLY, REBOOT, Context, Seen, interconnect_check, link_check
+from sparkcluster.checks.registry import NETPLAN_APPLY, REBOOT, Context, Seen, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
 from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
-from sparkcluster.topology.model import Group, Link, Member
+from sparkcluster.topology.model import Group, Member
 from sparkcluster.topology.netplan import NETPLAN
 
-LANES = 4
 IBDEV2NETDEV = on_node("ibdev2netdev")
 GIVE = "give {interface} an address in"
 Cause = Literal["absent", "down", "no address", "not in the inventory", "other subnet"]
@@ -59,7 +58,7 @@ class UnusedTwin:
 
 @interconnect_check(
     "NET-004",
-    "Both twins of a cabled port are in use, each in the subnet of the other nodes' twins",
+    "Both twins of a cabled port are in use, as many on every node, in the same subnets",
     needs=("interfaces", "hcas"),
     severity="warning",
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
@@ -70,7 +69,8 @@ def twins(context: Context) -> Iterator[Seen]:
     """Half of the bandwidth is lost (11 to 12 GB/s instead of 22 to 24): each twin has half of the PCIe lanes.
 
     One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node. Named
-    is the node whose twin is down, missing, without an address, not in the inventory, or in another subnet.
+    is the node whose twin is down, missing, without an address, not in the inventory, or in another subnet. Ranks with
+    different numbers of HCAs pair their channels wrongly: slow, or a hang in the first collective.
     """
     unused = _unused_twins(context)
     for twin in unused:
@@ -90,7 +90,17 @@ def twins(context: Context) -> Iterator[Seen]:
             remedy = [edit("add {interface} or its subnet to interconnect in the inventory"), on_node("ip -br addr")]
         if remedy:
             yield Seen(summary, seen, remedy, node=node, values={"interface": twin.name})
+    explained = {twin.member.name for twin in unused}
     for group in context.topology.groups:
+        counts = {member.name: len(member.hcas) for member in group.members if member.links}
+        most = max(counts.values(), default=0)
+        same = group.kind == "ring" or explained & set(group.names) or not all(counts.values())
+        for node, count in () if same else counts.items():
+            if count < most:
+                others = listed(other for other, number in counts.items() if number == most)
+                more = edit("list interfaces with an HCA under interconnect of {node}, as many as on the others")
+                seen = f"{count} on {node}, {most} on {others}"
+                yield Seen(f"{node} uses fewer HCAs than the others", seen, (IBDEV2NETDEV, more), node=node, step="")
         of_group = {twin.member.name: twin for twin in unused if twin.member.name in group.names}
         yield from _different_subnets(group, {n: twin for n, twin in of_group.items() if twin.cause == "other subnet"})
 
@@ -114,60 +124,6 @@ def _different_subnets(group: Group, twins: Mapping[str, UnusedTwin]) -> Iterato
             (moved, NETPLAN_APPLY),
             node=node,
             values={"interface": twin.name},
-        )
-
-
-@interconnect_check(
-    "NET-014",
-    "Every node of a group uses the same number of HCAs",
-    needs=("hcas",),
-    severity="warning",
-    source="MiaAI-Lab DeepSeek-v4-Flash-DSpark #10: four HCAs listed though two are up",
-    remedy=(IBDEV2NETDEV, edit("list interfaces with an HCA under interconnect of {node}, as many as on every node")),
-)
-def same_number(context: Context) -> Iterator[Seen]:
-    """Ranks with different numbers of HCAs pair their channels wrongly: slow, or a hang in the first collective.
-
-    The cause is the list of interfaces in the inventory, or a rail on which one node has no HCA.
-    """
-    explained = {twin.member.name for twin in _unused_twins(context)}
-    for group in context.topology.groups:
-        counts = {member.name: len(member.hcas) for member in group.members if member.links}
-        if group.kind == "ring" or explained & set(group.names) or not all(counts.values()):
-            continue
-        most = max(counts.values(), default=0)
-        for node, count in counts.items():
-            if count < most:
-                others = [other for other, number in counts.items() if number == most]
-                seen = f"{count} on {node}, {most} on {listed(others)}"
-                yield Seen(f"{node} uses fewer HCAs than the others", seen, node=node)
-
-
-@link_check(
-    "NET-028",
-    "The PCIe link of every HCA in use has four lanes",
-    needs=("hcas",),
-    severity="warning",
-    source="DGX Spark owners: firmware before April 2026 trained the second controller at Gen5 x2"
-    " (tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark#35)",
-    remedy=(
-        on_node("sudo fwupdmgr refresh && sudo fwupdmgr update"),
-        on_node("sudo reboot", "with the cable connected"),
-        on_node("cat {width}", "shows it"),
-    ),
-)
-def lanes(context: Context, name: str, link: Link) -> Iterator[Seen]:
-    """A link of two lanes carries half of what its twin does, and NCCL waits for the slower one.
-
-    The speed of the network port is 200 Gb/s all the same.
-    """
-    hca = context.hca_of(name, link)
-    generation, _, width = (hca.pcie or "" if hca is not None else "").partition(" x")
-    if width and int(width) < LANES:
-        yield Seen(
-            f"the PCIe link of {link.hca} of {name} has {width} lanes",
-            f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
-            values={"width": f"/sys/class/infiniband/{link.hca}/device/current_link_width"},
         )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
-    option(parser, "codes CODE*", "show the pages of these checks, for example NET-014")
+    option(parser, "codes CODE*", "show the pages of these checks, for example NET-006")
     option(parser, "--explain", "as CODE alone")
     common_flags(parser, "--json")
 

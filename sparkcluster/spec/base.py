@@ -48,7 +48,7 @@ def settable(key: str) -> str:
 _KEY = form(PLAYBOOK_KEY, "a key of a playbook, such as args.max-model-len")
 PlaybookKey = Annotated[str, _KEY, AfterValidator(settable)]
 EnvName = Annotated[str, form(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and _", max_length=128)]
-FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "the code of a finding, such as NET-014")]
+FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "the code of a finding, such as NET-006")]
 
 
 def _one_capability(name: str) -> str:

@@ -51,7 +51,7 @@ def test_errors(printed, tmp_path):
     assert printed("status", str(tmp_path / "missing.yaml"), code=2)["error"]["kind"]
     for error in (
         SpecError([Problem("a.yaml", 1, 2, "cluster", "missing")]),
-        FoundErrors([Finding("NET-014", "error", "MTU differs")]),
+        FoundErrors([Finding("NET-006", "error", "MTU differs")]),
         LaunchError("the model did not answer", log=["one", "two"]),
         OtherPlan("another plan serves", ["image: a -> b"], hint="down, then up"),
     ):

@@ -99,7 +99,7 @@ def test_what_is_slower_than_it_could_be_is_a_warning(found, measured, code):
 
 
 def test_tcp_in_place_of_rdma(found):
-    finding = only(found(bus=2.0, over="NCCL over Socket"), "NET-053", None)
+    finding = only(found(bus=2.0, over="NCCL over Socket"), "NET-052", None)
     assert "2.0 GB/s" in finding.summary
     assert any("/dev/infiniband" in line for line in finding.remedy)
 
@@ -118,7 +118,7 @@ def test_or_by_its_round_trips_alone(found):
 def test_a_measurement_without_a_result_is_a_failure(found):
     rates = [Rate("rdma", ("alpha", "beta"), "rocep1s0f1", None, seen="no result row, exit code 0",
                   subnet=RAILS["rocep1s0f1"])]  # fmt: skip
-    finding = only(found(drop=("rdma-both", "collective", "tcp"), rates=rates), "NET-057", None)
+    finding = only(found(drop=("rdma-both", "collective", "tcp"), rates=rates), "NET-058", None)
     assert "exit code 0" in finding.seen
 
 

@@ -60,4 +60,4 @@ def test_between_two_nothing_tells_which_is_right(found):
 
 def test_weights_that_could_not_be_read_are_said(found):
     (finding,) = found({"alpha": (file(GOOD),)}, {"beta": "permission denied"})
-    assert (finding.code, finding.node, finding.severity) == ("MDL-022", "beta", "warning")
+    assert (finding.code, finding.node, finding.severity) == ("MDL-020", "beta", "warning")

@@ -99,7 +99,7 @@ def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
     lacking = tuple(hca for hca in spark(**described[name]).hcas if hca.netdev not in PORT_1)
     assert see(described=described, interconnect={"rails": FOUR_RAILS}) == []
     (finding,) = see({name: {"hcas": lacking}}, described=described, interconnect={"rails": FOUR_RAILS})
-    assert reported([finding]) == [("NET-014", "warning", name)]
+    assert reported([finding]) == [("NET-004", "warning", name)]
     assert f"2 on {name}, 4 on" in finding.seen
     # Left to itself the discovery takes what both have, and nothing is wrong with that.
     assert see({name: {"hcas": lacking}}, described=described) == []
@@ -154,7 +154,7 @@ def test_a_gid_of_another_address_is_not_taken_for_ours(see, spark):
 def test_small_frames_everywhere_are_told_once_for_information(see):
     small = {name: {"mtu": 1500} for name in BOTH}
     (finding,) = see(described=small)
-    assert reported([finding]) == [("NET-023", "info", None)]
+    assert reported([finding]) == [("NET-006", "info", None)]
 
 
 def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
