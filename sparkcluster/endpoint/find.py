@@ -73,14 +73,9 @@ def recorded_endpoints(recorded: Mapping[str, Any]) -> dict[str, Endpoint]:
     return endpoints(recorded["plan"], recorded.get("playbook", {}).get("engine", engines.DEFAULT))
 
 
-def open_without_key(endpoint: Endpoint, url: str) -> bool:
-    """Whether ``endpoint``, whose URL for its users is ``url``, requires no key and is on more than loopback."""
-    return endpoint.key_name is None and not loopback(url)
-
-
 def loopback(url: str) -> bool:
     """Whether ``url`` is one that this machine alone reaches."""
-    return re.match(r"http://(127\.|\[::1\])", url) is not None
+    return re.match(r"http://(127\.|\[::1\]|localhost:)", url) is not None
 
 
 def _url(launcher: Mapping[str, Any], engine: Engine) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import shlex
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.endpoint.clients import CLIENTS, block, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
+from sparkcluster.endpoint.find import loopback
 from sparkcluster.errors import UsageError
 from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
@@ -146,19 +146,12 @@ def _reached(inventory: Inventory, head: Node) -> tuple[str | None, str | None]:
     """
     api, ssh = inventory.api, inventory.node_ssh(head)
     target = ssh_target(Address(head.host, head.connection, SshSettings(**ssh.model_dump())))
-    _, host = api.addresses(target.host if target else None if _loopback(head.host) else head.host, None)
+    _, host = api.addresses(target.host if target else None if loopback(api.url(head.host)) else head.host, None)
     if host is None:
         return None, None
-    if target is None or not (_loopback(host) or target.jump or target.proxy_command):
+    if target is None or not (loopback(api.url(host)) or target.jump or target.proxy_command):
         return api.url(host), None
     flags = {"-p": ssh.port, "-J": ssh.jump, "-i": ssh.identity}  # ssh_config has the others
     words = ["ssh", "-N", "-L", f"{api.port}:{bracketed(host)}:{api.port}"]
     words += [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
     return api.url(LOOPBACK), shlex.join([*words, f"{ssh.user}@{head.host}" if ssh.user else head.host])
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

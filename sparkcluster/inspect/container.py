@@ -38,9 +38,8 @@ def inspected(host: Host, name: str) -> str:
     if answer.documents is not None:
         return json.dumps(answer.documents)
     if answer.unread is None:
-        names = answer.names
-        more = ", …" if len(names) > _SHOWN else ""
-        hint = f"these run there: {', '.join(names[:_SHOWN])}{more}" if names else "no container runs there"
+        names = [*answer.names[:_SHOWN], *(["…"] if len(answer.names) > _SHOWN else [])]
+        hint = f"these run there: {', '.join(names)}" if names else "no container runs there"
         raise UsageError(f"{host.name} has no container {name}", hint=hint)
     hint = "sudo systemctl status docker"
     if "permission denied" in answer.unread:

@@ -11,7 +11,6 @@ from typing import Any
 from sparkcluster.checks import run_stage
 from sparkcluster.checks.registry import AGAIN, CATALOGUE, UNPLANNED, Context
 from sparkcluster.facts.collect import node_documents
-from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Fleet
@@ -80,18 +79,13 @@ class Diagnosis:
         """Whether the cluster serves and no finding is an error."""
         return self.state == SERVING and not has_errors(self.findings)
 
-    @property
-    def model(self) -> str:
-        """Name of the model that is, or was last, served."""
-        recorded = self.running.recorded.record if self.running.recorded else {}
-        return str(recorded.get("plan", {}).get("model") or self.view.spec.playbook.model_name)
-
     def verdict(self) -> str:
         """One line for people."""
         cluster = self.view.spec.inventory.cluster
         replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
-        state = self.state
-        parts = [f"{cluster} serves {self.model}" if state == SERVING else f"{cluster} is {state}"]
+        state, recorded = self.state, self.view.recorded
+        model = recorded["plan"]["model"] if "plan" in recorded else self.view.spec.playbook.model_name
+        parts = [f"{cluster} serves {model}" if state == SERVING else f"{cluster} is {state}"]
         parts += [left_by(self.view.facts)] if state == ORPHANED else []
         if replies:
             slowest = max(replies, key=lambda reply: reply.ttft_s or 0)
@@ -144,7 +138,9 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
         asked = questions()
         calls = begin_asking(fleet, asked)
     answers = replies(calls, asked, until - time.monotonic() + 1)
-    failed = last_failure(spec.inventory.cluster, view.newest, time.time())
+    kept = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
+    verified_at = view.newest.record.get("verified_at", 0.0) if view.newest else 0.0
+    failed = kept.described(time.time()) if kept and kept.at_s >= verified_at else ""
     started_with = {name: group.secrets for name, group in view.groups.items()}
     changed = {name: secrets.unused(each, spec) for name, each in started_with.items()}
     lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
@@ -158,11 +154,3 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     left_out |= SUPERSEDED if view.ranks.running else set()
     findings = [finding for finding in findings if finding.code not in left_out]
     return Diagnosis(view, running, tuple(ordered(findings)), time.monotonic() - began)
-
-
-def last_failure(cluster: str, latest: ReleaseFact | None, now_s: float) -> str:
-    """What the last launch of ``cluster`` from this machine said when it failed, if it is newer than ``latest``."""
-    failed = failed_logs.read(failed_logs.directory(cluster))
-    if failed is None or (latest is not None and latest.record.get("verified_at", 0.0) > failed.at_s):
-        return ""
-    return failed.described(now_s)

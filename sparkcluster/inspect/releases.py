@@ -179,17 +179,13 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     Raises:
         SparkclusterError: no node could be queried.
     """
-    found, _, _ = _recorded(fleet, spec)
-    model, others = spec.playbook.model.label, []
-    for each in found:
-        if each.model != model:
-            continue
-        for name, group in recorded_groups(each.release.record).items():
-            known = {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}
-            if known:
+    others = []
+    for each in _recorded(fleet, spec)[0]:
+        groups = recorded_groups(each.release.record) if each.model == spec.playbook.model.label else {}
+        for name, group in groups.items():
+            if known := {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}:
                 written = (group.playbook or {}).get("args", {}).items()
-                named = {word.replace("_", "-"): value for word, value in written}
-                args = {word: named[word] for word in _COUNTS if word in named}
+                args = {word: value for key, value in written if (word := key.replace("_", "-")) in _COUNTS}
                 size = len(group.plan["nodes"])
                 others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.endpoint.dead import busy, dead
-from sparkcluster.endpoint.find import RESTART, open_without_key
+from sparkcluster.endpoint.find import RESTART, loopback
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.running import Observation, Reply
@@ -142,7 +142,7 @@ def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
         return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
     if inventory.api.for_nodes_only or OPEN_API in inventory.ignore:
         return None
-    if not open_without_key(view.endpoints[group.name], group.plan["endpoints"][group.name]):
+    if view.endpoints[group.name].key_name or loopback(group.plan["endpoints"][group.name]):
         return None
     return "open to the network, and requires no key: sparkcluster key INVENTORY"
 
