@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from bench import ENVIRONMENT, PROGRAM, Turns, show
+from lab_registry import registry_of
 from staging_lab import HUB, MB, Memory, Rails, write_repository
 
 from sparkcluster.lab import Lab, LabError, images
@@ -245,7 +246,7 @@ def memory(bench: Bench) -> Iterator[bool]:
 def update(bench: Bench, store: str) -> Iterator[bool]:
     """An image of which the other node has all layers but the top one."""
     first = bench.first
-    with bench.lab.registry() as registry:
+    with registry_of(bench.lab) as registry:
         old = registry.add("old", images.archive("stub"), level=0)
         new = registry.add("new", images.archive("stub"), level=0, more=secrets.token_hex(LAYER_BYTES // 2))
         # Brought by stage, so that what a containerd store has of it is recorded.

@@ -98,7 +98,7 @@ def main(config_file: str) -> None:
     first_boot = mount_disk(directory / "disk.ext4", disk)
     if first_boot:
         populate(disk / "upper", config)
-    layers = f"lowerdir={config['layers']},upperdir={disk}/upper,workdir={disk}/work"
+    layers = f"lowerdir={config['system']},upperdir={disk}/upper,workdir={disk}/work"
     mount("overlay", root, "overlay", data=layers)
     (root / "var/lib/docker").mkdir(parents=True, exist_ok=True)
     mount(str(disk / "docker"), root / "var/lib/docker", flags=MS_BIND)

@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
+from typing import Any
 
 from sparkcluster.lab import images
 from sparkcluster.lab.core import Lab, in_parallel
@@ -23,7 +24,7 @@ exit 1
 def to_try(lab: Lab) -> dict[str, str]:
     """Give every Spark an image that works and one that does not start; what an upgrade to each shows, by reference.
 
-    None where a Spark has another image, or keeps it in containerd's store.
+    None where a Spark has no image, or keeps it in containerd's store.
     """
     if lab.state.engine == "none" or any(each.image != "present" or each.containerd for each in lab.state.spec.sparks):
         return {}
@@ -36,11 +37,13 @@ def load(
     name: str,
     *,
     env: Mapping[str, str] | None = None,
+    changes: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
     sparks: int | None = None,
 ) -> str:
     """Give every Spark of a lab, or the first ones, a build of its image with variables and executable files.
 
+    ``changes`` are of the image's configuration, such as its ``User``.
     Each build has a layer of its own, so that builds of different names are different images.
 
     Returns:
@@ -55,6 +58,7 @@ def load(
     config["rootfs"]["diff_ids"].append("sha256:" + hashlib.sha256(layer).hexdigest())
     config["history"].append({"created": config["created"], "created_by": f"build {name}"})
     config["config"]["Env"] += [f"{key}={value}" for key, value in (env or {}).items()]
+    config["config"] |= changes or {}
     content = json.dumps(config, sort_keys=True).encode()
     file = f"{hashlib.sha256(content).hexdigest()}.json"
     # Layers that Docker has are not looked for in the archive.

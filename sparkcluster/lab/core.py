@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from sparkcluster.errors import LabError, UsageError
-from sparkcluster.lab import cgroups, faults, inventory, machine, network, spec, state
-from sparkcluster.lab.capture import Packet, capture
+from sparkcluster.lab import cgroups, faults, images, inventory, machine, network, spec, state
 from sparkcluster.lab.machine import command_line, wait_until
-from sparkcluster.lab.registry import Registry
 from sparkcluster.lab.sparks import Spark, make_key, sparks_of
 from sparkcluster.lab.spec import with_access
 from sparkcluster.lab.state import State
@@ -67,7 +65,8 @@ class Lab:
         """
         requested = with_access(_spec(spec, sparks, bare=bare), login, sudo)
         machine.require({**machine.DEBIAN_PACKAGES, **(machine.BARE_PACKAGES if requested.bare else {})})
-        inventory.require_images(engine, requested)
+        if engine != "none":
+            images.require(engine)
         directory = state.directory_of(name)
         with state.locked(state.lock_of(name)):
             found = State.read(directory)
@@ -86,7 +85,7 @@ class Lab:
                 _remove(directory, found)
             if engine != "none":
                 report(f"preparing the image of engine {engine}")
-                inventory.prepare_images(engine, requested)
+                images.prepare(engine)
             lab = cls(state.create(name, engine, requested))
             try:
                 lab._make(report)
@@ -183,14 +182,6 @@ class Lab:
         """Undo all faults of one Spark or of all; a line for each."""
         with self._changing():
             return faults.heal([self.spark(node)] if node else self.sparks)
-
-    def registry(self) -> Registry:
-        """A new image registry that the Sparks reach, for a ``with`` block."""
-        return Registry(self.state.registry, self.directory / "registry")
-
-    def capture(self) -> contextlib.AbstractContextManager[list[Packet]]:
-        """A list of all packets that enter the lab's switches and cables in a ``with`` block, filled at its end."""
-        return capture(self.state)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

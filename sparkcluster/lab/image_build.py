@@ -1,25 +1,19 @@
-"""Builds the lab's images: a base from the distribution's packages, an engine on it, and its variants.
-
-The big base layer is streamed into ``docker import``. The few layers on top, in which the variants differ, are
-written as an archive for ``docker load``, which may omit layers that the engine has.
-"""
+"""Builds the lab's images: a root file system from the distribution's packages with an engine in it, as one layer."""
 
 from __future__ import annotations
 
 import ast
 import concurrent.futures
+import contextlib
 import hashlib
-import io
 import json
 import os
 import platform
 import shutil
 import subprocess
-import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sparkcluster.errors import LabError
 from sparkcluster.lab import rootfs, template
@@ -31,13 +25,9 @@ _SCRIPT = (
     "#!/usr/bin/python3\nimport sys\n\nfrom {module} import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
 )
 
-_NGC = "opt/nvidia/nvidia_entrypoint.sh"
-"""NVIDIA's entrypoint, which every image on an nvidia/cuda base has as a file."""
-_LABEL = "com.nvidia.vllm.version"
-"""What marks NVIDIA's own images of vLLM."""
-
 # NVIDIA's entrypoint as seen from outside: it prints a banner and becomes the command. The variable shows that
 # it ran, like the forward compatibility that the real one sets up.
+_NGC = "opt/nvidia/nvidia_entrypoint.sh"
 _ENTRYPOINT = """#!/bin/sh
 echo "== vLLM (virtual NGC image) =="
 export NVIDIA_ENTRYPOINT_RAN=1
@@ -63,6 +53,16 @@ _TRITON = {
     "triton-3.6.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.6.0\n",
 }
 
+# As NVIDIA's own images of vLLM: the second variable is that of every nvidia/cuda base, the label marks NVIDIA's.
+_CONFIG = (
+    f"ENV PATH=/usr/local/cuda/bin:{SPARK_PATH}",
+    "ENV NVIDIA_PRODUCT_NAME=CUDA",
+    "WORKDIR /workspace",
+    f'ENTRYPOINT ["/{_NGC}"]',
+    'CMD ["/bin/bash"]',
+    f"LABEL com.nvidia.vllm.version={install.VLLM}",
+)
+
 
 @dataclass(frozen=True)
 class StoredImage:
@@ -74,11 +74,11 @@ class StoredImage:
     metadata: list[str]
 
 
-def made_of(family: str) -> list[str]:
-    """Everything that the images of a family depend on."""
+def made_of(engine: str) -> list[str]:
+    """Everything that the image of an engine depends on."""
     parts = [_code(__file__), _code(rootfs.__file__)]
     parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.LIGHT_PACKAGES, *rootfs.ENGINE_PACKAGES]
-    if family == "vllm":
+    if engine == "vllm":
         return [*parts, install.recipe(), _code(install.__file__)]
     files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     return parts + [f"{path.relative_to(stub.HERE)}\n{path.read_text()}" for path in files]
@@ -93,117 +93,65 @@ def _code(file: str) -> str:
     return ast.dump(tree)
 
 
-def build(family: str, folder: Path) -> dict[str, StoredImage]:
-    """Build all images of ``family`` into ``folder/docker``; the images by the engine's name.
+def build(engine: str, folder: Path) -> StoredImage:
+    """Build the image of ``engine`` into ``folder/docker``.
 
     Raises:
         LabError: something is missing on this machine, or a download failed.
     """
-    layers = folder / "layers"
-    shutil.rmtree(layers, ignore_errors=True)
-    layers.mkdir(parents=True)
-    make = _vllm if family == "vllm" else _stub
-    _pack(layers / "ngc.tar", {_NGC: (_ENTRYPOINT.encode(), 0o755)}, {})
-    hidden = f"usr/lib/{platform.machine()}-linux-gnu/.wh.libibverbs.so.1"
-    _pack(layers / "without-verbs.tar", {hidden: (b"", 0o644)}, {})
-    ngc: dict[str, Any] = {"Entrypoint": [f"/{_NGC}"], "Labels": {_LABEL: install.VLLM}}
-    upstream: dict[str, Any] = {"Entrypoint": ["vllm", "serve"], "Cmd": None}
-    with template.Docker(folder / "docker") as docker:
-        base = make(docker, layers)
-        configs = {}
-        for name, tops, settings in (
-            (family, ("engine", "ray", "ngc"), ngc),
-            (f"{family}-without-ray", ("engine",), {}),
-            (f"{family}-without-verbs", ("engine", "ray", "ngc", "without-verbs"), ngc),
-            (f"{family}-upstream", ("engine", "ray"), upstream),
-            (f"{family}-cuda-base", ("engine", "ray", "ngc"), upstream),
-            (f"{family}-user-2000", ("engine", "ray"), {**upstream, "User": "2000"}),
-        ):
-            diffs = [base, *(_digest(layers / f"{top}.tar") for top in tops)]
-            configs[name] = (_config(diffs, settings), ["base", *tops])
-        docker.load(lambda out: _write(out, configs, layers, without="base"))
-        docker.run(["image", "rm", "base:import"])
-    stored = {}
-    for name, (config, _) in configs.items():
-        stored[name] = _locate(folder / "docker", f"{REPOSITORY}/{family}:{install.VLLM}", config)
-    (folder / "configs.json").write_text(
-        json.dumps({name: [config.decode(), list(tops)] for name, (config, tops) in configs.items()})
-    )
-    return stored
+    reference = f"{REPOSITORY}/{engine}:{install.VLLM}"
+    make = _vllm if engine == "vllm" else _stub
+    with make() as root, template.Docker(folder / "docker") as docker:
+        with subprocess.Popen(rootfs.tar(root), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as packer:
+            assert packer.stdout is not None
+            image_id = docker.import_stream(packer.stdout, reference, _CONFIG)
+        if packer.returncode != 0:
+            raise LabError("tar could not pack the engine's image", step="build image")
+    return _locate(folder / "docker", reference, image_id)
 
 
-def write_archive(folder: Path, engine: str, path: Path) -> None:
-    """Write an image whole, as ``docker save`` does."""
+def write_archive(folder: Path, reference: str, path: Path) -> None:
+    """Write the image as ``docker save`` does."""
     fresh = path.with_suffix(".part")
-    family = engine.split("-", maxsplit=1)[0]
-    reference = f"{REPOSITORY}/{family}:{install.VLLM}"
-    if family == "vllm":
-        # Its big layer exists only in the Docker engine that it was streamed to.
-        with template.Docker(folder / "docker") as docker:
-            docker.run(["tag", f"{engine}:built", reference])
-            docker.run(["save", "--output", str(fresh), reference])
-        fresh.replace(path)
-        return
-    config, tops = json.loads((folder / "configs.json").read_text())[engine]
-    layers = folder / "layers"
-    (layers / "base.tar").unlink(missing_ok=True)
-    (layers / "base.tar").symlink_to(rootfs.light().archive)
-    with fresh.open("wb") as out:
-        _write(out, {engine: (config.encode(), tops)}, layers, tag=reference)
+    with template.Docker(folder / "docker") as docker:
+        docker.run(["save", "--output", str(fresh), reference])
     fresh.replace(path)
 
 
-def _stub(docker: template.Docker, layers: Path) -> str:
+@contextlib.contextmanager
+def _stub() -> Iterator[Path]:
     base = rootfs.light()
-    site = f"usr/local/lib/python{base.python}/dist-packages"
-    with base.archive.open("rb") as source:
-        diff = docker.import_stream(source)
-    common = _common(site) | {f"{site}/stub.pth": (b"/opt/stub/site\n", 0o644)}
-    ray: dict[str, tuple[bytes, int]] = {}
-    for path in sorted(stub.HERE.rglob("*")):
-        inside = path.relative_to(stub.HERE)
-        if path.is_file() and len(inside.parts) > 1 and "__pycache__" not in path.parts:
-            chosen = ray if inside.parts[1].split("-")[0] == "ray" else common
-            chosen[f"opt/stub/{inside}"] = (path.read_bytes(), 0o755 if inside.parts[0] == "bin" else 0o644)
-    common |= {f"opt/stub/site/{name}": (text.encode(), 0o644) for name, text in stub.sources().items()}
-    _pack(layers / "engine.tar", common, {"usr/local/bin/vllm": "/opt/stub/bin/vllm"})
-    _pack(layers / "ray.tar", ray, {"usr/local/bin/ray": "/opt/stub/bin/ray"})
-    return diff
-
-
-def _vllm(docker: template.Docker, layers: Path) -> str:
-    base = rootfs.full()
-    site = f"usr/local/lib/python{base.python}/dist-packages"
     with rootfs.unpacked(base) as root:
-        place = root / site
-        _quietly(lambda: install.install_into_directory(place, base.python, say=rootfs.say))
+        site = root / f"usr/local/lib/python{base.python}/dist-packages"
+        shutil.copytree(stub.HERE, root / "opt/stub", ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
+        for name, text in stub.sources().items():
+            _write(root / "opt/stub/site" / name, text)
+        _write(site / "stub.pth", "/opt/stub/site\n")
+        for name in ("vllm", "ray"):
+            (root / "opt/stub/bin" / name).chmod(0o755)
+            (root / "usr/local/bin" / name).symlink_to(f"/opt/stub/bin/{name}")
+        _look_like_ngc(root, site)
+        yield root
+
+
+@contextlib.contextmanager
+def _vllm() -> Iterator[Path]:
+    base = rootfs.full()
+    with rootfs.unpacked(base) as root:
+        site = root / f"usr/local/lib/python{base.python}/dist-packages"
+        try:
+            install.install_into_directory(site, base.python, say=rootfs.say)
+        except install.InstallFailed as error:
+            raise LabError(str(error), step="build image", hint=error.hint) from error
         for unused in ("bin", "torch/include", "torch/share"):
-            shutil.rmtree(place / unused, ignore_errors=True)
+            shutil.rmtree(site / unused, ignore_errors=True)
         rootfs.say("compiling its modules, a minute on two cores")
-        _compile(root, [f"/{site}/{path.name}" for path in sorted(place.iterdir())])
-        with rootfs.unpacked(base) as beside:  # another place, same file system: Ray alone
-            addition = beside / site
-            _quietly(lambda: install.install_ray_into_directory(addition, base.python, place))
-            shutil.rmtree(addition / "bin", ignore_errors=True)
-            _compile(beside, [f"/{site}/{path.name}" for path in sorted(addition.iterdir())])
-            script = _SCRIPT.format(module="ray.scripts.scripts").encode()
-            _pack(layers / "ray.tar", {"usr/local/bin/ray": (script, 0o755)}, {}, (addition, site))
+        _compile(root, [f"/{path.relative_to(root)}" for path in sorted(site.iterdir())])
+        for name, module in (("vllm", "vllm.entrypoints.cli.main"), ("ray", "ray.scripts.scripts")):
+            _write(root / "usr/local/bin" / name, _SCRIPT.format(module=module), mode=0o755)
+        _look_like_ngc(root, site)
         rootfs.say("importing the image into a Docker engine")
-        with subprocess.Popen(rootfs.tar(root), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as packer:
-            assert packer.stdout is not None
-            diff = docker.import_stream(packer.stdout)
-        if packer.returncode != 0:
-            raise LabError("tar could not pack the engine's image", step="build image")
-    script = _SCRIPT.format(module="vllm.entrypoints.cli.main").encode()
-    _pack(layers / "engine.tar", _common(site) | {"usr/local/bin/vllm": (script, 0o755)}, {})
-    return diff
-
-
-def _quietly(install_it: Callable[[], None]) -> None:
-    try:
-        install_it()
-    except install.InstallFailed as error:
-        raise LabError(str(error), step="build image", hint=error.hint) from error
+        yield root
 
 
 def _compile(root: Path, paths: Sequence[str]) -> None:
@@ -219,113 +167,31 @@ def _compile(root: Path, paths: Sequence[str]) -> None:
         list(pool.map(compile_share, [paths[first::workers] for first in range(workers)]))
 
 
-def _common(site: str) -> dict[str, tuple[bytes, int]]:
-    files = {f"{site}/{name}": (text.encode(), 0o644) for name, text in _TRITON.items()}
-    files["usr/local/cuda/bin/ptxas"] = (_PTXAS.encode(), 0o755)
-    return files
+def _look_like_ngc(root: Path, site: Path) -> None:
+    for name, text in _TRITON.items():
+        _write(site / name, text)
+    _write(root / "usr/local/cuda/bin/ptxas", _PTXAS, mode=0o755)
+    _write(root / _NGC, _ENTRYPOINT, mode=0o755)
 
 
-def _pack(
-    path: Path,
-    files: Mapping[str, tuple[bytes, int]],
-    links: Mapping[str, str],
-    tree: tuple[Path, str] | None = None,
-) -> None:
-    """Write a layer as a tar file: the same bytes for the same content."""
-    seen: set[str] = set()
-
-    def fixed(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.uid = entry.gid = entry.mtime = 0
-        entry.uname = entry.gname = ""
-        return entry
-
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-
-        def parents(name: str) -> None:
-            for parent in reversed(Path(name).parents[:-1]):
-                if str(parent) not in seen:
-                    seen.add(str(parent))
-                    entry = tarfile.TarInfo(str(parent))
-                    entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-                    archive.addfile(fixed(entry))
-
-        for name in sorted({*files, *links}):
-            parents(name)
-            entry = tarfile.TarInfo(name)
-            if name in links:
-                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, links[name], 0o777
-                archive.addfile(fixed(entry))
-            else:
-                content, entry.mode = files[name]
-                entry.size = len(content)
-                archive.addfile(fixed(entry), io.BytesIO(content))
-        if tree is not None:
-            parents(f"{tree[1]}/x")
-            for file in sorted(tree[0].rglob("*")):
-                archive.add(file, f"{tree[1]}/{file.relative_to(tree[0])}", recursive=False, filter=fixed)
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _config(diffs: Sequence[str], changed: Mapping[str, Any]) -> bytes:
-    # The second variable is that of every nvidia/cuda base.
-    env = [f"PATH=/usr/local/cuda/bin:{SPARK_PATH}", "NVIDIA_PRODUCT_NAME=CUDA"]
-    settings: dict[str, Any] = {"Env": env, "WorkingDir": "/workspace", "Entrypoint": None, "Cmd": ["/bin/bash"]}
-    settings |= changed
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
-    day = "1970-01-01T00:00:00Z"
-    history = [{"created": day, "created_by": "sparkcluster lab"} for _ in diffs]
-    document: dict[str, Any] = {"architecture": architecture, "os": "linux", "created": day, "config": settings}
-    document |= {"rootfs": {"type": "layers", "diff_ids": list(diffs)}, "history": history}
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _write(
-    out: Any,
-    configs: Mapping[str, tuple[bytes, Sequence[str]]],
-    layers: Path,
-    *,
-    without: str = "",
-    tag: str | None = None,
-) -> None:
-    """Write an archive for ``docker load`` with several images, each layer once."""
-    manifest = []
-    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-
-        def add(name: str, content: bytes) -> None:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
-            archive.addfile(entry, io.BytesIO(content))
-
-        written = {without}
-        for name, (config, tops) in configs.items():
-            for top in tops:
-                if top not in written:
-                    written.add(top)
-                    entry = archive.gettarinfo(str((layers / f"{top}.tar").resolve()), f"{top}/layer.tar")
-                    with (layers / f"{top}.tar").open("rb") as source:
-                        archive.addfile(entry, source)
-            file = f"{hashlib.sha256(config).hexdigest()}.json"
-            add(file, config)
-            reference = tag or f"{name}:built"
-            manifest.append({"Config": file, "RepoTags": [reference], "Layers": [f"{top}/layer.tar" for top in tops]})
-        add("manifest.json", json.dumps(manifest).encode())
-
-
-def _locate(data_root: Path, reference: str, config: bytes) -> StoredImage:
+def _locate(data_root: Path, reference: str, image_id: str) -> StoredImage:
     """Where Docker (storage driver overlay2) stores an image: its own files, and the folder of each layer."""
-    digest = hashlib.sha256(config).hexdigest()
+    digest = image_id.removeprefix("sha256:")
     image = "image/overlay2"
     metadata = [f"{image}/imagedb/content/sha256/{digest}"]
+    config = json.loads((data_root / metadata[0]).read_text())
     if (data_root / f"{image}/imagedb/metadata/sha256/{digest}").is_dir():
         metadata.append(f"{image}/imagedb/metadata/sha256/{digest}")
     layers, chain = [], ""
-    for diff in json.loads(config)["rootfs"]["diff_ids"]:
+    for diff in config["rootfs"]["diff_ids"]:
         chain = diff if not chain else "sha256:" + hashlib.sha256(f"{chain} {diff}".encode()).hexdigest()
         folder = f"{image}/layerdb/sha256/{chain.removeprefix('sha256:')}"
         metadata.append(folder)
         layers.append("overlay2/" + (data_root / folder / "cache-id").read_text())
-    return StoredImage(reference, f"sha256:{digest}", layers, metadata)
+    return StoredImage(reference, image_id, layers, metadata)

@@ -5,9 +5,7 @@ a copy of the small part of that directory and the layers as read-only mounts, s
 with a 3 GB image use 3 GB in all and take no time.
 
 Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` its stand-in. Both are built like NGC's images,
-with NVIDIA's entrypoint and label. Variants: ``-upstream`` like vLLM's, with ``vllm serve`` as entrypoint,
-``-cuda-base`` the same on a base with NVIDIA's files, ``-user-2000`` the same for a user who is not root,
-``-without-ray`` without Ray and without an entrypoint, ``-without-verbs`` without libibverbs.
+with NVIDIA's entrypoint and label.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from sparkcluster.lab import image_build, state
 from sparkcluster.lab.engine.install import cache_directory
 from sparkcluster.lab.machine import MS_BIND, MS_RDONLY, MS_REMOUNT, mount
 
-VARIANTS = ("", "-without-ray", "-without-verbs", "-upstream", "-cuda-base", "-user-2000")
-ENGINES = tuple(f"{family}{variant}" for family in ("vllm", "stub") for variant in VARIANTS)
+ENGINES = ("vllm", "stub")
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,8 @@ def prepare(engine: str) -> ImageStore:
     if not (folder / "store.json").is_file():
         with state.locked(folder / "lock"):
             if not (folder / "store.json").is_file():
-                _build(engine.split("-", maxsplit=1)[0], folder)
-    stored = json.loads((folder / "store.json").read_text())[engine]
+                _build(engine, folder)
+    stored = json.loads((folder / "store.json").read_text())
     return ImageStore(**stored, data_root=folder / "docker")
 
 
@@ -75,7 +72,7 @@ def archive(engine: str) -> Path:
     path = store.data_root.parent / f"{engine}.tar"
     if not path.is_file():
         with state.locked(store.data_root.parent / "lock"):
-            image_build.write_archive(store.data_root.parent, engine, path)
+            image_build.write_archive(store.data_root.parent, store.reference, path)
     return path
 
 
@@ -140,21 +137,19 @@ def _tag(store: ImageStore, data_root: Path) -> None:
 
 def _folder(engine: str) -> Path:
     require(engine)
-    family = engine.split("-", maxsplit=1)[0]
-    digest = hashlib.sha256("\0".join(image_build.made_of(family)).encode()).hexdigest()[:12]
-    return cache_directory() / "lab" / "images" / f"{family}-{digest}"
+    digest = hashlib.sha256("\0".join(image_build.made_of(engine)).encode()).hexdigest()[:12]
+    return cache_directory() / "lab" / "images" / f"{engine}-{digest}"
 
 
-def _build(family: str, folder: Path) -> None:
+def _build(engine: str, folder: Path) -> None:
     shutil.rmtree(folder / "docker", ignore_errors=True)
-    stored = image_build.build(family, folder)
-    text = json.dumps({name: asdict(image) for name, image in stored.items()}, indent=1)
-    state.write_atomically(folder / "store.json", text)
+    stored = image_build.build(engine, folder)
+    state.write_atomically(folder / "store.json", json.dumps(asdict(stored), indent=1))
     _remove_older(folder)
 
 
 def _remove_older(folder: Path) -> None:
-    """Remove images of the same family and another recipe, unless a lab runs on them."""
+    """Remove images of the same engine and another recipe, unless a lab runs on them."""
     mounted: set[str] = set()
     for file in Path("/proc").glob("[0-9]*/mountinfo"):
         with suppress(OSError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkcluster.lab.spec import LabSpec
 from sparkcluster.lab.state import State, write_atomically
 from sparkcluster.output_file import state_home
 from sparkcluster.spec import consent
@@ -28,36 +27,13 @@ ENGINE_ENVIRONMENT = {
 """What makes the engine light enough for a machine without a GPU."""
 
 
-def require_images(engine: str, spec: LabSpec) -> None:
-    """Check that there is an image of every name that the Sparks have.
-
-    Raises:
-        LabError: there is none.
-    """
-    from sparkcluster.lab import images
-
-    for name in _image_names(engine, spec):
-        images.require(name)
-
-
-def prepare_images(engine: str, spec: LabSpec) -> str:
-    """Build every image that the Sparks have; the reference for the playbook.
-
-    That is the image of the first Spark that has one, or the engine's plain image if none has; without an
-    engine, an image that does not exist.
-    """
+def image_of(engine: str) -> str:
+    """Build the image of ``engine``; the reference for the playbook, without an engine one that does not exist."""
     if engine == "none":
         return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
 
-    references = [images.prepare(name).reference for name in _image_names(engine, spec)]
-    return references[0]
-
-
-def _image_names(engine: str, spec: LabSpec) -> list[str]:
-    if engine == "none":
-        return []
-    return list(dict.fromkeys(name for spark in spec.sparks if (name := spark.image_of(engine)))) or [engine]
+    return images.prepare(engine).reference
 
 
 def known_hosts(state: State) -> str:
@@ -79,7 +55,7 @@ def write(state: State) -> None:
         "name": "tiny",
         "description": "two layers of random weights, to test that everything works",
         "model": {"path": state.nodes[0].model_path},
-        "image": prepare_images(state.engine, state.spec),
+        "image": image_of(state.engine),
         "served_name": "tiny",
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,

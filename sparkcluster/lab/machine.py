@@ -25,7 +25,6 @@ DEBIAN_PACKAGES = {
     "dockerd": "docker.io",
     "docker": "docker.io",
     "iperf3": "iperf3",
-    "ethtool": "ethtool",
     "pkill": "procps",
     "rsync": "rsync",
     "python3": "python3-minimal",

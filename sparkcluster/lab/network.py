@@ -34,12 +34,6 @@ def mac(index: int, spark: int, tail: int) -> str:
     return f"{OUI}:{number >> 16:02x}:{number >> 8 & 0xFF:02x}:{number & 0xFF:02x}"
 
 
-def guid(index: int, spark: int, tail: int) -> str:
-    """Node GUID in sysfs form; the tails run as those of the hardware addresses."""
-    number = 0x200000 + (index << 12) + (spark << 4) + tail
-    return f"4cbb:4703:{number >> 16:04x}:{number & 0xFFFF:04x}"
-
-
 def wifi_peer(spark: int) -> str:
     """The far end of a Spark's WiFi: an access point in the management network."""
     return f"s{spark}wifi"

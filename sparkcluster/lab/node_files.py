@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab import bare, network, registry, system
+from sparkcluster.lab import bare, network, system
 from sparkcluster.lab.machine import SPARK_PATH, SPARK_USER, SYSTEM_DIRECTORIES, TOOLS
 from sparkcluster.lab.shims import main, netplan, packages, services, settings
 from sparkcluster.lab.spec import FUNCTIONS, GID_LAYOUTS, SparkSpec
-from sparkcluster.lab.state import Node, write_atomically
+from sparkcluster.lab.state import REGISTRY_PORT, Node, write_atomically
 
 PACKAGE = "sparkcluster/lab/shims"
 
@@ -73,8 +73,6 @@ def hardware(node: Node) -> dict[str, Any]:
             **dataclasses.asdict(function),
             "netdev": spark.netdev(function),
             "mac": network.mac(*place, function.mac_tail),
-            "guid": network.guid(*place, function.mac_tail),
-            "sys_image_guid": network.guid(*place, 0),
             "gids": spark.gids.get(function.hca, GID_LAYOUTS["standard"]),
             "speed_mbps": 200_000,
         }
@@ -90,7 +88,7 @@ def hardware(node: Node) -> dict[str, Any]:
         "module": True,
         "management": spark.management,
         "wifi": spark.wifi,
-        "registry": f"{node.state.registry}:{registry.PORT}",
+        "registry": f"{node.state.registry}:{REGISTRY_PORT}",
         "kernel_log": list(KERNEL_LOG),
         "boot_before": list(BOOT_BEFORE),
         "memory": {

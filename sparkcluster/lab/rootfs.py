@@ -46,7 +46,6 @@ class Source:
     mirror: str
     suite: str
     components: tuple[str, ...]
-    keyring: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,57 +56,26 @@ class Base:
     python: str
 
 
-def apt_source(root: Path = Path("/")) -> Source:
-    """The mirror of the machine's own suite, from its apt sources in either format.
+def apt_source(release: str | None = None) -> Source:
+    """The mirror of the machine's own release, as apt knows it, or the same with another ``release``.
 
     Raises:
         LabError: there is none.
     """
-    release = (root / "etc/os-release").read_text()
-    found = re.search(r"^VERSION_CODENAME=\"?([\w-]+)", release, re.MULTILINE)
+    system = Path("/etc/os-release").read_text()
+    found = re.search(r"^VERSION_CODENAME=\"?([\w-]+)", system, re.MULTILINE)
     suite = found[1] if found else ""
-    wanted = ("main", "universe") if re.search(r"^ID=\"?ubuntu", release, re.MULTILINE) else ("main",)
-    apt = root / "etc/apt"
-    for file in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"))]:
-        if not file.is_file():
-            continue
-        entries = _deb822(file.read_text()) if file.suffix == ".sources" else _one_line(file.read_text())
-        for kinds, uris, suites, components, keyring in entries:
-            if "deb" in kinds and suite in suites and uris:
-                return Source(uris[0], suite, tuple(name for name in wanted if name in components), keyring)
+    wanted = ("main", "universe") if re.search(r"^ID=\"?ubuntu", system, re.MULTILINE) else ("main",)
+    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    rows = [line.split() for line in run(argv).stdout.splitlines()]
+    mirrors = {uri: [row[2] for row in rows if row[:2] == [uri, suite]] for uri, name, _ in rows if name == suite}
+    for mirror, components in mirrors.items():
+        return Source(mirror.rstrip("/"), release or suite, tuple(name for name in wanted if name in components))
     raise LabError(
         f"the apt sources of this machine list no mirror of {suite or 'its own release'}",
         step="build image",
         hint="sudo apt-get update, and see /etc/apt/sources.list",
     )
-
-
-_Entry = tuple[list[str], list[str], list[str], list[str], str | None]
-
-
-def _deb822(text: str) -> Iterator[_Entry]:
-    for paragraph in re.split(r"\n\s*\n", text):
-        fields = {
-            name.lower(): value.split()
-            for name, value in re.findall(r"^(\w[\w-]*):[ \t]*(.*(?:\n[ \t]+.*)*)", paragraph, re.MULTILINE)
-        }
-        signed = fields.get("signed-by", [])
-        keyring = signed[0] if signed and signed[0].startswith("/") else None
-        yield (
-            fields.get("types", []),
-            fields.get("uris", []),
-            fields.get("suites", []),
-            fields.get("components", []),
-            keyring,
-        )
-
-
-def _one_line(text: str) -> Iterator[_Entry]:
-    for line in text.splitlines():
-        found = re.match(r"\s*(deb)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]*)", line)
-        if found:
-            signed = re.search(r"signed-by=(\S+)", found[2] or "")
-            yield [found[1]], [found[3]], [found[4]], found[5].split(), signed[1] if signed else None
 
 
 def light() -> Base:
@@ -163,8 +131,6 @@ def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
     """
     argv = ["debootstrap", "--variant=minbase", "--include=" + ",".join(packages)]
     argv.append("--components=" + ",".join(source.components))
-    if source.keyring and Path(source.keyring).is_file():
-        argv.append(f"--keyring={source.keyring}")
     try:
         run([*argv, source.suite, str(root), source.mirror], timeout_s=900)
     except LabError as error:

@@ -18,8 +18,6 @@ import sparkcluster
 from sparkcluster.errors import LabError
 from sparkcluster.lab import bare, cgroups, network, node_files, system
 from sparkcluster.lab.machine import SPARK_PATH, TOOLS, run, wait_until
-from sparkcluster.lab.shims.settings import VIRTUAL_MEMORY
-from sparkcluster.lab.snapshot import LEFT_OUT, PROGRAM, ROOTS, Snapshot
 from sparkcluster.lab.state import Node, State, write_atomically
 
 BOOT_LIMIT_S = 90.0
@@ -39,6 +37,11 @@ class Spark(Node):
             return None
         return pid if pid in cgroups.processes(self.unit) else None
 
+    @property
+    def image_engine(self) -> str | None:
+        """The engine whose image it has, None for none."""
+        return self.state.engine if self.state.engine != "none" and self.spec.image == "present" else None
+
     def prepare(self, client_key: str) -> None:
         """Make its disk, its key and the configuration it boots from."""
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -57,14 +60,13 @@ class Spark(Node):
             "directory": str(self.directory),
             "hostname": self.name,
             "system": str(system.root(self.spec.system, bare=is_bare)),
-            "layers": ":".join(str(layer) for layer in system.layers(self.spec, bare=is_bare)),
             "cgroup": self.unit,
             "hardware": hardware,
             "files": node_files.files(self, key.read_text(), client_key),
             "links": node_files.links(perftest=not is_bare),
             "absent": bare.ABSENT if is_bare else (),
             "root_owned": bare.CACHE,
-            "image_engine": None if self.spec.containerd else self.spec.image_of(self.state.engine),
+            "image_engine": None if self.spec.containerd else self.image_engine,
             "model_path": self.model_path if self.spec.model == "present" else None,
         }
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
@@ -114,7 +116,7 @@ class Spark(Node):
 
     def load_image(self) -> None:
         """Load its image into containerd's store; one in Docker's own store is mounted at boot."""
-        engine = self.spec.image_of(self.state.engine)
+        engine = self.image_engine
         if engine and self.spec.containerd:
             from sparkcluster.lab import images
 
@@ -155,12 +157,6 @@ class Spark(Node):
             raise LabError(f"{self.name} is down", node=self.name, hint="sparkcluster lab heal")
         inside = ["/usr/bin/env", "-i", f"PATH={SPARK_PATH}", "HOME=/root", "LANG=C.UTF-8", *argv]
         return ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--", *inside]
-
-    def snapshot(self) -> Snapshot:
-        """Files, groups, sysctls and addresses, to compare before and after a change."""
-        arguments = json.dumps([ROOTS, LEFT_OUT, list(VIRTUAL_MEMORY)])
-        found: Snapshot = json.loads(self.run(["python3", "-c", PROGRAM, arguments]).stdout)
-        return found
 
     def sync_hardware(self) -> None:
         """Update its sysfs from the hardware file."""

@@ -112,7 +112,7 @@ class SparkSpec(Section):
 
     Attributes:
         system: distribution of its root; ``machine`` is that of the machine the lab runs on.
-        docker: image store of its Docker, and the release where it is not the distribution's.
+        docker: image store of its Docker.
         interfaces: names that differ from the factory's, by the factory's.
         addresses: address with prefix of an interface, by the name it has here; None for no address.
         gids: GID table by HCA.
@@ -126,7 +126,7 @@ class SparkSpec(Section):
 
     name: HostName = ""
     system: Literal["machine", "debian-12", "debian-13"] = "machine"
-    docker: Literal["overlay2", "containerd", "overlay2-28", "containerd-28"] = "overlay2"
+    docker: Literal["overlay2", "containerd"] = "overlay2"
     ports: Literal["p0", "p1", "both", "none"] = "p1"
     interfaces: dict[FactoryNetdev, Netdev] = Field(default_factory=dict)
     addresses: dict[str, Address | None] = Field(default_factory=dict)
@@ -141,9 +141,7 @@ class SparkSpec(Section):
     memory_free_kb: Kilobytes = 118_000_000
     nvidia_runtime: bool = True
     gpu: Literal["present", "lost"] = "present"
-    image: Literal["present", "absent", "without-ray", "without-verbs", "upstream", "cuda-base", "user-2000"] = (
-        "present"
-    )
+    image: Literal["present", "absent"] = "present"
     model: Literal["present", "absent"] = "present"
     disk_gb: int = Field(40, ge=1, le=4000)
     login: Literal["key", "password"] = "key"
@@ -166,13 +164,7 @@ class SparkSpec(Section):
     @property
     def containerd(self) -> bool:
         """Whether its Docker keeps images in containerd's store."""
-        return self.docker.startswith("containerd")
-
-    def image_of(self, engine: str) -> str | None:
-        """Name of its image in a lab of ``engine``, None for none."""
-        if engine == "none" or self.image == "absent":
-            return None
-        return engine if self.image == "present" else f"{engine}-{self.image}"
+        return self.docker == "containerd"
 
     @property
     def cabled(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ RESERVATIONS = Path("/run/sparkcluster-lab")
 """Numbers in use on this machine, whatever their labs' directories; gone after a reboot, as the labs are."""
 
 MOST_LABS = 200
+REGISTRY_PORT = 5000
 STATE_FILE = "state.json"
 """By this file, which is removed last, a directory is known as that of a lab."""
 
@@ -84,7 +85,7 @@ class State:
 
     @property
     def registry(self) -> str:
-        """Address of the lab's image registry: another than the machine's, so that silence spares it."""
+        """Address for an image registry on ``REGISTRY_PORT``: another than the machine's, so that silence spares it."""
         return f"10.77.{self.index}.2"
 
     @property

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -82,22 +82,14 @@ class Docker:
             raise LabError(f"docker {arguments[0]} failed: {lines[-1]}", step="build image")
         return output.decode(errors="replace")
 
-    def import_stream(self, source: IO[bytes]) -> str:
-        """Make a layer of a tar stream, as the image ``base:import``; its diff ID.
+    def import_stream(self, source: IO[bytes], reference: str, changes: Sequence[str]) -> str:
+        """Make an image of one layer of a tar stream, with ``changes`` as a Dockerfile has them; its ID.
 
         Raises:
             LabError: Docker refused it.
         """
-        self.run(["import", "-", "base:import"], lambda stdin: shutil.copyfileobj(source, stdin))
-        return self.run(["image", "inspect", "--format", "{{index .RootFS.Layers 0}}", "base:import"]).strip()
-
-    def load(self, write: Callable[[IO[bytes]], None]) -> None:
-        """Load the archive that ``write`` writes.
-
-        Raises:
-            LabError: Docker refused it.
-        """
-        self.run(["load"], write)
+        options = [word for change in changes for word in ("--change", change)]
+        return self.run(["import", *options, "-", reference], lambda stdin: shutil.copyfileobj(source, stdin)).strip()
 
     @property
     def _client(self) -> list[str]:

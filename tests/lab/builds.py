@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.lab import Lab, builds
+from sparkcluster.lab import Lab, builds, images
 from sparkcluster.lab.engine.stub import SITE
 
 PROGRAMS = {
@@ -21,6 +21,14 @@ def load(lab: Lab, name: str, *, without: Sequence[str] = (), layer_bytes: int =
     hidden = [_whiteout(path) for program in without for path in PROGRAMS[program]]
     more = {"etc/lab-bytes": random.Random(name).randbytes(layer_bytes)} if layer_bytes else {}
     return builds.load(lab, name, files={**more, **dict.fromkeys(hidden, b"")}, **build)
+
+
+def replace(lab: Lab, **build: Any) -> None:
+    """Give the name of the lab's image to another build of it, on every Spark."""
+    reference = images.prepare(lab.state.engine).reference
+    other = load(lab, "other", **build)
+    for spark in lab.sparks:
+        spark.run(["sh", "-c", 'docker tag "$1" "$2" && docker rmi "$1"', "sh", other, reference])
 
 
 def _whiteout(path: str) -> str:

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 import yaml
 from docgen import json_schemas
+from lab_registry import Registry, registry_of
 
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.lab import Lab, LabError, machine
 from sparkcluster.lab import spec as lab_spec
 from sparkcluster.lab.core import in_parallel
-from sparkcluster.lab.registry import Registry
 from sparkcluster.spec import powers
 from sparkcluster.spec.load import load
 from tests.lab import builds
@@ -165,7 +165,7 @@ def lab(shared_lab: Lab, clean: Callable[[Lab], None]) -> Iterator[Lab]:
 @pytest.fixture
 def registry(lab: Lab) -> Iterator[Registry]:
     """A registry that the Sparks reach; after the test they have no image."""
-    with lab.registry() as made:
+    with registry_of(lab) as made:
         yield made
     for spark in lab.sparks:
         spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from tests.lab.snapshot import snapshot
+
 SPEC = """
 bare: true
 sparks:
@@ -36,10 +38,10 @@ def lab(make_lab):
 def left(lab):
     """The first, as the lab made it before and after."""
     spark = lab.sparks[0]
-    before = spark.snapshot()
+    before = snapshot(spark)
     yield spark
     spark.run(["sh", "-c", f"rm -rf {FILE} /run/netplan; netplan apply"])
-    assert spark.snapshot() == before
+    assert snapshot(spark) == before
 
 
 def ssh(lab, spark, *argv, user="spark"):
@@ -58,7 +60,7 @@ def ipv4(link):
 
 def test_the_ports_are_up_without_addresses(lab):
     for spark in lab.sparks:
-        links = spark.snapshot()["links"]
+        links = snapshot(spark)["links"]
         for name in TWINS:
             assert links[name]["mtu"] == 1500
             assert [address[:6] for address in links[name]["addresses"]] == ["fe80::"]
@@ -75,15 +77,15 @@ def test_only_the_user_logs_in_with_the_operators_key(lab):
 
 
 def test_netplan_configures_the_ports_and_takes_it_back(left):
-    bare = left.snapshot()
+    bare = snapshot(left)
     write(left, FILE, ADDRESSES)
     assert left.run(["netplan", "generate"]).returncode == 0
-    assert left.snapshot()["links"] == bare["links"]
+    assert snapshot(left)["links"] == bare["links"]
     left.run(["netplan", "apply"])
-    first, second = (left.snapshot()["links"][name] for name in TWINS)
+    first, second = (snapshot(left)["links"][name] for name in TWINS)
     assert first == {"addresses": ["192.168.177.11/24"], "mtu": 9000}
     assert second["mtu"] == 1500
     assert re.fullmatch(r"169\.254\.\d+\.\d+/16", *second["addresses"])
     left.run(["rm", FILE])
     left.run(["netplan", "apply"])
-    assert left.snapshot() == bare
+    assert snapshot(left) == bare

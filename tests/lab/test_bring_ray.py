@@ -16,10 +16,10 @@ import sparkcluster
 from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.plan.image import BROUGHT_RAY, ray_name
 from sparkcluster.staging import ray_archive
+from tests.lab import builds
 
 STUB_RAY = Path(sparkcluster.__file__).parent / "lab" / "engine" / "stub" / "site" / "ray"
 STATE = "/root/.local/state/sparkcluster"
-WITHOUT_RAY = "defaults: {image: without-ray}\n"
 
 
 def engine_of(spark) -> EngineFacts:
@@ -50,7 +50,9 @@ def launchers(lab, cli):
 
 @pytest.fixture(scope="module")
 def shared_lab(make_lab):
-    return make_lab("sparks: [{name: left}, {name: right}]\n" + WITHOUT_RAY)
+    lab = make_lab("sparks: [{name: left}, {name: right}]\n")
+    builds.replace(lab, without=["ray"])
+    return lab
 
 
 @pytest.fixture

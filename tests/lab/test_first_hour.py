@@ -15,6 +15,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from lab_registry import registry_of
 
 from sparkcluster.lab import images
 
@@ -72,7 +73,7 @@ def shell(lab, variant, tmp_path):
         return done
 
     run.home = home
-    with lab.registry() as registry:
+    with registry_of(lab) as registry:
         reference = registry.add("first-hour", images.archive("stub"), platforms=True)
         (home / "mine.yaml").write_text(variant(lab, playbook={"image": reference}).read_text())
         run("sparkcluster preflight mine.yaml --yes || true")  # whoever wrote the inventory knows what it asks for

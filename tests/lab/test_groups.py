@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lab import builds
 from tests.lab.switching import Client
 
 
@@ -115,17 +116,11 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
     ring.down()
 
 
-TWO_WITH = """
-defaults: {image: %s}
-sparks:
-- name: left
-- name: right
-"""
-
-
 @pytest.mark.full
 def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, make_cli):
-    lab = make_lab(TWO_WITH % "user-2000")
+    """Like vLLM's own images, with ``vllm serve`` as entrypoint."""
+    lab = make_lab("sparks: [{name: left}, {name: right}]\n")
+    builds.replace(lab, changes={"User": "2000", "Entrypoint": ["vllm", "serve"], "Cmd": None, "Labels": {}})
     cli = make_cli()
     cli("up", lab.inventory).ok()
     assert words(cli, lab.inventory)

@@ -14,7 +14,6 @@ sparks:
 - {name: o, image: absent}
 - {name: c, docker: containerd, image: absent}
 - {name: o26, system: debian-13, image: absent}
-- {name: c28, system: debian-13, docker: containerd-28, image: absent}
 """
 RAILS = "cat /sys/class/net/enp1s0f1np1/statistics/%s_bytes /sys/class/net/enP2p1s0f1np1/statistics/%s_bytes"
 TOP_BYTES = 8_000_000
@@ -66,7 +65,7 @@ def runs(spark, reference):
     ("source", "target"),
     [
         ("c", "o"),
-        ("o26", "c28"),
+        ("o26", "c"),
     ],
 )
 def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):

@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from lab_registry import registry_of
 
 from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
@@ -31,7 +32,7 @@ for lease in $($ctr ls --quiet); do $ctr rm --sync $lease; done
 @pytest.fixture
 def registry(lab):
     """Each test has the images of its own registry alone: what was pulled before is removed."""
-    with lab.registry() as made:
+    with registry_of(lab) as made:
         yield made
     for spark in lab.sparks:
         spark.run(["sh", "-c", REMOVE], check=False)

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from sparkcluster.lab.network import ip
+from tests.lab.capture import capture
+from tests.lab.snapshot import snapshot
 from tests.lab.test_serving import until
 from tests.unit.on_terminal import OnTerminal
 
@@ -60,7 +62,7 @@ class Desk:
 
     def snapshots(self):
         """What every Spark is like."""
-        return {spark.name: spark.snapshot() for spark in self.lab.sparks}
+        return {spark.name: snapshot(spark) for spark in self.lab.sparks}
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_a_ring_from_the_box_to_tokens_and_back(desk):
 def test_setup_contacts_what_is_given_or_attached_and_the_second_one_takes_one_round_trip(desk):
     desk = desk(ONE_CABLE)
     before = desk.snapshots()
-    with desk.lab.capture() as packets:
+    with capture(desk.lab.state) as packets:
         desk.discover().ok()
         assert not desk.cli("setup", desk.inventory, "--dry-run", "--json").ok().json["changed"]
         assert differences(before, desk.snapshots()) == {}
@@ -139,7 +141,7 @@ def test_setup_contacts_what_is_given_or_attached_and_the_second_one_takes_one_r
     contacted = {each.destination for each in packets if each.interface == "laptop" and each.port == 22}
     assert contacted == {spark.host for spark in desk.lab.sparks}
 
-    with desk.lab.capture() as packets:
+    with capture(desk.lab.state) as packets:
         done = desk.cli("setup", desk.inventory)
     assert done.ok().out == "nothing to change: 2 nodes set up\n"
     opened = {(each.source, each.destination) for each in packets if each.port == 22}
@@ -208,7 +210,7 @@ def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
     desk = desk(ONE_CABLE)
     desk.discover().ok()
     spark = desk.lab.sparks[0]
-    before = spark.snapshot()
+    before = snapshot(spark)
     # Whoever applies netplan on this Spark loses the management network, as by a wrong file of somebody else.
     other = "/etc/netplan/60-wrong.yaml"
     spark.run(["sh", "-c", f"umask 077; cat > {other}"], text_in=WRONG)
@@ -218,7 +220,7 @@ def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
     assert spark.name in done.out + done.err
     spark.run(["rm", other])
     spark.run(["netplan", "apply"])
-    assert differences({"": before}, {"": spark.snapshot()}, ["/var/lib/sparkcluster"]) == {}
+    assert differences({"": before}, {"": snapshot(spark)}, ["/var/lib/sparkcluster"]) == {}
     desk.setup().ok()
 
 
@@ -255,7 +257,7 @@ def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
     assert f"hint: sparkcluster setup {desk.inventory} --only netplan" in shown.out
     fixed = desk.cli("preflight", desk.inventory, *flags, "--fix", "--yes").ok()
     assert f"{spark.name}: done: docker-group, netplan" in fixed.out
-    assert spark.snapshot()["links"]["enp1s0f1np1"]["mtu"] == 9000
+    assert snapshot(spark)["links"]["enp1s0f1np1"]["mtu"] == 9000
     asked = desk.cli("preflight", desk.inventory, *flags, "--fix")
     assert "there is nothing to fix" in asked.ok().err
 

@@ -169,28 +169,20 @@ def install_into_environment(*, say: Say = print) -> None:
 
 
 def install_into_directory(site: Path, version: str, *, say: Say = print) -> None:
-    """Install the engine into the directory ``site``, for an interpreter of ``version`` (3.11) on this machine.
+    """Install the engine and Ray into the directory ``site``, for an interpreter of ``version`` (3.11) on this machine.
 
     Raises:
         InstallFailed: a download failed.
     """
     if is_installed(site):
         return
-    _install(Tool(site, version), site, say=say)
-    _stamp(site)
-
-
-def install_ray_into_directory(site: Path, version: str, present: Path) -> None:
-    """Install Ray into ``site``, with those of its needs that ``present`` (a site-packages) lacks.
-
-    Raises:
-        InstallFailed: a download failed.
-    """
     tool = Tool(site, version)
+    _install(tool, site, say=say)
     tool.install(["--no-deps", f"ray=={RAY}"])
-    lacking = [need for need in requirements(site, "ray") if not _has(present, need)]
+    lacking = [need for need in requirements(site, "ray") if not _has(site, need)]
     if lacking:
         tool.install(["--no-deps", *lacking])
+    _stamp(site)
 
 
 def requirements(site: Path, distribution: str) -> list[str]:

@@ -16,7 +16,7 @@ from sparkcluster.lab.sparks import Spark
 FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **services.FAULTS}
 """Every kind of fault."""
 
-EXAMPLES = {"mtu": "1500", "path-mtu": "1500", "port-busy": "8000", "clock": "30", "swap": "4"}
+EXAMPLES = {"mtu": "1500", "path-mtu": "1500", "port-busy": "8000", "clock": "30"}
 """Arguments to show in a hint; of the other kinds it shows what the argument is called."""
 
 

@@ -28,15 +28,6 @@ RESTORE_WEIGHTS = f"""
 mkdir -p "$2" && cd "$2" && cp -p {BACKUP}/"$1" "$1.back" && mv "$1.back" "$1"
 """
 
-CACHE = "/home/spark/.cache/huggingface"
-# As a container leaves it that ran as root with this directory mounted.
-ROOT_CACHE = f"""
-set -e
-install -d -o spark -g spark /home/spark/.cache
-mkdir -p {CACHE}/hub
-chown -R root:root {CACHE}
-"""
-
 SPARE = "gb10-backup/image:1"
 """Tag that keeps the image while its name is on another; an untagged image would be removed with its children."""
 
@@ -45,15 +36,6 @@ OTHER_IMAGE = """
 container=$(docker create "$1")
 trap 'docker rm "$container"' EXIT
 docker commit "$container" "$1"
-"""
-
-# An image of a single small layer, for a processor that neither a Spark nor a lab's machine has. Docker makes
-# images of its own processor only, and names of the same length leave the archive intact.
-OTHER_PROCESSOR = """
-small=$(tar -cC /etc hostname | docker import --change 'CMD ["true"]' -)
-docker tag "$small" "$1"
-docker save "$1" | LC_ALL=C sed -E 's/"architecture":"(amd64|arm64)"/"architecture":"s390x"/' | docker load
-docker rmi "$small"
 """
 
 RESTORE_IMAGE = f"""
@@ -97,12 +79,7 @@ def _image(replace: str) -> Callable[[Spark], Steps]:
 
 FAULTS: dict[str, Fault] = {
     "cut-weights": Fault("[FILE]", _weights('truncate -s $(($(stat -c %s "$1") * 9 / 10)) "$1"')),
-    "missing-weights": Fault("[FILE]", _weights('rm "$1"')),
     "corrupt-weights": Fault("[FILE]", _weights(f'python3 -c {shlex.quote(OTHER_BYTES)} "$1"')),
-    "root-cache": Fault(
-        None, lambda spark: command(spark, ["sh", "-c", ROOT_CACHE], ["chown", "-R", "spark:spark", CACHE])
-    ),
     "image-other": Fault(None, _image(OTHER_IMAGE)),
-    "image-arch": Fault(None, _image(OTHER_PROCESSOR)),
 }
 """Faults of weights and image, by kind."""

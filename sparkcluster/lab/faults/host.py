@@ -44,7 +44,6 @@ exec(compile(args[at + 1], "<string>", "exec"), {{"__name__": "__main__"}})
 """
 """The kernel has no clock per process, so programs passed by ``-c`` see a shifted one."""
 
-LOGIND = "/etc/systemd/logind.conf"
 DGX_RELEASE = "/etc/dgx-release"
 
 
@@ -115,10 +114,6 @@ def _used(memory: dict[str, int], left_kb: int) -> None:
     memory["available_kb"] = left_kb
 
 
-def _swapped(memory: dict[str, int], size_gb: int) -> None:
-    memory["swap_free_kb"] = max(0, memory["swap_free_kb"] - size_gb * 10**9 // 1024)
-
-
 def _kernel_line(spark: Spark, line: str, change: Callable[[dict[str, Any], str], None]) -> Steps:
     if not line.strip() or not line.strip().isprintable():
         raise UsageError(
@@ -145,11 +140,9 @@ FAULTS: dict[str, Fault] = {
     "ota": Fault("VERSION", _ota, simulated=True),
     "firmware": Fault("VERSION", _versioned("firmware", "firmware version", "28.44.1036"), simulated=True),
     "cdi-stale": Fault(None, _cdi_stale),
-    "remove-ipc": Fault(None, lambda spark: put_file(spark, LOGIND, "[Login]\nRemoveIPC=yes\n")),
     "clock": Fault("SECONDS", _clock, simulated=True),
     "page-cache": Fault("GB", _memory(_in_cache, "GB"), simulated=True),
     "memory-free": Fault("KB", _memory(_used, "kB"), simulated=True),
-    "swap": Fault("GB", _memory(_swapped, "GB"), simulated=True),
     "no-cma": Fault(
         None, lambda spark: hardware(spark, lambda values: values["memory"].update(cma_kb=0)), simulated=True
     ),

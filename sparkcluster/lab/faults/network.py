@@ -107,10 +107,6 @@ def _hcas(spark: Spark) -> list[str]:
     return [function.hca for function in _cabled(spark)]
 
 
-def _gid_shift(spark: Spark, hca: str = "") -> Steps:
-    return _set_functions(spark, _chosen(spark, hca, _hcas(spark)), gids=GID_LAYOUTS["shifted"])
-
-
 def _gid_missing(spark: Spark, hca: str = "") -> Steps:
     # A shift affects all HCAs of a node, a missing entry a single HCA: by default the second twin.
     chosen = _chosen(spark, hca, _hcas(spark))[-1:]
@@ -136,26 +132,6 @@ def _readdress(spark: Spark, function: Function, fresh: str | None) -> Steps:
         for address in (fresh, before)
     )
     return links(spark, spark.unit, lines, undo)
-
-
-SET_MODES = """
-while [ $# -gt 0 ]; do
-  echo "$2" > /proc/sys/net/ipv6/conf/"$1"/addr_gen_mode
-  shift 2
-done
-"""
-
-
-def _no_link_local(spark: Spark, port: str = "") -> Steps:
-    """Take the kernel's link-local addresses away, as NetworkManager does once it has given a port without DHCP up."""
-    ports = _chosen(spark, port, spark.spec.cabled)
-    names = [spark.spec.netdev(function) for function in spark.cabled if function.port in ports]
-    modes = spark.run(["cat", *(f"/proc/sys/net/ipv6/conf/{name}/addr_gen_mode" for name in names)]).stdout.split()
-    lines = [f"link set {name} addrgenmode none" for name in names]
-    links(spark, spark.unit, [*lines, *(f"addr flush dev {name} scope link" for name in names)], [])
-    # A write to the file gives the address at once; `ip link` does when a link comes up.
-    pairs = [word for pair in zip(names, modes, strict=True) for word in pair]
-    return undone_by(spark, ["sh", "-c", SET_MODES, "sh", *pairs])
 
 
 def _twin_subnet(spark: Spark) -> Steps:
@@ -247,37 +223,19 @@ def _flip_byte(spark: Spark, which: str) -> Steps:
     return command(spark, ["sh", "-c", f"{' && '.join(put)} || {{\n{back}\nexit 1\n}}"], ["sh", "-c", back])
 
 
-def _name_by_wifi(spark: Spark) -> Steps:
-    """Connect the Spark's WiFi to the management network and resolve its name to it on the others, as mDNS does."""
-    peer, device = network.wifi_peer(spark.index), spark.spec.wifi
-    address = str(ipaddress.IPv4Address(spark.host) + 100)
-    steps = links(spark, spark.state.switch, [f"link set {peer} up"], [f"link set {peer} down"])
-    steps += links(spark, spark.unit, [f"addr add {address}/24 brd + dev {device}"], [f"addr flush dev {device}"])
-    for other in _others(spark):
-        change, back = (
-            ["sed", "-i", f"s/^{before.replace('.', '[.]')} /{after} /", "/etc/hosts"]
-            for before, after in ((spark.host, address), (address, spark.host))
-        )
-        steps += command(other, change, back)
-    return steps
-
-
 FAULTS: dict[str, Fault] = {
     "cable-out": Fault("[p0|p1]", _cable_out),
     "mtu": Fault("N", _mtu),
     "path-mtu": Fault("N", _path_mtu),
-    "gid-shift": Fault("[HCA]", _gid_shift, simulated=True),
     "gid-missing": Fault("[HCA]", _gid_missing, simulated=True),
     "slow-link": Fault("RATE", _slow),
     "speed": Fault("MBPS", _speed, simulated=True),
     "twin-down": Fault(None, _twin_down),
     "twin-subnet": Fault(None, _twin_subnet),
-    "no-link-local": Fault("[p0|p1]", _no_link_local),
     "no-address": Fault(None, lambda spark: _readdress(spark, _cabled(spark)[1], None)),
     "duplicate-address": Fault("[SPARK]", _duplicate_address),
     "firewall": Fault("[PORT|SPARK]", _firewall),
     "silence": Fault("[SECONDS]", _silence),
     "flip-byte": Fault("N|every-N", _flip_byte),
-    "name-by-wifi": Fault(None, _name_by_wifi),
 }
 """Faults of the network, by kind."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkcluster.errors import LabError
-from sparkcluster.lab.bare import SUDOERS
 from sparkcluster.lab.faults.base import Fault, Steps, changed, command, number, put_file, undone_by, until
 from sparkcluster.lab.machine import command_line
 from sparkcluster.lab.shims.services import DAEMON_JSON
@@ -111,14 +110,6 @@ def _snap_docker(spark: Spark) -> Steps:
     return steps + undone_by(spark, ["sh", "-c", remove])
 
 
-def _docker_slow(spark: Spark, seconds: str) -> Steps:
-    """As an engine that answers nothing while a disk syncs; what it started goes on."""
-    steps = until(spark, seconds, ["pkill", "-CONT", "-x", "dockerd"])
-    if spark.run(["pkill", "-STOP", "-x", "dockerd"], check=False).returncode:
-        raise LabError(f"no Docker engine runs on {spark.name}", node=spark.name)
-    return steps
-
-
 def _kill_worker(spark: Spark) -> Steps:
     if not _kill_in_containers(spark, "", signal.SIGKILL):
         raise LabError(f"no container runs on {spark.name}", node=spark.name)
@@ -163,11 +154,9 @@ FAULTS: dict[str, Fault] = {
     "ssh-stopped": Fault(None, _ssh_stopped),
     "host-key-changed": Fault(None, _host_key),
     "no-docker-group": Fault(None, _no_docker_group),
-    "no-sudo": Fault(None, lambda spark: command(spark, ["mv", SUDOERS, "/etc"], ["mv", "/etc/spark", SUDOERS])),
     "no-runtime": Fault(None, _no_runtime),
     "snap-docker": Fault(None, _snap_docker, simulated=True),
     "docker-stopped": Fault(None, _stopped("docker")),
-    "docker-slow": Fault("SECONDS", _docker_slow),
     "kill-worker": Fault(None, _kill_worker),
     "kill-engine": Fault(None, _kill_engine),
     "reboot": Fault(None, _reboot),

@@ -82,10 +82,7 @@ def nvidia_smi(args: list[str]) -> int:
         return hardware.refuse('Invalid combination of input arguments: the lab has no option "%s"' % unsupported[0], 2)
     if "--query-gpu" in options:
         return _query(facts, options["--query-gpu"].split(","), options.get("--format", "csv").split(","))
-    if "-L" in args or "--list-gpus" in args:
-        sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, FIELDS["uuid"]))
-        return 0
-    sys.stdout.write(_table(facts))
+    sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, FIELDS["uuid"]))
     return 0
 
 
@@ -104,26 +101,6 @@ def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
         sys.stdout.write(", ".join(heads) + "\n")
     sys.stdout.write(", ".join(cells) + "\n")
     return 0
-
-
-def _table(facts: dict[str, Any]) -> str:
-    line = "+-----------------------------------------------------------------------------------------+\n"
-    state = STATES[facts.get("gpu_state", "idle")]
-    cuda = cuda_of(facts["driver"])
-    rule = "|=========================================+========================+======================|\n"
-    return (
-        time.strftime("%a %b %d %H:%M:%S %Y\n")
-        + line
-        + "| NVIDIA-SMI %-26sDriver Version: %-14s CUDA Version: %-9s|\n" % (facts["driver"], facts["driver"], cuda)
-        + line
-        + "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
-        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n"
-        + rule
-        + "|   0  NVIDIA GB10                    On  |   0000000F:01:00.0 Off |                  N/A |\n"
-        + "| N/A   %2sC    %s             %2dW /  N/A  | Not Supported          |    %3s%%      Default |\n"
-        % (state["temperature.gpu"], state["pstate"], float(state["power.draw"]), state["utilization.gpu"])
-        + line
-    )
 
 
 def cuda_of(driver: str) -> str:

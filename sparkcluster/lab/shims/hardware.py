@@ -12,8 +12,6 @@ from typing import Any
 
 DIRECTORY = "/run/gb10"
 HARDWARE = DIRECTORY + "/hardware.json"
-BOARD = "NVD0000000087"
-"""Board id of the ConnectX-7 of a Spark."""
 
 
 def load() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import glob
 import re
 import sys
@@ -44,24 +43,12 @@ def _has(arg: str, letter: str) -> bool:
 
 
 def modinfo(args: list[str]) -> int:
-    """``modinfo [-k KERNEL] [-F FIELD] MODULE`` of modules that lie below /lib/modules."""
-    parser = argparse.ArgumentParser(prog="modinfo")
-    parser.add_argument("-k", "--set-version", dest="kernel", default=hardware.load()["kernel"])
-    parser.add_argument("-F", "--field")
-    parser.add_argument("-n", "--filename", action="store_const", const="filename", dest="field")
-    parser.add_argument("module")
-    options = parser.parse_args(args)
-    if options.module.startswith("/"):
-        found = glob.glob(options.module)
-    else:
-        found = glob.glob("/lib/modules/%s/**/%s.ko" % (options.kernel, options.module), recursive=True)
+    """``modinfo -F FIELD -k KERNEL MODULE`` of a module that lies below /lib/modules."""
+    options = dict(zip(args[:-1:2], args[1:-1:2], strict=True))
+    found = glob.glob("/lib/modules/%s/**/%s.ko" % (options["-k"], args[-1]), recursive=True)
     if not found:
-        return hardware.refuse("modinfo: ERROR: Module %s not found." % options.module)
-    with open(found[0], "rb") as file:
-        parts = [part.decode(errors="replace").partition("=") for part in file.read().split(b"\0") if b"=" in part]
-    for key, value in [("filename", found[0])] + [(key, value) for key, _, value in parts]:
-        if not options.field:
-            sys.stdout.write("%-16s%s\n" % (key + ":", value))
-        elif key == options.field:
-            sys.stdout.write(value + "\n")
+        return hardware.refuse("modinfo: ERROR: Module %s not found." % args[-1])
+    with open(found[0]) as file:
+        fields = dict(line.rstrip("\n").partition("=")[::2] for line in file)
+    sys.stdout.write(fields[options["-F"]] + "\n")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
+import sys
 from typing import Any
 
 from . import hardware
@@ -43,6 +43,20 @@ def sync() -> None:
     write_in_place("/proc/sys/kernel/osrelease", facts["kernel"] + "\n")
 
 
+def show_gids(args: list[str]) -> int:
+    """The GID tables; the IPv4 column is blank where there is none, as in NVIDIA's script."""
+    sys.stdout.write("DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n")
+    sys.stdout.write("---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n")
+    count = 0
+    for function in hardware.functions(*args[:1]):
+        for index, (gid, version, address) in sorted(hardware.gid_table(function).items()):
+            row = (function["hca"], 1, index, gid, "%-15s" % address, "v%d" % version, function["netdev"])
+            sys.stdout.write("%s\t%d\t%d\t%s\t%s\t%s\t%s\n" % row)
+            count += 1
+    sys.stdout.write("n_gids_found=%d\n" % count)
+    return 0
+
+
 def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
     root = os.path.join(TREE, function["hca"])
     up = function["link"]["up"]
@@ -54,22 +68,10 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
         for index in range(GID_COUNT):
             _empty_slot(port, index)
     attributes = (
-        ("board_id", hardware.BOARD),
         ("fw_ver", facts["firmware"]),
-        ("hca_type", "MT4129"),
-        ("hw_rev", "0"),
-        ("node_desc", facts["hostname"] + " " + function["hca"]),
-        ("node_guid", function["guid"]),
-        ("node_type", "1: CA"),
-        ("sys_image_guid", function["sys_image_guid"]),
-        ("device/vendor", "0x15b3"),
-        ("device/device", "0x1021"),
         ("ports/1/state", "4: ACTIVE" if up else "1: DOWN"),
         ("ports/1/phys_state", "5: LinkUp" if up else "3: Disabled"),
-        ("ports/1/rate", "200 Gb/sec (2X NDR)" if up else "40 Gb/sec (4X QDR)"),
         ("ports/1/link_layer", "Ethernet"),
-        ("ports/1/lid", "0x0"),
-        ("ports/1/sm_lid", "0x0"),
     )
     for name, value in attributes:
         _write(os.path.join(root, name), value + "\n")
@@ -118,24 +120,11 @@ def _module(facts: dict[str, Any]) -> None:
         # A driver that is not loaded leaves the file of the previous driver in place.
         if version != "none" or not os.path.exists(file):
             fields = ("version=" + version, "supported=external", "license=Dual MIT/GPL", "name=nvidia")
-            _write(file, _elf("\0".join(fields) + "\0"))
+            _write(file, "\n".join(fields) + "\n")
         _write(os.path.join(root, "modules.dep"), "kernel/nvidia-580-open/nvidia.ko:\n")
     else:
         _unlink(file)
         _write(os.path.join(root, "modules.dep"), "")
-
-
-def _elf(modinfo: str) -> str:
-    """A module with no section but .modinfo: fields that end with a zero byte."""
-    names = "\0.modinfo\0.shstrtab\0"
-    # No machine type, and offsets whose bytes are all below 128, so that it can be written as text.
-    head = struct.pack("<6s10xHHIQQQIHHHHHH", b"\x7fELF\2\1", 1, 0, 1, 0, 0, 256, 0, 64, 0, 0, 64, 3, 2)
-    sections = (
-        struct.pack("<64x")
-        + struct.pack("<IIQQQQIIQQ", 1, 1, 2, 0, 64 + len(names), len(modinfo), 0, 0, 1, 0)
-        + struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
-    )
-    return (head.decode() + names + modinfo).ljust(256, "\0") + sections.decode()
 
 
 def meminfo(facts: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a bare Spark differs in: its files and accounts, the programs that set it up, and what a capture says."""
+"""What a bare Spark differs in: its files and accounts, and the programs that set it up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sparkcluster.lab import bare, capture, node_files
+from sparkcluster.lab import bare, node_files
 from sparkcluster.lab.shims import netplan
 from sparkcluster.lab.spec import LabSpec, SparkSpec
 from sparkcluster.lab.state import State
@@ -87,18 +87,3 @@ def link(*addresses, mtu=1500, flags=("UP", "LOWER_UP")):
 )
 def test_netplan_changes_what_differs_and_nothing_else(before, entry, lines):
     assert netplan.change(before, entry, None, "10.77.7.1") == lines
-
-
-@pytest.mark.parametrize(
-    ("line", "packet"),
-    [
-        (
-            "00:41:36.538723 uplink P   IP 10.77.0.1.40000 > 10.77.0.11.22: tcp 0",
-            ("uplink", "IP", "10.77.0.1", "10.77.0.11", 22),
-        ),
-        ("00:41:36.538723 uplink P   ARP, Reply 10.77.0.11 is-at 4c:bb:47:20:00:01, length 28", None),
-        ("4 packets captured", None),
-    ],
-)
-def test_a_line_of_tcpdump_is_a_packet(line, packet):
-    assert capture.parse(line) == packet

@@ -10,8 +10,7 @@ import tarfile
 from contextlib import closing
 
 import pytest
-
-from sparkcluster.lab.registry import OCI, Registry
+from lab_registry import OCI, Registry
 
 LAYER = bytes(range(256)) * 400
 

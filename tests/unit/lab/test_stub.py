@@ -116,7 +116,7 @@ class Stage:
             "HOME": str(self.tmp / address),
             "RAY_TMPDIR": str(self.tmp / address / "ray"),
             "VLLM_HOST_IP": address,
-            "STUB_IFACES": f"{name}={address}/24",
+            "STUB_IFACES": f"{name}={address}",
             "GLOO_SOCKET_IFNAME": name,
             "NCCL_SOCKET_IFNAME": name,
         }
@@ -162,12 +162,13 @@ class Stage:
             return answer.status, json.loads(text) if text else None
 
     def complete(self, **more: Any) -> Any:
-        return self.http("POST", "/v1/completions", {"prompt": "hello", "max_tokens": 8}, **more)
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
+        return self.http("POST", "/v1/chat/completions", body, **more)
 
     def text(self) -> str:
         status, answer = self.complete()
         assert status == 200, answer
-        return str(answer["choices"][0]["text"])
+        return str(answer["choices"][0]["message"]["content"])
 
 
 @pytest.fixture
@@ -218,7 +219,9 @@ def test_two_nodes_answer_as_one_and_a_killed_rank_ends_them_with_zero(stage: St
     alone = stage.text()
     stage.processes[0].stop()
     worker = stage.ray()
-    process = stage.ready(stage.serve("-tp", "2", "--distributed-executor-backend", "ray"))
+    process = stage.ready(
+        stage.serve("-tp", "2", "--distributed-executor-backend", "ray", RAY_ADDRESS=f"{HEAD}:{stage.gcs_port}")
+    )
     assert stage.text() == alone
     os.kill(worker.child("VLLM::Worker_TP1"), signal.SIGKILL)
     assert process.wait() == 0

@@ -9,12 +9,11 @@ import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from stubengine import VLLM_VERSION, faults, log, model
+from stubengine import faults, log, model
 from stubengine.engine import DEAD, EngineDead
 
 REASONING_TOKENS = 100  # tokens of reasoning before the answer: fewer max_tokens leave the content null
 GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
-DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions, kept by vLLM
 
 
 class Refusal(Exception):
@@ -50,15 +49,8 @@ class Server(ThreadingHTTPServer):
         """Ignores clients that disconnected."""
 
 
-def prompt_of(body, chat):
+def prompt_of(body):
     """The text that the answer depends on; Refusal when it is missing."""
-    if not chat:
-        prompt = body.get("prompt")
-        if isinstance(prompt, list):
-            prompt = " ".join(map(str, prompt))
-        if not isinstance(prompt, str):
-            raise Refusal(400, "BadRequestError", "prompt: field required", "prompt")
-        return prompt
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, "BadRequestError", "messages: field required", "messages")
@@ -129,10 +121,6 @@ class Handler(BaseHTTPRequestHandler):
         """503 only after the engine has reported its death."""
         self._bytes(503 if self.server.engine.errored else 200, b"", "text/plain")
 
-    def version(self, _raw):
-        """vLLM's version."""
-        self._json(200, {"version": VLLM_VERSION})
-
     def models(self, _raw):
         """The served names."""
         options = self.server.options
@@ -166,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         self._bytes(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _request(self, body, chat):
+    def _request(self, body):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
         options = self.server.options
         name = body.get("model") or options["names"][0]
@@ -178,11 +166,11 @@ class Handler(BaseHTTPRequestHandler):
                 "BadRequestError",
                 '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
             )
-        prompt = prompt_of(body, chat)
-        prompt_tokens = len(model.tokens(prompt)) + (4 if chat else 0)
+        prompt = prompt_of(body)
+        prompt_tokens = len(model.tokens(prompt)) + 4
         room = options["max_model_len"] - prompt_tokens
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        limit = limit if limit is not None else (room if chat else DEFAULT_COMPLETION_TOKENS)
+        limit = room if limit is None else limit
         if not isinstance(limit, int) or limit < 1:
             raise Refusal(400, "BadRequestError", "max_tokens must be at least 1, got %s." % limit, "max_tokens")
         if room < 1 or limit > room:
@@ -193,14 +181,13 @@ class Handler(BaseHTTPRequestHandler):
                 "and your prompt contains %d input tokens." % (options["max_model_len"], limit, prompt_tokens),
                 "max_tokens",
             )
-        thinks = chat and options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
-        number = ("chatcmpl-" if chat else "cmpl-") + os.urandom(8).hex()
+        thinks = options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         facts = {
-            "head": {"id": number, "created": int(time.time()), "model": name},
+            "head": {"id": "chatcmpl-" + os.urandom(8).hex(), "created": int(time.time()), "model": name},
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 0,
             "reasoning": REASONING_TOKENS if thinks else 0,
-            "call": call_of(body) if chat and options["tools"] else None,
+            "call": call_of(body) if options["tools"] else None,
         }
         if "lie-health" in faults.active():
             raise EngineDead(DEAD)
@@ -213,7 +200,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def completion(self, raw):
         """An answer as one body or as a stream."""
-        chat = "/chat/" in self.path
         try:
             body = json.loads(raw)
         except ValueError:
@@ -223,58 +209,49 @@ class Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.answering += 1
         try:
-            self._answer(body, chat)
+            self._answer(body)
         finally:
             with self.server.lock:
                 self.server.answering -= 1
 
-    def _answer(self, body, chat):
-        words, facts = self._request(body, chat)
-        pieces = in_pieces(words, facts, chat)
+    def _answer(self, body):
+        words, facts = self._request(body)
+        pieces = in_pieces(words, facts)
         if body.get("stream"):
-            self._stream(pieces, facts, chat, bool((body.get("stream_options") or {}).get("include_usage")))
+            self._stream(pieces, facts, bool((body.get("stream_options") or {}).get("include_usage")))
             return
-        text, finish = {"reasoning": "", "content": "", "text": ""}, None
+        text, finish = {"reasoning": "", "content": ""}, None
         for field, piece, finish in pieces:
             if field != "tool_calls":
                 text[field] += piece
-        choice = {"index": 0, "logprobs": None, "finish_reason": finish, "stop_reason": None}
-        if chat:
-            choice["message"] = {
-                "role": "assistant",
-                "content": text["content"] or None,
-                "refusal": None,
-                "reasoning": text["reasoning"] or None,
-                "tool_calls": [facts["call"]] if finish == "tool_calls" else [],
-            }
-        else:
-            choice["text"] = text["text"]
-        kind = "chat.completion" if chat else "text_completion"
-        self._json(200, dict(facts["head"], object=kind, choices=[choice], usage=usage(facts)))
+        message = {
+            "role": "assistant",
+            "content": text["content"] or None,
+            "reasoning": text["reasoning"] or None,
+            "tool_calls": [facts["call"]] if finish == "tool_calls" else [],
+        }
+        choice = {"index": 0, "finish_reason": finish, "message": message}
+        self._json(200, dict(facts["head"], object="chat.completion", choices=[choice], usage=usage(facts)))
 
     def _chunk(self, data):
         line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
-    def _stream(self, pieces, facts, chat, with_usage):
+    def _stream(self, pieces, facts, with_usage):
         first = next(pieces)  # a dead engine is answered with 500, not with a stream
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        head = dict(facts["head"], object="chat.completion.chunk" if chat else "text_completion")
+        head = dict(facts["head"], object="chat.completion.chunk")
 
-        def send(finish, **fields):
-            self._chunk(dict(head, choices=[dict(fields, finish_reason=finish, index=0, logprobs=None)]))
+        def send(finish, delta):
+            self._chunk(dict(head, choices=[{"index": 0, "delta": delta, "finish_reason": finish}]))
 
         try:
-            if chat:
-                send(None, delta={"role": "assistant", "content": ""})
+            send(None, {"role": "assistant", "content": ""})
             for field, piece, finish in itertools.chain([first], pieces):
-                if chat:
-                    send(finish, delta={field: piece} if piece else {})
-                else:
-                    send(finish, text=piece)
+                send(finish, {field: piece} if piece else {})
             if with_usage:
                 self._chunk(dict(head, choices=[], usage=usage(facts)))
         except EngineDead:
@@ -287,15 +264,12 @@ class Handler(BaseHTTPRequestHandler):
 ROUTES = {
     ("/health", "GET"): Handler.health,
     ("/metrics", "GET"): Handler.metrics,
-    ("/version", "GET"): Handler.version,
-    ("/ping", "GET"): Handler.health,
     ("/v1/models", "GET"): Handler.models,
     ("/v1/chat/completions", "POST"): Handler.completion,
-    ("/v1/completions", "POST"): Handler.completion,
 }
 
 
-def in_pieces(words, facts, chat):
+def in_pieces(words, facts):
     """Yields (field of the answer, text, finish reason or None) for each word; counts them in ``facts``."""
     for word, finish in words:
         position = facts["completion_tokens"]
@@ -304,12 +278,10 @@ def in_pieces(words, facts, chat):
         if facts["call"] and position >= facts["reasoning"]:
             done = finish == "stop"
             yield "tool_calls", [dict(facts["call"], index=0)] if done else "", "tool_calls" if done else finish
-        elif not chat:
-            yield "text", piece, finish
         elif position < facts["reasoning"]:
             yield "reasoning", piece, finish
         else:
-            yield "content", "" if "null-content" in faults.active() else piece, finish
+            yield "content", piece, finish
 
 
 def call_of(body):

@@ -82,7 +82,6 @@ class Core:
         )
         if spec["moe_backend"]:
             faults.log_lines("moe-backend", faults.active().get("moe-backend") or spec["moe_backend"].upper())
-        self._compile()
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
             log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
@@ -95,21 +94,8 @@ class Core:
             raise executors.ExecutorError(self._executor.dead)
         return kv_tokens
 
-    def _compile(self):
-        """Compiles, or waits for a rank that took its part from a stale cache (eugr/spark-vllm-docker#367)."""
-        if "hang-compile" not in faults.active():
-            return
-        log.info("backends.py:1051", "Using cache directory: /root/.cache/vllm/torch_compile_cache/7685fa72c3")
-        log.emit(
-            "2026-09-02 11:57:03,500 - INFO - autotuner.py:829 - flashinfer.jit: [Autotuner]: Autotuning starts ..."
-        )
-        while "hang-compile" in faults.active():
-            log.info("shm_broadcast.py:801", faults.STALLED)
-            time.sleep(0.5)
-
     def decode(self):
         """Decodes as long as there are requests."""
-        compiled = False
         while True:
             with self._changed:
                 while not self._requests:
@@ -118,12 +104,6 @@ class Core:
             active = faults.active()
             if "exit0" in active:
                 self.lose("RuntimeError: the fault exit0 is active")
-            while self._tokens_stopped(active):
-                time.sleep(0.05)
-                active = faults.active()
-            if not compiled and "slow-first" in active:
-                self._compile_first(float(active["slow-first"]))
-            compiled = True
             try:
                 self._executor.step()
             except executors.ExecutorError as error:
@@ -132,17 +112,6 @@ class Core:
                 for number, request in list(self._requests.items()):
                     self._send_word(number, request, active.get("garbage"))
             time.sleep(1.0 / float(active.get("slow", STEPS_PER_S)))
-
-    def _compile_first(self, seconds):
-        """Compiles kernels for the first request; the limit of a step is vLLM's, and nobody waits for it here."""
-        log.warning("jit_monitor.py:129", "CuTeDSL JIT compilation during inference: W4A16FusedMoeKernel")
-        if seconds > float(os.environ.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or 300):
-            self.lose("TimeoutError: RPC call to sample_tokens timed out.")
-
-    def _tokens_stopped(self, active):
-        """Whether ``hang-after`` stops the tokens now."""
-        limit = int(active.get("hang-after") or 0)
-        return bool(limit) and any(request["sent"] >= limit for request in list(self._requests.values()))
 
     def _send_word(self, number, request, garbage):
         position = request["sent"]

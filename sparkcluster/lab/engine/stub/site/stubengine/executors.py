@@ -1,7 +1,6 @@
 """How the engine core gets its ranks: none of its own, started here, started by Ray, or met from other nodes."""
 
 import contextlib
-import ipaddress
 import json
 import os
 import threading
@@ -30,29 +29,11 @@ class ExecutorError(Exception):
 
 def carried_env():
     """Every variable of the driver, but for those specific to a worker and those named in the carry-over file."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    root = os.environ.get("VLLM_CONFIG_ROOT") or os.path.join(base, "vllm")
-    path = os.path.join(root, "ray_non_carry_over_env_vars.json")
+    path = os.path.join(os.environ.get("VLLM_CONFIG_ROOT") or "", "ray_non_carry_over_env_vars.json")
     excluded = set(WORKER_SPECIFIC)
-    try:
-        with open(path, encoding="utf-8") as f:
-            names = json.load(f)
-        log.info("ray_env.py:108", "RAY_NON_CARRY_OVER_ENV_VARS from config: %s", names)
-        excluded.update(names)
-    except FileNotFoundError:
-        pass  # it is optional
-    except ValueError:
-        log.warning("ray_env.py:28", "Failed to parse %s. Using an empty set for non-carry-over env vars.", path)
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as f:
+        excluded.update(json.load(f))
     return {k: v for k, v in os.environ.items() if k not in excluded}
-
-
-def on_other_network(library, address):
-    """Whether the address is outside the network of this node's interface for ``gloo`` or ``nccl``."""
-    try:
-        bound = wire.bound_interface(library)
-    except LookupError:
-        return False  # this node's rank reports that itself
-    return bound is not None and ipaddress.ip_address(address) not in bound[1].network
 
 
 class Uni:
@@ -84,7 +65,7 @@ class Multi:
         self.dead = None
         self._failed = None
         self._changed = threading.Condition()
-        self._links = {}  # rank -> {"gloo": Channel, "nccl": Channel}
+        self._links = {}  # rank -> Channel
         self._loaded = {}
         self._steps = {}
         self._count = 0
@@ -115,14 +96,12 @@ class Multi:
         hello = channel.receive()
         if not hello:
             return
-        library, number = hello["hello"], hello["rank"]
-        if on_other_network(library, peer):
-            threading.Event().wait()  # no way back to that address: silence, as on real nodes
+        number = hello["rank"]
         with self._changed:
-            self._links.setdefault(number, {})[library] = channel
+            self._links[number] = channel
             self._changed.notify_all()
             # a full mesh: no rank proceeds before all are there
-            while self.dead is None and sum(library in links for links in self._links.values()) < self.spec["world"]:
+            while self.dead is None and len(self._links) < self.spec["world"]:
                 self._changed.wait()
         channel.send(ok=True)
         for message in channel.messages():
@@ -134,7 +113,7 @@ class Multi:
                 self._changed.notify_all()
             if "failed" in message:
                 self.lose("Worker %d failed: %s" % (number, message["failed"]))
-        if library == "gloo" and number not in self._loaded:
+        if number not in self._loaded:
             time.sleep(0.3)  # the process that started the rank reports the better reason
             self.lose(
                 "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer "
@@ -150,9 +129,9 @@ class Multi:
 
     def load(self):
         """Waits for all ranks, then for their weights; one digest for all, or another when the copies differ."""
-        limit_s = wire.setting("STUB_RENDEZVOUS_S", rank.RENDEZVOUS_S) + 2
+        limit_s = rank.RENDEZVOUS_S + 2
         self._wait(
-            lambda: sum(len(links) == 2 for links in self._links.values()) == self.spec["world"],
+            lambda: len(self._links) == self.spec["world"],
             limit_s,
             lambda: (
                 "torch.distributed.DistStoreError: Timed out after %.0f seconds waiting for clients. "
@@ -167,7 +146,7 @@ class Multi:
         """One decode step through all ranks; blocks for as long as one does not answer."""
         self._count += 1
         for link in self._links.values():
-            link["gloo"].send(op="step", step=self._count)
+            link.send(op="step", step=self._count)
         self._wait(lambda: all(self._steps.get(n, 0) >= self._count for n in range(self.spec["world"])))
 
 
@@ -210,15 +189,11 @@ class Ray(Multi):
 
     def start_ranks(self):
         """Waits for the placement group and has each raylet start its rank."""
-        address = rayclient.current_cluster()
-        if not address:
-            raise ExecutorError("ConnectionError: Could not find any running Ray instance.")
+        address = os.environ.get("RAY_ADDRESS") or "127.0.0.1:6379"
         try:
             cluster = rayclient.connect(address)
         except (OSError, rayclient.Refused) as error:
             raise ExecutorError("ConnectionError: Failed to connect to GCS at %s: %s" % (address, error))
-        if os.environ.get("RAY_ADDRESS"):
-            log.ray("worker.py:1691", "Using address %s set in the environment variable RAY_ADDRESS" % address)
         log.ray("worker.py:1841", "Connecting to existing Ray cluster at address: %s..." % address)
         log.ray("worker.py:2038", "Connected to Ray cluster.")
         log.info("ray_utils.py:607", "No current placement group found. Creating a new placement group.")
@@ -229,9 +204,7 @@ class Ray(Multi):
         threading.Thread(target=self._watch_cluster, args=(cluster,), daemon=True).start()
 
     def _place(self, cluster):
-        begun, next_message_s = time.monotonic(), 10.0
-        limit_s = wire.setting("STUB_PG_WAIT_S", PLACEMENT_S)
-        bundles = [{"GPU": 1.0}] * self.spec["world"]
+        deadline = time.monotonic() + PLACEMENT_S
         while True:
             try:
                 nodes = rayclient.ask(cluster, "place", bundles=self.spec["world"])
@@ -239,23 +212,10 @@ class Ray(Multi):
                 raise ExecutorError("ConnectionError: %s" % error)
             if nodes:
                 return nodes
-            waited_s = time.monotonic() - begun
-            if waited_s > limit_s:
+            if time.monotonic() > deadline:
                 raise ExecutorError(
-                    "ValueError: Cannot provide a placement group requiring %.1f GPUs (placement_group_specs=%s) "
-                    "within %d seconds.\nTensor parallel size may exceed available GPUs in your cluster. Check "
-                    "resources with `ray status` and `ray list nodes`." % (self.spec["world"], bundles, limit_s)
-                )
-            if waited_s > next_message_s:
-                next_message_s *= 2
-                log.info(
-                    "ray_utils.py:467",
-                    "Waiting for creating a placement group of specs for %d seconds. specs=%s."
-                    " Check `ray status` and `ray list nodes` to see if you have enough resources, and make sure "
-                    "the IP addresses used by ray cluster are the same as VLLM_HOST_IP environment variable "
-                    "specified in each node if you are running on a multi-node.",
-                    waited_s,
-                    bundles,
+                    "ValueError: Cannot provide a placement group requiring %.1f GPUs within %d seconds.\nTensor "
+                    "parallel size may exceed available GPUs in your cluster." % (self.spec["world"], PLACEMENT_S)
                 )
             time.sleep(0.1)
 
@@ -299,15 +259,12 @@ class Ray(Multi):
 def make(spec):
     """The executor that vLLM would choose for these arguments; ExecutorError with its message when there is none."""
     world = spec["world"]
-    gpus = wire.setting("STUB_GPUS", 1)
     if world == 1:
         return Uni(spec)
     if spec["backend"] == "ray":
         return Ray(spec, wire.host_ip(), 0)
-    if world // spec["nnodes"] > gpus:
+    if world > spec["nnodes"]:
         raise ExecutorError(
-            "ValueError: World size (%d) is larger than the number of available GPUs (%d) in this node. If this is "
-            "intentional and you are using:\n- ray, set '--distributed-executor-backend ray'.\n"
-            "- multiprocessing, set '--nnodes' appropriately." % (world, gpus)
+            "ValueError: World size (%d) is larger than the number of available GPUs (1) in this node." % world
         )
     return Local(spec, spec["master_addr"], spec["master_port"] if spec["nnodes"] > 1 else 0)

@@ -14,7 +14,6 @@ import time
 from stubengine import log
 
 # Log lines of failing engines, verbatim as owners have reported them.
-MEMLOCK = "WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory"
 GID = (
     "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
     "next state RTR, local GID index 3, local GID ::, remote GID ::"
@@ -23,10 +22,6 @@ NCCL_ERROR = "RuntimeError: NCCL error: unhandled system error"
 OUT_OF_MEMORY = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "119.68 GiB of which 1.12 GiB is free."
-)
-STALLED = (
-    "No available shared memory broadcast block found in 60 seconds. This typically happens when some processes are "
-    "hanging or doing some time-consuming work (e.g. compilation, weight/kv cache quantization)."
 )
 WORKER = "multiproc_executor.py:953"
 
@@ -65,22 +60,12 @@ LINES = {
             "setting -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False",
         ),
     ),
-    "die-serve=memlock": ((log.nccl, MEMLOCK), (log.error, WORKER, NCCL_ERROR)),
     "die-serve=gid": ((log.nccl, GID), (log.error, WORKER, NCCL_ERROR)),
     "die-serve=oom": ((log.error, WORKER, OUT_OF_MEMORY),),
-    "die-serve=gpu": ((log.error, WORKER, "RuntimeError: Failed to initialize NVML: Unknown Error"),),
-    "die-serve=collective": (
-        (
-            log.emit,
-            "[rank1]:[E ProcessGroupNCCL.cpp:563] [Rank 1] Watchdog caught collective operation timeout: "
-            "WorkNCCL(SeqNum=158046, OpType=ALLREDUCE, NumelIn=2867200, NumelOut=2867200, Timeout(ms)=600000) ran for "
-            "600027 milliseconds before timing out.",
-        ),
-    ),
 }
 KINDS = frozenset(
-    "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start leak null-content oom tcp-fallback "
-    "nccl-memlock nccl-gid hang-rendezvous hang-compile hang-after slow-first nan-scales moe-backend eager ray-dead die-ray".split()
+    "hang-load hang-serve die-load die-serve exit0 garbage lie-health slow slow-start leak oom tcp-fallback nan-scales "
+    "moe-backend eager ray-dead".split()
 )
 
 _logged = set()

@@ -44,8 +44,6 @@ class Gcs:
             with self._lock:
                 if message["op"] == "nodes":
                     channel.send(nodes=[self._row(node) for node in self._nodes.values()])
-                elif message["op"] == "free":
-                    channel.send(free=sum(node["Resources"]["GPU"] for node in self._free()))
                 elif message["op"] == "place":
                     channel.send(place=self._place(channel, message["bundles"], peer))
         with self._lock:
@@ -56,12 +54,10 @@ class Gcs:
         alive = node["NodeID"] in self._alive and faults.active().get("ray-dead") != node["NodeManagerAddress"]
         return dict(node, Alive=alive, alive=alive, Resources=node["Resources"] if alive else {})
 
-    def _free(self):
-        return [self._nodes[node_id] for node_id in self._alive if node_id not in self._holders]
-
     def _place(self, driver, bundles, peer):
         """One GPU on each of ``bundles`` nodes, the driver's own first; None when there are not enough."""
-        free = [node for node in self._free() if node["Resources"]["GPU"] >= 1.0]
+        free = [self._nodes[each] for each in self._alive if each not in self._holders]
+        free = [node for node in free if node["Resources"]["GPU"] >= 1.0]
         if len(free) < bundles:
             return None
         free.sort(key=lambda node: (node["NodeManagerAddress"] != peer, node["NodeID"]))

@@ -1,14 +1,13 @@
 """One rank: takes over the driver's environment as vLLM does, connects to its master, loads its copy, answers steps."""
 
 import errno
-import json
 import os
 import socket
 import threading
 import time
 
 from stubengine import faults, log, model, proc
-from stubengine.wire import Channel, bound_interface, setting
+from stubengine.wire import Channel, bound_address
 
 RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
 
@@ -22,31 +21,11 @@ def name_of(rank, tp, pp):
     return "Worker%s%s" % ("_PP%d" % (rank // tp) if pp > 1 else "", "_TP%d" % (rank % tp) if tp > 1 else "")
 
 
-def dump_env(number):
-    """Writes os.environ where the lab asks for it, in the form that the real engine's lab plugin has.
-
-    The file appears whole or not at all, for its owner alone: it holds what secrets the engine has.
-    """
-    directory = os.environ.get("SPARKCLUSTER_LAB_DUMP_ENV")
-    if not directory:
-        return
-    hostname, pid = socket.gethostname(), os.getpid()
-    path = os.path.join(directory, "rank-%s-%d.json" % (hostname, pid))
-    try:
-        os.makedirs(directory, exist_ok=True)
-        with os.fdopen(os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
-            json.dump({"rank": number, "hostname": hostname, "pid": pid, "environ": dict(os.environ)}, f)
-        os.replace(path + ".tmp", path)
-    except OSError as error:
-        log.warning("rank.py:1", "cannot write %s: %s", path, error)
-
-
 def load_model(spec, number):
-    """Dumps the environment and loads the weights as far as a stub does; returns their digest.
+    """Loads the weights as far as a stub does; returns their digest.
 
     Raises model.LoadError, also for the faults of loading.
     """
-    dump_env(number)
     log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
     directory = model.find(spec["model"], spec["revision"])
     active = faults.active()
@@ -78,38 +57,20 @@ def load_model(spec, number):
 
 
 def check_fabric():
-    """Logs NCCL's network; the faults of it."""
-    active = faults.active()
-    for kind, line in (("nccl-memlock", faults.MEMLOCK), ("nccl-gid", faults.GID)):
-        if kind in active:
-            log.nccl(line)
-            raise RankError(faults.NCCL_ERROR + " (run with NCCL_DEBUG=INFO for details)")
-    bound = bound_interface("nccl")
-    faults.log_active()
-    if "tcp-fallback" in active or os.environ.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        return
-    oob = "%s:%s<0>" % (bound[0], bound[1].ip) if bound else "?"
-    hcas = os.environ.get("NCCL_IB_HCA", "").lstrip("=").split(",")
-    log.nccl("INFO Bootstrap: Using %s" % oob)
-    log.nccl("INFO NET/IB : Using %s; OOB %s" % (" ".join("[%d]%s:1/RoCE" % pair for pair in enumerate(hcas)), oob))
-    log.nccl("INFO Using network IB")
+    """Logs NCCL's network."""
+    active = faults.log_active()
+    if "tcp-fallback" not in active and os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
+        log.nccl("INFO Using network IB")
 
 
 def meet(spec):
-    """Two channels to the master, from the addresses that Gloo's and NCCL's variables name."""
-    limit_s = setting("STUB_RENDEZVOUS_S", RENDEZVOUS_S)
+    """The channel to the master, from the address that Gloo's variable names; RankError with Gloo's message."""
     try:
-        bound = [(library, bound_interface(library)) for library in ("gloo", "nccl")]
+        source = bound_address()
     except LookupError as error:
         raise RankError("RuntimeError: %s" % error)
-    faults.wait_while("hang-rendezvous")
-    deadline = time.monotonic() + limit_s
-    return [greet(library, spec, found and str(found[1].ip), deadline, limit_s) for library, found in bound]
-
-
-def greet(library, spec, source, deadline, limit_s):
-    """One greeted connection; RankError with Gloo's message when the master does not answer within the limit."""
     address, port = spec["master"]
+    deadline = time.monotonic() + RENDEZVOUS_S
     while (remaining_s := deadline - time.monotonic()) > 0:
         try:
             sock = socket.create_connection((address, port), remaining_s, (source, 0) if source else None)
@@ -118,15 +79,15 @@ def greet(library, spec, source, deadline, limit_s):
                 raise RankError("RuntimeError: Cannot assign requested address %s" % source)
         else:
             channel = Channel(sock)
-            channel.send(hello=library, rank=spec["rank"])
+            channel.send(rank=spec["rank"])
             if channel.receive():
                 sock.settimeout(None)
                 return channel
         time.sleep(0.1)  # the master may not listen yet
     raise RankError(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
-        "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, %s, waited %.0f s)"
-        % (address, port, source or "any address", library, limit_s)
+        "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, waited %.0f s)"
+        % (address, port, source or "any address", RENDEZVOUS_S)
     )
 
 
@@ -141,7 +102,7 @@ def run(spec):
         spec["local_rank"],
         *spec["master"],
     )
-    gloo, _nccl = meet(spec)
+    gloo = meet(spec)
     check_fabric()
     log.info(
         "parallel_state.py:2350",

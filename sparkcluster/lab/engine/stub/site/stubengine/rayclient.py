@@ -6,7 +6,7 @@ import socket
 import time
 
 from stubengine import RAY_VERSION
-from stubengine.wire import Channel, setting
+from stubengine.wire import Channel
 
 BEAT_S = 1.0
 SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, 10 s each at the worst
@@ -38,23 +38,6 @@ def temp_dir():
     return os.environ.get("RAY_TMPDIR") or "/tmp/ray"
 
 
-def cluster_file():
-    """Where `ray start` leaves the address of its cluster for drivers of this host."""
-    return os.path.join(temp_dir(), "ray_current_cluster")
-
-
-def current_cluster():
-    """HOST:PORT of the cluster this host belongs to, or None."""
-    address = os.environ.get("RAY_ADDRESS")
-    if address and address not in ("auto", "local"):
-        return address
-    try:
-        with open(cluster_file(), encoding="utf-8") as f:
-            return f.read().strip() or None
-    except OSError:
-        return None
-
-
 def split(address):
     """(host, port) of HOST:PORT; ValueError when it is not that."""
     host, colon, port = address.rpartition(":")
@@ -65,12 +48,11 @@ def split(address):
 
 def limit_silence(sock):
     """Ends a connection whose other end sends nothing (a stopped process) or acknowledges nothing (a pulled cable)."""
-    limit_s = setting("STUB_RAY_SILENCE_S", SILENCE_S)
-    sock.settimeout(limit_s)
+    sock.settimeout(SILENCE_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S * 1000))
 
 
 def beat(channel):

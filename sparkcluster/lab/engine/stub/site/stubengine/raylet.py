@@ -27,7 +27,7 @@ class Raylet:
 
     def join(self, gcs_address):
         """Registers, once the head can be reached. OSError: it cannot within the limit; Refused."""
-        deadline = time.monotonic() + wire.setting("STUB_GCS_WAIT_S", GCS_WAIT_S)
+        deadline = time.monotonic() + GCS_WAIT_S
         while self._gcs is None:
             try:
                 self._gcs = rayclient.connect(gcs_address, source=self._node["NodeManagerAddress"], node=self._node)

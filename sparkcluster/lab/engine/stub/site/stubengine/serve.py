@@ -11,7 +11,6 @@ from stubengine import VLLM_VERSION, faults, flags, log, model
 from stubengine.executors import start_local_ranks
 
 WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
-THROUGHPUT_S = 10.0  # VLLM_LOG_STATS_INTERVAL's default
 HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
 
 
@@ -57,15 +56,6 @@ def fail(last, *frames):
     """Prints the traceback of a start that failed; returns the exit code."""
     log.emit(log.traceback(last, *frames), sys.stderr)
     return 1
-
-
-def check_shape(spec):
-    """vLLM's own refusal of a split that does not come out even."""
-    if spec["world"] % spec["nnodes"]:
-        return "ValueError: world_size (%(world)d) must be divisible by nnodes (%(nnodes)d)" % spec
-    if spec["node_rank"] >= spec["nnodes"]:
-        return "ValueError: node_rank %(node_rank)d must be less than nnodes %(nnodes)d" % spec
-    return None
 
 
 def headless(spec):
@@ -143,7 +133,6 @@ def serve(args, spec, sock):
     log.uvicorn("Waiting for application startup.")
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     log.uvicorn("Application startup complete.")
-    threading.Thread(target=log_throughput, args=(engine,), daemon=True).start()
     try:
         wait_for_end(engine, server)
     except Stop:
@@ -155,33 +144,11 @@ def serve(args, spec, sock):
     return 0
 
 
-def log_throughput(engine):
-    """vLLM's periodic line, which is skipped while there are no requests."""
-    before = (0, 0)
-    while True:
-        time.sleep(THROUGHPUT_S)
-        now = (engine.prompted, engine.generated)
-        if now != before or engine.running:
-            log.info(
-                "loggers.py:335",
-                "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
-                "%.1f tokens/s, Running: %d reqs, Waiting: 0 reqs, GPU KV cache usage: %.1f%%, Prefix cache hit "
-                "rate: 0.0%%",
-                (now[0] - before[0]) / THROUGHPUT_S,
-                (now[1] - before[1]) / THROUGHPUT_S,
-                engine.running,
-                engine.running * 1600.0 / max(1, engine.kv_tokens),
-            )
-        before = now
-
-
 def wait_for_end(engine, server):
     """Returns when the engine has failed and a request was answered with that, or the watchdog noticed."""
     healthy = time.monotonic()
     while True:
         time.sleep(0.05)
-        if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH") == "1":
-            continue
         if not engine.errored:
             healthy = time.monotonic()
         elif server.failed.is_set() or time.monotonic() - healthy > WATCHDOG_S:
@@ -230,9 +197,6 @@ def run(argv):
             ("vllm/engine/arg_utils.py", 1890, "create_model_config"),
         )
     spec = spec_of(args, config)
-    problem = check_shape(spec)
-    if problem:
-        return fail(problem, ("vllm/config/parallel.py", 1040, "__post_init__"))
     log.info("model.py:733", "Resolved architecture: %s", (config.get("architectures") or ["StubForCausalLM"])[0])
     log.info("model.py:2152", "Using max model len %d", spec["max_model_len"])
     if args.headless or spec["node_rank"]:

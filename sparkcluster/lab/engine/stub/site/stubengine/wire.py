@@ -1,15 +1,14 @@
-"""JSON lines over sockets, the network interfaces of this node, and the stub's settings."""
+"""JSON lines over sockets, and the addresses of this node."""
 
 import contextlib
 import fcntl
-import ipaddress
 import json
 import os
 import socket
 import struct
 import threading
 
-SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B  # linux/sockios.h
+SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 class Channel:
@@ -59,49 +58,26 @@ def listen(address, port, handle):
     return listener.getsockname()
 
 
-def interfaces():
-    """IPv4 interfaces of this host, {name: ip_interface}, or those of STUB_IFACES=name=address/prefix,..."""
-    declared = os.environ.get("STUB_IFACES")
-    if declared:
-        pairs = (entry.split("=") for entry in declared.split(","))
-        return {name: ipaddress.ip_interface(address) for name, address in pairs}
-    found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                address = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24])
-                mask = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFNETMASK, request)[20:24])
-            except OSError:
-                continue
-            found[name] = ipaddress.ip_interface("%s/%s" % (address, mask))
-    return found
+def bound_address():
+    """Address of the interface that GLOO_SOCKET_IFNAME names; None if the variable is unset.
 
-
-def bound_interface(library):
-    """The (name, interface) that ``gloo`` or ``nccl`` takes by its _SOCKET_IFNAME; None if the variable is unset.
-
-    Gloo takes a bare name. NCCL takes prefixes, ``=`` exact names, ``^`` all but these. Raises LookupError with
-    the library's message when nothing matches.
+    Raises LookupError with Gloo's message where there is none.
     """
-    value = os.environ.get(library.upper() + "_SOCKET_IFNAME")
-    if not value:
+    name = os.environ.get("GLOO_SOCKET_IFNAME")
+    if not name:
         return None
-    found = interfaces()
-    if library == "gloo":
-        if value in found:
-            return value, found[value]
-        raise LookupError(
-            "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] "
-            "ifa != nullptr. Unable to find interface for: %s" % value
-        )
-    exclude, exact = value.startswith("^"), value.startswith(("=", "^="))
-    names = [n for n in value.lstrip("^=").split(",") if n]
-    for name, interface in found.items():
-        match = name in names if exact else any(name.startswith(n) for n in names)
-        if match != exclude and not (exclude and interface.is_loopback):
-            return name, interface
-    raise LookupError("Bootstrap : no socket interface found")
+    declared = os.environ.get("STUB_IFACES")  # name=address,...: several Sparks on one machine's loopback
+    if declared:
+        return dict(entry.split("=") for entry in declared.split(","))[name]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            raise LookupError(
+                "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] "
+                "ifa != nullptr. Unable to find interface for: %s" % name
+            )
+    return socket.inet_ntoa(found[20:24])
 
 
 def host_ip():
@@ -117,9 +93,3 @@ def host_ip():
             return "127.0.0.1"
 
 
-def setting(name, default):
-    """A number of the stub's own settings from the environment."""
-    try:
-        return type(default)(os.environ.get(name, default))
-    except ValueError:
-        return default

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TypedDict
+
+from sparkcluster.lab import Spark
+from sparkcluster.lab.shims.settings import VIRTUAL_MEMORY
 
 ROOTS = ("/etc", "/home", "/root", "/var/lib", "/usr/local", "/usr/bin/ib_write_bw", "/run/netplan")
 
@@ -86,3 +90,10 @@ for name in sysctls:
 groups = {group.gr_name: group.gr_mem for group in grp.getgrall()}
 print(json.dumps({"files": files, "groups": groups, "sysctls": values, "links": links}))
 """
+
+
+def snapshot(spark: Spark) -> Snapshot:
+    """Files, groups, sysctls and addresses, to compare before and after a change."""
+    arguments = json.dumps([ROOTS, LEFT_OUT, list(VIRTUAL_MEMORY)])
+    found: Snapshot = json.loads(spark.run(["python3", "-c", PROGRAM, arguments]).stdout)
+    return found

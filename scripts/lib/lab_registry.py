@@ -25,7 +25,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Self
 
-PORT = 5000
+from sparkcluster.lab import Lab
+from sparkcluster.lab.state import REGISTRY_PORT
+
 OCI = "application/vnd.oci.image"
 ARCHITECTURES = {"amd64": "arm64", "arm64": "amd64"}
 """The other platform of an image, by that of the machine."""
@@ -49,7 +51,7 @@ class Registry:
         host: str,
         directory: Path,
         *,
-        port: int = PORT,
+        port: int = REGISTRY_PORT,
     ) -> None:
         self.rate_bytes_s: float | None = None
         self.cut_after_bytes: int | None = None
@@ -179,6 +181,11 @@ class Registry:
             pause = self._free_at - now
         if pause > 0:
             time.sleep(pause)
+
+
+def registry_of(lab: Lab) -> Registry:
+    """A new registry that the Sparks of ``lab`` reach, for a ``with`` block."""
+    return Registry(lab.state.registry, lab.directory / "registry")
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
