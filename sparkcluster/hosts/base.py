@@ -221,11 +221,8 @@ class Host(Closing):
         """The same machine over a connection of its own, which its user closes; this one, where there is none."""
         return self
 
-    def renew(self, *, before: float = -math.inf) -> None:
-        """Forget a failure to connect that may have passed, and close a connection made before the time ``before``.
-
-        The next command connects anew. ``before`` is the time (monotonic) of the last sign of life on it.
-        """
+    def renew(self) -> None:
+        """Close the connection, or forget that it could not be made: the next command connects anew."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
         """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""

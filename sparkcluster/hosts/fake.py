@@ -21,7 +21,6 @@ class FakeHost:
         self.calls: list[tuple[list[str], bytes]] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.closed = False
-        self.renewed = 0
         self._answers: list[tuple[list[str], Answer]] = []
         self._programs: dict[str, Callable[[dict[str, Any]], Any]] = {}
 
@@ -60,10 +59,8 @@ class FakeHost:
         """A stream of the lines of the scripted result."""
         return FakeStream(self.run(argv, stdin=stdin), self.name)
 
-    def renew(self, *, before: float = 0) -> None:
-        """Count it in ``renewed``."""
-        del before
-        self.renewed += 1
+    def renew(self) -> None:
+        """There is no connection."""
 
     def close(self) -> None:
         """Record that it was closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -28,17 +29,12 @@ def public_key(name: str, target: SshTarget) -> str | None:
         return found[0]
     files = [each for each in (target.identity, *target.identities) if each is not None]
     for file in files:
-        line = _text(file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")).strip()
-        if _LINE.fullmatch(line):
-            return line
+        public = file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")
+        with contextlib.suppress(OSError):  # ssh skips such a file, too
+            line = public.read_text(errors="replace").strip()
+            if _LINE.fullmatch(line):
+                return line
     return None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace") if file.is_file() else ""
-    except OSError:
-        return ""  # ssh skips such a file, too
 
 
 def create() -> str:

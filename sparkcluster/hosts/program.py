@@ -7,18 +7,22 @@ is a JSON document with the sources and the request; what follows belongs to the
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import importlib.resources
 import json
 import math
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from sparkcluster.answers import checked
-from sparkcluster.errors import CommandFailed
-from sparkcluster.hosts.base import DOCUMENT_BYTES, Host, Stream
+from sparkcluster.errors import CommandFailed, HostError
+from sparkcluster.hosts.base import DOCUMENT_BYTES, Closing, Host, Stream
+from sparkcluster.hosts.fleet import Calls
 from sparkcluster.hosts.quote import PYTHON_OPTIONS
+from sparkcluster.printable import one_line
 
 T = TypeVar("T")
 
@@ -104,9 +108,13 @@ def command(module: str, request: dict[str, Any], *, task: str = "", engine: str
     return ["python3", *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
 
 
-def full_disk(host: Host, reason: str) -> str | None:
-    """What to type where a program ended since it could not write."""
-    return f"df -h   on {host.name}, whose disk is full: remove what is not needed" if "Errno 28" in reason else None
+def _failed(host: Host, task: str, reason: str, exit_code: int | None = None) -> CommandFailed:
+    hint = None
+    if exit_code == 127:
+        hint = f"on {host.name}: sudo apt-get install python3"
+    elif "Errno 28" in reason:
+        hint = f"df -h   on {host.name}, whose disk is full: remove what is not needed"
+    return CommandFailed(f"{task} failed on {host.name}: {reason}", node=host.name, step=task, hint=hint)
 
 
 def call(
@@ -130,12 +138,7 @@ def call(
     result = host.run(argv, stdin=stdin, timeout_s=timeout_s)
     found = document(result.stdout.rstrip().rpartition(b"\n")[2]) if result.ok else None
     if found is None:
-        hint = (
-            f"on {host.name}: sudo apt-get install python3"
-            if result.exit_code == 127
-            else full_disk(host, result.reason)
-        )
-        raise CommandFailed(f"{task} failed on {host.name}: {result.reason}", node=host.name, step=task, hint=hint)
+        raise _failed(host, task, result.reason, result.exit_code)
     return checked(answer, found, node=host.name, step=task)
 
 
@@ -180,3 +183,68 @@ def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:
     """Start a program that prints lines."""
     argv, stdin = command(module, request)
     return host.stream(argv, stdin=stdin)
+
+
+class Conversation(Closing):
+    """The program ``module`` of ``sparkcluster.node`` on ``host``; it ends with its input.
+
+    ``silence_s`` is how long it may print nothing, ``within_s`` how long it may take in all, from the first answer that
+    is waited for.
+    """
+
+    def __init__(
+        self, host: Host, module: str, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
+    ) -> None:
+        self.host = host
+        self.module = module
+        self.stream: Stream = stream(host, module, request)
+        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=within_s)
+
+    def say(self, request: dict[str, Any]) -> None:
+        """Send it a line."""
+        self.stream.send(json.dumps(request).encode() + b"\n")
+
+    def answer(self, kind: type[T]) -> T:
+        """The next document that it prints, as ``kind``.
+
+        Raises:
+            CommandFailed: it ended, or printed something else than a ``kind``.
+            HostError: it printed nothing for too long, took too long, or the connection broke.
+        """
+        line = next(self._lines, b"")
+        found = document(line)
+        if found is None:
+            reason = one_line(line[:500].decode(errors="replace")) or self.stream.finish().reason
+            raise _failed(self.host, self.module, reason)
+        return checked(kind, found, node=self.host.name, step=self.module)
+
+    def close(self) -> None:
+        """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""
+        with contextlib.suppress(HostError):
+            self.stream.finish()
+        self.stream.close()
+
+
+class Conversations(Closing):
+    """The program ``module`` on several nodes; all end with the block, also after an error or Ctrl-C."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.closed = False
+        self._started: list[Conversation] = []
+
+    def start(
+        self, host: Host, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
+    ) -> Conversation:
+        """Start it on ``host``; HostError once this is closed."""
+        if self.closed:
+            raise HostError(f"{self.module} was stopped", node=host.name, step=self.module)
+        conversation = Conversation(host, self.module, request, silence_s=silence_s, within_s=within_s)
+        self._started.append(conversation)
+        return conversation
+
+    def close(self) -> None:
+        """End them at once: each has seconds to clean up after itself."""
+        self.closed = True
+        started = {str(place): conversation for place, conversation in enumerate(self._started)}
+        Calls(Conversation.close, started).wait(8)

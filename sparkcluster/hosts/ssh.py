@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import socket
 import threading
 import time
@@ -38,7 +37,6 @@ class SshHost(Host):
         self._closes_jump = jump is None and target.jump is not None
         self._jump = SshHost(name, target.jump, prompts=prompts) if jump is None and target.jump is not None else jump
         self._transport: Transport | None = None
-        self._opened = 0.0
         self._failure: HostError | UsageError | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -63,19 +61,18 @@ class SshHost(Host):
         if self._closes_jump and self._jump is not None:
             self._jump.close()
 
-    def renew(self, *, before: float = -math.inf) -> None:
-        """Forget a failure, and close a connection that was opened before ``before``.
+    def renew(self) -> None:
+        """Close the connection, or forget that it could not be made: the next command connects anew.
 
-        One that another thread opened since then stays. So does an open connection to the jump host, over which other
-        nodes may be reached.
+        An open connection to the jump host, over which other nodes may be reached, stays.
         """
-        if self._jump is not None:
-            self._jump.renew()
         with self._lock:
             self._failure = None
-            if self._transport is not None and self._opened < before:
+            if self._transport is not None:
                 _hang_up(self._transport)
                 self._transport = None
+        if self._jump is not None and self._jump._failure is not None:  # noqa: SLF001
+            self._jump.renew()
 
     def transport(self) -> Transport:
         """The open transport; connects if it is not open.
@@ -91,7 +88,6 @@ class SshHost(Host):
                 try:
                     through = None if self._jump is None else self._jump.transport()
                     self._transport = self._login.connect(through)
-                    self._opened = time.monotonic()
                 except (HostError, UsageError) as error:
                     self._failure = error
                     raise

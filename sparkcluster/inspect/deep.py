@@ -15,8 +15,8 @@ from sparkcluster.facts.base import Fact, Measure, Number, Port, Raw
 from sparkcluster.facts.between import Measured, Rate
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
+from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.inspect import collective, perftest
 from sparkcluster.inspect.measurements import (
     COLLECTIVE_S,

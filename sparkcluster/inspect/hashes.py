@@ -12,8 +12,8 @@ from sparkcluster.facts.base import Fact, Number, Sha256, read
 from sparkcluster.facts.between import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.report import Report, count, share, size
 
 _SHA256 = re.compile("[0-9a-f]{64}")

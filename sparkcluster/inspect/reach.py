@@ -17,8 +17,8 @@ from sparkcluster.facts.between import Path, PathKind, Reach
 from sparkcluster.facts.engine import engine_of, has_ray
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.inspect.measurements import shared, up, with_ranks
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec

@@ -197,8 +197,6 @@ def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> 
             "speed": f"/run/gb10/net/{name}/speed",
         }
         overlay_interface(root, simulated, name, files)
-    files = {"wireless/": "", "device/uevent": "DRIVER=mt7925e\nPCI_SLOT_NAME=0009:01:00.0\n"}
-    overlay_interface(root, simulated, config["hardware"]["wifi"], files)
     cgroups.mount_hierarchies(root / "sys/fs/cgroup")
 
 

@@ -34,11 +34,6 @@ def mac(index: int, spark: int, tail: int) -> str:
     return f"{OUI}:{number >> 16:02x}:{number >> 8 & 0xFF:02x}:{number & 0xFF:02x}"
 
 
-def wifi_peer(spark: int) -> str:
-    """The far end of a Spark's WiFi: an access point in the management network."""
-    return f"s{spark}wifi"
-
-
 def peer(spark: int, function: Function | None) -> str:
     """The switch's end of a cable; without a function, that of the management network."""
     return f"s{spark}mgmt" if function is None else f"s{spark}{function.hca[4:]}"
@@ -105,13 +100,10 @@ def up(state: State) -> None:
 def cables(node: Node) -> list[str]:
     """``ip`` commands in the switch namespace that connect a Spark; ports without a cable stay down."""
     spark, netns, wires = node.spec, node.unit, node.state.spec.wires(node.index)
-    management, wifi = peer(node.index, None), wifi_peer(node.index)
+    management = peer(node.index, None)
     lines = [
         f"link add {management} type veth peer name {spark.management} netns {netns}",
         f"link set {management} master mgmt up",
-        # Its far end stays down: a Spark with a cable is on no WiFi.
-        f"link add {wifi} type veth peer name {spark.wifi} netns {netns}",
-        f"link set {wifi} master mgmt",
     ]
     for function in spark.functions:
         name = peer(node.index, function)
@@ -136,8 +128,6 @@ def configure(node: Node) -> None:
         f"addr add {node.host}/24 brd + dev {spark.management}",
         f"link set {spark.management} up",
         f"route replace default via {node.state.gateway} dev {spark.management}",
-        f"addr flush dev {spark.wifi}",
-        f"link set {spark.wifi} addrgenmode none up",
     ]
     for function in spark.functions:
         name = spark.netdev(function)
@@ -160,7 +150,7 @@ def _unconfigured(node: Node) -> list[str]:
     """
     spark = node.spec
     ports = [spark.netdev(function) for function in spark.functions]
-    lines = ["link set lo up", f"link set {spark.wifi} addrgenmode none up"]
+    lines = ["link set lo up"]
     for name in (spark.management, *ports):
         # Only a link that comes up gets its IPv6 link-local address from the kernel.
         lines += [f"link set {name} down addrgenmode eui64 mtu 1500", f"addr flush dev {name}"]

@@ -87,7 +87,6 @@ def hardware(node: Node) -> dict[str, Any]:
         "gpu_state": "idle",
         "module": True,
         "management": spark.management,
-        "wifi": spark.wifi,
         "registry": f"{node.state.registry}:{REGISTRY_PORT}",
         "kernel_log": list(KERNEL_LOG),
         "boot_before": list(BOOT_BEFORE),

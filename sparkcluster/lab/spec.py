@@ -29,7 +29,6 @@ GID_LAYOUTS: dict[str, GidTable] = {
 Topology = Literal["switch", "direct", "pairs", "ring", "crossed"]
 
 MANAGEMENT = "enP7s7"
-WIFI = "wlP9s9"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ Gids = Annotated[
     ],
     BeforeValidator(_layout),
 ]
-FactoryNetdev = Annotated[str, _among(MANAGEMENT, WIFI, *(function.netdev for function in FUNCTIONS))]
+FactoryNetdev = Annotated[str, _among(MANAGEMENT, *(function.netdev for function in FUNCTIONS))]
 Hca = Annotated[str, _among(*(function.hca for function in FUNCTIONS))]
 Kilobytes = Annotated[int, Field(ge=1, le=1 << 40)]
 
@@ -155,11 +154,6 @@ class SparkSpec(Section):
     def management(self) -> str:
         """Name of the management interface."""
         return self.interfaces.get(MANAGEMENT, MANAGEMENT)
-
-    @property
-    def wifi(self) -> str:
-        """Name of the WiFi interface, which is not connected."""
-        return self.interfaces.get(WIFI, WIFI)
 
     @property
     def containerd(self) -> bool:
@@ -349,7 +343,7 @@ def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
         names = {spark.netdev(function) for function in FUNCTIONS}
         for name in sorted(set(spark.addresses) - names):
             yield problem(f"{spark.name} has no interface {name}, only {', '.join(sorted(names))}")
-        if len(names | {spark.management, spark.wifi}) != len(FUNCTIONS) + 2:
+        if len(names | {spark.management}) != len(FUNCTIONS) + 1:
             yield problem(f"{spark.name} has two interfaces of the same name")
 
 

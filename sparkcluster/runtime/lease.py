@@ -23,8 +23,8 @@ from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
 from sparkcluster.facts.base import Fact, Number
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import SILENT_S, Closing, Host
-from sparkcluster.hosts.conversation import Conversation, Conversations
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
+from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.runtime.change import Changer, LeaseKind
 
 Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]

@@ -134,7 +134,7 @@ class Watching(Closing):
             recent = time.monotonic() - self._heard[host.name] < SILENT_S
             if self._over.is_set() or not (self._reconnect and recent and isinstance(failure, HostSilent)):
                 break
-            host.renew(before=self._heard[host.name])
+            host.renew()
             self._over.wait(AGAIN_S)
         if not self._over.is_set():
             self._events.put(Event(host.name, gone=failure))

@@ -79,11 +79,7 @@ def missing_system_packages() -> tuple[str, str] | None:
     if not lacking:
         return None
     apt = {"libnuma.so.1": "libnuma1", "libstdc++.so.6": "libstdc++6"}
-    dnf = {"libnuma.so.1": "numactl-libs", "libstdc++.so.6": "libstdc++"}
-    if shutil.which("apt-get") or not shutil.which("dnf"):
-        command = "sudo apt-get install -y " + " ".join(apt[one] for one in lacking)
-    else:
-        command = "sudo dnf install -y " + " ".join(dnf[one] for one in lacking)
+    command = "sudo apt-get install -y " + " ".join(apt[one] for one in lacking)
     return f"missing system library: {', '.join(lacking)}", command
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkcluster.errors import LabError, UsageError
+from sparkcluster.errors import UsageError
 from sparkcluster.lab.faults import files, host, network, services
 from sparkcluster.lab.faults.base import Fault, undo
 from sparkcluster.lab.sparks import Spark
@@ -57,15 +57,8 @@ def heal(sparks: Sequence[Spark]) -> list[str]:
             lines.append(f"{spark.name} booted")
         faults = spark.state.faults.get(spark.name, [])
         while faults:
-            kind, steps = faults[-1]["kind"], faults[-1].get("undo")
-            if steps is None:
-                raise LabError(
-                    f"{kind} was put on {spark.name} by another version, which recorded no way to undo it",
-                    hint=f"sparkcluster lab down --name {spark.state.name}",
-                )
-            undo(spark, steps)
-            faults.pop()
+            undo(spark, faults[-1]["undo"])
+            lines.append(f"{spark.name} healed: {faults.pop()['kind']} undone")
             spark.state.write()
-            lines.append(f"{spark.name} healed: {kind} undone")
         spark.state.faults.pop(spark.name, None)
     return lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
 from typing import Any
@@ -103,28 +101,11 @@ def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
     return 0
 
 
-def cuda_of(driver: str) -> str:
-    """CUDA version that a driver branch brings (NVIDIA's release notes)."""
-    return "13.0" if driver.startswith("580") else "13.1"
-
-
 def nvidia_container_runtime_hook(args: list[str]) -> int:
     """Docker calls this before a container with ``--gpus`` starts; it fails like the real hook."""
     del args
-    # Docker writes the container's state to stdin.
-    state = json.load(sys.stdin)
     facts = hardware.load()
     if facts["driver"] == "none" or facts["gpu"] == "lost":
         problem = "driver not loaded" if facts["driver"] == "none" else "no devices found"
         return hardware.refuse("nvidia-container-cli: initialization error: nvml error: " + problem)
-    with open(state["bundle"] + "/config.json") as file:
-        environment = dict(each.partition("=")[::2] for each in json.load(file)["process"].get("env", ()))
-    wanted = environment.get("NVIDIA_REQUIRE_CUDA", "")
-    # Of the conditions that images set, only this one: others are of GPUs in a datacenter.
-    least = re.fullmatch(r"cuda>=(\d+)\.(\d+)", wanted)
-    if least and tuple(map(int, least.groups())) > tuple(map(int, cuda_of(facts["driver"]).split("."))):
-        return hardware.refuse(
-            "nvidia-container-cli: requirement error: unsatisfied condition: %s, please update your driver to a newer "
-            "version, or use an earlier cuda container: unknown" % wanted
-        )
     return 0

@@ -22,7 +22,7 @@ def load() -> dict[str, Any]:
 
 
 def links() -> dict[str, Any]:
-    """Live links by name: ``up`` (carrier is there), ``mtu``, ``mac``, ``ipv4`` and ``ipv6`` lists."""
+    """Live links by name: ``up`` (carrier is there), ``mtu`` and ``ipv4``, its addresses."""
     text = subprocess.run(["/usr/sbin/ip", "-j", "addr"], stdout=subprocess.PIPE, check=True).stdout
     found = {}
     for entry in json.loads(text.decode() or "[]"):
@@ -31,16 +31,13 @@ def links() -> dict[str, Any]:
         addresses = entry.get("addr_info", [])
         found[entry["ifname"]] = {
             "up": "LOWER_UP" in entry.get("flags", []),
-            "enabled": "UP" in entry.get("flags", []),
             "mtu": entry.get("mtu", 1500),
-            "mac": entry.get("address", "00:00:00:00:00:00"),
             "ipv4": [a["local"] for a in addresses if a.get("family") == "inet"],
-            "ipv6": [a["local"] for a in addresses if a.get("family") == "inet6"],
         }
     return found
 
 
-DARK = {"up": False, "enabled": False, "mtu": 1500, "mac": "00:00:00:00:00:00", "ipv4": [], "ipv6": []}
+DARK = {"up": False, "mtu": 1500, "ipv4": []}
 
 
 def functions(hca: str | None = None) -> list[Any]:

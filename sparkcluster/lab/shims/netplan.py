@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from typing import Any
@@ -21,24 +20,21 @@ INVALID = 78  # netplan apply ends with EX_CONFIG where generate fails
 
 def netplan(args: list[str]) -> int:
     """``apply`` configures the Spark's interfaces; what only reads or writes files is the real program's."""
+    if not os.access(PROGRAM, os.X_OK):
+        return hardware.refuse("netplan: netplan.io is not installed on the machine of the lab")
     words = [arg for arg in args if not arg.startswith("-")]
     if words[:1] == ["apply"]:
         return apply() if hardware.is_root() else hardware.refuse("Permission denied")
     if words[:1] in (["try"], ["status"], ["rebind"], ["ip"]):
         return hardware.refuse("netplan: a virtual Spark does not support " + words[0])
-    if os.access(PROGRAM, os.X_OK):
-        return _real(args)
-    return hardware.refuse("netplan: netplan.io is not installed, a virtual Spark has only `netplan apply`")
+    return _real(args)
 
 
 def apply() -> int:
     """Configure every interface of the ConnectX-7 and of the management network as the files say; the exit status."""
-    if os.access(PROGRAM, os.X_OK):
-        if _real(["generate"]):
-            return INVALID
-        ethernets = merged()
-    else:
-        ethernets = written()
+    if _real(["generate"]):
+        return INVALID
+    ethernets = merged()
     facts, live = hardware.load(), _live()
     lines: list[str] = []
     for name in [facts["management"], *(function["netdev"] for function in facts["functions"])]:
@@ -64,21 +60,6 @@ def merged() -> dict[str, Any]:
     text = subprocess.run([PROGRAM, "get"], stdout=subprocess.PIPE, check=True).stdout
     done = subprocess.run(["/usr/bin/python3", "-c", TO_JSON], input=text, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = (json.loads(done.stdout.decode()) or {}).get("network", {}).get("ethernets") or {}
-    return found
-
-
-def written() -> dict[str, Any]:
-    """The interfaces in :data:`FILE` as the lab or a remedy wrote it, where netplan is not installed."""
-    with open(FILE) as file:
-        text = file.read()
-    found = {}
-    for name, body in re.findall(r"^    (\S+):\n((?:      .*\n|    - .*\n)*)", text, re.MULTILINE):
-        mtu = re.search(r"^      mtu: (\d+)", body, re.MULTILINE)
-        found[name] = {
-            "addresses": re.findall(r"^ +- (\d[\d./]+)$", body, re.MULTILINE),
-            "mtu": int(mtu.group(1)) if mtu else 1500,
-            "link-local": [] if "link-local: []" in body else ["ipv6"],
-        }
     return found
 
 

@@ -42,8 +42,8 @@ def systemctl(args: list[str]) -> int:
         verb = "start" if verb == "enable" else "stop"
     if verb in ("daemon-reload", "reset-failed"):
         return 0
-    if verb in ("get-default", "set-default"):
-        return _default_target(units)
+    if verb == "set-default":
+        return _set_default_target(units[0])
     for unit in units:
         code = _apply(verb, unit)
         if code:
@@ -51,18 +51,13 @@ def systemctl(args: list[str]) -> int:
     return 0
 
 
-def _default_target(targets: list[str]) -> int:
-    """Print the target of a boot, or make it another by the link that systemd makes."""
-    if not targets:
-        link = DEFAULT_TARGET if os.path.lexists(DEFAULT_TARGET) else os.path.join(TARGETS, "default.target")
-        target = os.readlink(link) if os.path.lexists(link) else "graphical.target"
-        sys.stdout.write(os.path.basename(target) + "\n")
-        return 0
-    path = os.path.join(TARGETS, targets[0])
+def _set_default_target(target: str) -> int:
+    """Make a target that of a boot, by the link that systemd makes."""
+    path = os.path.join(TARGETS, target)
     if not hardware.is_root():
         return hardware.refuse("Failed to set default target: Interactive authentication required.")
     if not path.endswith(".target") or not os.path.exists(path):
-        return hardware.refuse("Failed to set default target: Unit file %s does not exist." % targets[0])
+        return hardware.refuse("Failed to set default target: Unit file %s does not exist." % target)
     if os.path.lexists(DEFAULT_TARGET):
         os.unlink(DEFAULT_TARGET)
     os.symlink(path, DEFAULT_TARGET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import subprocess
@@ -26,8 +25,6 @@ PAIRS = (("dirty_bytes", "dirty_ratio"), ("dirty_background_bytes", "dirty_backg
 
 NTP = "/var/lib/gb10/ntp"
 """Whether the clock is synchronized, ``yes`` or ``no``."""
-
-WORDS = {"1": "yes", "true": "yes", "yes": "yes", "on": "yes", "0": "no", "false": "no", "no": "no", "off": "no"}
 
 
 class VirtualMemory:
@@ -70,25 +67,13 @@ class VirtualMemory:
 
 
 def timedatectl(args: list[str]) -> int:
-    """``show [-p PROPERTY] [--value]``, ``status`` and ``set-ntp BOOL``; the state is a file."""
-    parser = argparse.ArgumentParser(prog="timedatectl")
-    parser.add_argument("-p", "--property", action="append", default=[])
-    parser.add_argument("--value", action="store_true")
-    parser.add_argument("verb", nargs="?", default="status", choices=("status", "show", "set-ntp"))
-    parser.add_argument("argument", nargs="?", choices=sorted(WORDS))
-    options = parser.parse_args(args)
-    with open(NTP) as file:
-        ntp = file.read().strip()
-    if options.verb == "set-ntp":
-        if not hardware.is_root():
-            return hardware.refuse("Failed to set ntp: Interactive authentication required.")
-        with open(NTP, "w") as file:
-            file.write(WORDS[options.argument] + "\n")
-    elif options.verb == "status":
-        active = "active" if ntp == "yes" else "inactive"
-        sys.stdout.write("System clock synchronized: %s\n              NTP service: %s\n" % (ntp, active))
-    else:
-        for name, value in {"Timezone": "Etc/UTC", "CanNTP": "yes", "NTP": ntp, "NTPSynchronized": ntp}.items():
-            if not options.property or name in options.property:
-                sys.stdout.write("%s\n" % value if options.value else "%s=%s\n" % (name, value))
+    """``show -p NTP`` and ``set-ntp BOOL``; the state is a file."""
+    if args[:1] == ["set-ntp"] and not hardware.is_root():
+        return hardware.refuse("Failed to set ntp: Interactive authentication required.")
+    with open(NTP, "r+") as file:
+        if args[:1] == ["set-ntp"]:
+            file.truncate()
+            file.write("yes\n" if args[1] in ("1", "true", "yes", "on") else "no\n")
+        else:
+            sys.stdout.write("NTP=%s\n" % file.read().strip())
     return 0

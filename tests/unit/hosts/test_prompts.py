@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import threading
 
@@ -112,7 +111,7 @@ def test_a_password_logs_in_and_again_after_the_connection_breaks(sshd, stranger
     operator = Operator(PASSWORD)
     with asking(sshd, operator, user="spark", identity=stranger) as host:
         assert host.run(["id", "-un"]).stdout == b"spark\n"
-        host.renew(before=math.inf)
+        host.renew()
         assert host.run(["id", "-un"]).stdout == b"spark\n"
         assert PASSWORD not in repr(host) + repr(vars(host))
     assert operator.asked == [("spark-1", "spark", False)]

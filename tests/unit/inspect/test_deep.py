@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import HostLost
-from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.program import command
+from sparkcluster.hosts.program import Conversation, command
 from sparkcluster.inspect.deep import deep
 from sparkcluster.inspect.measurements import Options
 from sparkcluster.report import Report

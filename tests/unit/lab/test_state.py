@@ -3,11 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
-from sparkcluster.errors import LabError
-from sparkcluster.lab import faults, inventory, spec
-from sparkcluster.lab.sparks import Spark
+from sparkcluster.lab import inventory, spec
 from sparkcluster.lab.state import State
 from sparkcluster.spec import consent, powers
 from sparkcluster.spec.load import load
@@ -28,19 +24,6 @@ def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
         state = State.read(tmp_path / "lab")
         assert state is not None
         assert (state.directory, state.index, state.spec) == (tmp_path / "lab", 3, spec.plain(2))
-
-
-def test_a_fault_without_a_way_back_is_refused_and_stays(tmp_path, monkeypatch):
-    write(tmp_path / "lab")
-    state = State.read(tmp_path / "lab")
-    assert state is not None
-    name = state.nodes[0].name
-    state.faults[name] = [{"kind": "no-link"}]
-    monkeypatch.setattr(Spark, "pid", 1)
-    with pytest.raises(LabError, match=r"no-link was put on .* by another version") as refusal:
-        faults.heal([Spark(state, 0)])
-    assert refusal.value.hint == "sparkcluster lab down --name lab"
-    assert state.faults[name] == [{"kind": "no-link"}]
 
 
 def test_the_inventory_of_a_lab_asks_for_nothing_on_the_machine_that_made_it(tmp_path, monkeypatch):

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from sparkcluster.errors import CommandFailed
-from sparkcluster.hosts.conversation import Conversation
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.hosts.program import call, stream
+from sparkcluster.hosts.program import Conversation, call, stream
 from sparkcluster.node import storage
 from sparkcluster.node.machine import Machine, Unreadable
 

@@ -129,9 +129,7 @@ class Handler(BaseHTTPRequestHandler):
             "created": int(time.time()),
             "owned_by": "vllm",
             "root": options["model"],
-            "parent": None,
             "max_model_len": options["max_model_len"],
-            "permission": [],
         }
         self._json(200, {"object": "list", "data": [dict(model_fields, id=name) for name in options["names"]]})
 

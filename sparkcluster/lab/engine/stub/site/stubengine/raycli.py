@@ -20,7 +20,7 @@ def read_flags(argv):
     parser.add_argument("--node-ip-address", default=host_ip())
     parser.add_argument("--port", type=int, default=6379)
     parser.add_argument("--num-gpus", type=float, default=1.0)
-    parser.add_argument("--temp-dir")
+    parser.add_argument("--temp-dir", default=os.environ.get("RAY_TMPDIR") or "/tmp/ray")
     return parser.parse_known_args(argv)[0]
 
 
@@ -30,7 +30,7 @@ def fail(message, code=1):
     return code
 
 
-def in_background(work):
+def in_background(work, directory):
     """Runs ``work(ready)`` in a session of its own: 0 once it calls ``ready``, 1 if it ends before."""
     reader, writer = os.pipe()
     if os.fork():
@@ -39,7 +39,7 @@ def in_background(work):
     os.setsid()
 
     def ready():
-        path = os.path.join(rayclient.temp_dir(), "session_latest", "logs", "stub-%d.log" % os.getpid())
+        path = os.path.join(directory, "session_latest", "logs", "stub-%d.log" % os.getpid())
         os.makedirs(os.path.dirname(path), exist_ok=True)
         output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for fd, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
@@ -53,22 +53,12 @@ def in_foreground(work):
     """`ray start --block`."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    return work(
-        lambda: print("--block\n  This command will now block forever until terminated by a signal.", flush=True)
-    )
-
-
-def banner(flags):
-    """What `ray start` prints when it is up."""
-    log.ray("scripts.py:1234", "Local node IP: %s" % flags.node_ip_address)
-    log.ray("scripts.py:1250", "Ray runtime started.")
+    return work(lambda: None)
 
 
 def start(flags):
     """`ray start`."""
     address = flags.node_ip_address
-    if flags.temp_dir:
-        os.environ["RAY_TMPDIR"] = flags.temp_dir
 
     def work(ready):
         try:
@@ -81,7 +71,7 @@ def start(flags):
             return fail("RuntimeError: Failed to start Ray at %s, or to connect to its GCS: %s" % (address, error))
         role = "gcs_server+raylet %s" % flags.address if flags.head else "raylet %s" % address
         proc.set_title("ray::%s (stub)" % role)
-        banner(flags)
+        log.ray("scripts.py:1250", "Ray runtime started.")
         ready()
         raylet.wait()
         return fail(
@@ -90,7 +80,7 @@ def start(flags):
             "Remaining processes will be killed." % flags.address
         )
 
-    return in_foreground(work) if flags.block else in_background(work)
+    return in_foreground(work) if flags.block else in_background(work, flags.temp_dir)
 
 
 def main(argv):

@@ -33,11 +33,6 @@ def token():
     return found.strip()
 
 
-def temp_dir():
-    """Where this host's Ray keeps its notes; real Ray's default is /tmp/ray."""
-    return os.environ.get("RAY_TMPDIR") or "/tmp/ray"
-
-
 def split(address):
     """(host, port) of HOST:PORT; ValueError when it is not that."""
     host, colon, port = address.rpartition(":")
