@@ -19,13 +19,14 @@ SETTLES_S = 10
 
 def complete(url: str, model: str, key: str | None = None, timeout_s: float = 20) -> int:
     """HTTP status of a completion; OSError or ValueError where there was no whole answer."""
-    body = json.dumps({"model": model, "prompt": "Hello", "max_tokens": 4}).encode()
+    messages = [{"role": "user", "content": "Hello"}]
+    body = json.dumps({"model": model, "messages": messages, "max_tokens": 4}).encode()
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(f"{url}/completions", body, headers), timeout=timeout_s
+            urllib.request.Request(f"{url}/chat/completions", body, headers), timeout=timeout_s
         ) as response:
-            if not json.load(response)["choices"][0]["text"]:
+            if not json.load(response)["choices"][0]["message"]["content"]:
                 raise ValueError("an empty answer")
             return int(response.status)
     except urllib.error.HTTPError as error:

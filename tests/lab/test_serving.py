@@ -20,8 +20,9 @@ def ail(spark, *faults):
 
 COMPLETE = """
 import json, sys, urllib.request
-body = json.dumps({"prompt": "hello", "max_tokens": int(sys.argv[2]), "ignore_eos": True}).encode()
-request = urllib.request.Request(sys.argv[1] + "/completions", body, {"Content-Type": "application/json"})
+messages = [{"role": "user", "content": "hello"}]
+body = json.dumps({"messages": messages, "max_tokens": int(sys.argv[2]), "ignore_eos": True}).encode()
+request = urllib.request.Request(sys.argv[1] + "/chat/completions", body, {"Content-Type": "application/json"})
 print(urllib.request.urlopen(request, timeout=60).read().decode())
 """
 
@@ -55,7 +56,7 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     until(lambda: "mode=drain timeout=60s" in head.run(logs, check=False).stdout)
 
     (refused,) = complete(head, endpoint, 5)["choices"]
-    assert (refused["text"], refused["finish_reason"]) == ("", "abort")
+    assert (refused["message"]["content"], refused["finish_reason"]) == (None, "abort")
     status = cli("status", path, "--json")
     (group,) = status.json["groups"]
     assert (status.code, status.json["state"], group["ready"]) == (1, "degraded", False)
@@ -65,7 +66,7 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
 
     asking.join(300)
     ((choice,),) = [answer["choices"] for answer in answers]
-    assert (len(choice["text"].split()), choice["finish_reason"]) == (40, "length")
+    assert (len(choice["message"]["content"].split()), choice["finish_reason"]) == (40, "length")
     down.wait().ok()
     assert not any(ranks(lab).values())
 
