@@ -178,8 +178,8 @@ def _files(
 
     yield "findings.txt", scrubber.text("".join(_findings(found)))
     yield f"{'doctor' if isinstance(found, Diagnosis) else 'preflight'}.json", document(found.as_json())
-    entries, damaged = observed.read(spec.inventory.cluster)
-    yield "first-hour.json", document({**first_hour, "observed": damaged or f"{len(entries)} lines"})
+    entries = observed.read(spec.inventory.cluster)
+    yield "first-hour.json", document({**first_hour, "observed": f"{len(entries)} lines"})
     if entries:
         yield "observed.jsonl", "".join(f"{json.dumps(scrubber.document(entry))}\n" for entry in entries)
     for name, facts in found.view.facts.items():

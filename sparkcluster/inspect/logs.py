@@ -236,7 +236,7 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
 def succeeded_since(cluster: str, at_s: float) -> str | None:
     """The last command that verified a release from this machine after ``at_s``, in seconds since 1970; else None."""
     since = datetime.fromtimestamp(at_s, UTC).strftime(observed.TIME)
-    later = [each for each in observed.read(cluster)[0] if each["what"] == "up" and str(each.get("time")) > since]
+    later = [each for each in observed.read(cluster) if each["what"] == "up" and str(each.get("time")) > since]
     return str(later[-1].get("operation", "up")) if later else None
 
 

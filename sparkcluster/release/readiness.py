@@ -15,7 +15,7 @@ from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.errors import LaunchError, Reason, SparkclusterError
 from sparkcluster.plan.model import Plan
-from sparkcluster.runtime.watching import SILENCE_S, Event, Report
+from sparkcluster.runtime.watching import SILENCE_S, Event, RankReport, Report
 from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
@@ -34,6 +34,7 @@ class RankState:
     Attributes:
         interfaces: those of its node that the group uses.
         down: those without a carrier, and since when.
+        reported: its state in the last report.
         heard_at: when its node reported last, or watching began.
         longest_silence_s: between two reports of its node.
         ptxas: the line in which its launcher says which ptxas it uses.
@@ -47,11 +48,8 @@ class RankState:
     heard_at: float
     longest_silence_s: float = 0.0
     ptxas: str | None = None
-    state: str = "unknown"
-    exit_code: int | None = None
-    oom_killed: bool = False
+    reported: RankReport = dataclasses.field(default_factory=RankReport)
     died_at: float | None = None
-    error: str = ""
     listening: bool = False
     down: dict[str, float] = dataclasses.field(default_factory=dict)
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
@@ -64,9 +62,9 @@ class RankState:
     @property
     def end(self) -> RankEnd:
         """What is known of its end."""
-        ended = self.died_at is not None
-        exit_code, oom_killed = (self.exit_code, self.oom_killed) if ended else (None, False)
-        return RankEnd(self.node, self.address, list(self.lines), self.died_at, exit_code, oom_killed, tuple(self.down))
+        last = self.reported if self.died_at is not None else RankReport()
+        more = (self.died_at, last.exit_code, last.oom_killed, tuple(self.down))
+        return RankEnd(self.node, self.address, list(self.lines), *more)
 
     def reason(self, why: Cause | None) -> Reason | None:
         """Where the line of ``why``, which was found in the log or its ``tail``, is in the log that is kept."""
@@ -89,14 +87,9 @@ class RankState:
                 self.progress.feed(line)
                 if "phase=ptxas" in line:
                     self.ptxas = line[:_TEXT]
-        reported = (report.states or {}).get(self.name)
-        if reported is not None:
-            self.state = reported.state
-            self.exit_code = reported.exit_code
-            self.oom_killed = reported.oom_killed
-            if self.state in {"exited", "dead", "gone"} and self.died_at is None:
-                self.died_at = now
-            self.error = reported.error or ""
+        self.reported = (report.states or {}).get(self.name, self.reported)
+        if self.reported.state in {"exited", "dead", "gone"} and self.died_at is None:
+            self.died_at = now
         for interface, carrier in report.links.items():
             if carrier:
                 self.down.pop(interface, None)
@@ -196,9 +189,9 @@ class Readiness:
         if why is not None and rank is not reporter:
             text = f"the rank on {rank.node} failed, according to the log of {reporter.node}"
             return _error(text, rank, None, reporter=reporter, why=why)
-        how = "is gone" if rank.state == "gone" else "ended" if rank.died_at is not None else "failed"
-        code = "" if rank.exit_code is None else f" with exit code {rank.exit_code}"
-        error = f" ({rank.error})" if rank.error else ""
+        how = "is gone" if rank.reported.state == "gone" else "ended" if rank.died_at is not None else "failed"
+        code = "" if rank.reported.exit_code is None else f" with exit code {rank.reported.exit_code}"
+        error = f" ({rank.reported.error})" if rank.reported.error else ""
         hint = f"its log: sparkcluster logs INVENTORY {rank.node}"
         return _error(f"the rank on {rank.node} {how}{code}{error}", rank, hint, why=why)
 
@@ -213,7 +206,11 @@ class Readiness:
         silent = self.silent(self.started + limit_s)
         where = []
         for name, rank in self.ranks.items():
-            parts = [rank.progress.text, f"no report for {silent[name]:.0f} s" if name in silent else "", rank.error]
+            parts = [
+                rank.progress.text,
+                f"no report for {silent[name]:.0f} s" if name in silent else "",
+                rank.reported.error,
+            ]
             where.append(f"{name}: {', '.join(filter(None, parts))}")
         why = cause(self.engine, self.head.tail, None)
         hint = "a larger model may need a larger ready_timeout_s in its playbook"

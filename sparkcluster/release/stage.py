@@ -55,7 +55,7 @@ class Options:
         """How files are copied: as the flags say, else the inventory."""
         staging = spec.inventory.staging
         limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
-        lines = observed.read(spec.inventory.cluster)[0]
+        lines = observed.read(spec.inventory.cluster)
         return Settings(
             encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
             limit_bytes_s=self.limit_bytes_s or limit,

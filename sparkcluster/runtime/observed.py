@@ -36,7 +36,7 @@ def note(cluster: str, what: str, **values: Any) -> None:
     entry = {"time": time.strftime(TIME, time.gmtime()), "what": what, **values}
     try:
         with _writing:
-            entries = [*read(cluster)[0], entry][-LINES:]
+            entries = [*read(cluster), entry][-LINES:]
             text = "".join(f"{json.dumps(each, default=str)}\n" for each in entries)
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write(file, lambda opened: opened.write(text.encode()), private=True)
@@ -44,23 +44,17 @@ def note(cluster: str, what: str, **values: Any) -> None:
         return
 
 
-def read(cluster: str) -> tuple[list[dict[str, Any]], str | None]:
-    """The lines of ``cluster``, oldest first, and what was ignored because it is damaged."""
-    file = path(cluster)
+def read(cluster: str) -> list[dict[str, Any]]:
+    """The lines of ``cluster``, oldest first, without those that are damaged."""
     try:
-        if not file.exists():
-            return [], None
-        if file.stat().st_size > _BYTES:
-            return [], f"{file} is damaged and ignored: it has more than {_BYTES >> 20} MiB"
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        return [], f"{file} is ignored: {error.strerror}"
-    entries = [entry for line in lines if (entry := _entry(line)) is not None]
-    damaged = len(lines) - len(entries)
-    return entries, f"{file}: {damaged} of {len(lines)} lines are damaged and ignored" if damaged else None
+        with path(cluster).open("rb") as file:
+            lines = file.read(_BYTES).splitlines()
+    except OSError:
+        return []
+    return [entry for line in lines if (entry := _entry(line)) is not None]
 
 
-def _entry(line: str) -> dict[str, Any] | None:
+def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

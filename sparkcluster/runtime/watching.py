@@ -69,7 +69,7 @@ class Event:
     """What a node reports, or why it cannot be watched any more."""
 
     node: str
-    report: Report = Report()  # noqa: RUF009 - it does not change
+    report: Report = dataclasses.field(default_factory=Report)
     gone: HostError | None = None
 
 
