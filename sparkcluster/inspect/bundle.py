@@ -155,30 +155,20 @@ def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any
     output_file.write(path, fill, private=True)
 
 
-def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> list[tuple[str, str]]:
+def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Names and texts of the bundle's files, without secrets."""
-    cluster = found.view.spec.inventory.cluster
-    files = list(_files(found, first_hour, Scrubber(known_secrets(found.view.spec))))
-    readme = _README.read_text(encoding="utf-8").format(
-        version=sparkcluster.__version__,
-        cluster=cluster,
-        when=time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        removed=REMOVED,
-    )
-    return [("README.txt", readme), *files]
-
-
-def _files(
-    found: Diagnosis | Preflight, first_hour: Mapping[str, Any], scrubber: Scrubber
-) -> Iterator[tuple[str, str]]:
     spec = found.view.spec
+    scrubber = Scrubber(known_secrets(spec))
 
     def document(value: Any) -> str:
         return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
 
+    readme = _README.read_text(encoding="utf-8")
+    when, cluster = time.strftime("%Y-%m-%d %H:%M:%S %z"), spec.inventory.cluster
+    yield "README.txt", readme.format(version=sparkcluster.__version__, cluster=cluster, when=when, removed=REMOVED)
     yield "findings.txt", scrubber.text("".join(_findings(found)))
     yield f"{'doctor' if isinstance(found, Diagnosis) else 'preflight'}.json", document(found.as_json())
-    entries = observed.read(spec.inventory.cluster)
+    entries = observed.read(cluster)
     yield "first-hour.json", document({**first_hour, "observed": f"{len(entries)} lines"})
     if entries:
         yield "observed.jsonl", "".join(f"{json.dumps(scrubber.document(entry))}\n" for entry in entries)
