@@ -90,14 +90,9 @@ def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:
     """Steps that stop and remove ``ranks`` of one node, whichever runtime holds them; ``drain`` as ``stop_limit_s``."""
     ranks = list(ranks)
     grace_s = max((stop_limit_s(rank, drain=drain) for rank in ranks), default=GRACE_S)
-    containers: list[str] = []
-    directories: list[str] = []
-    for rank in ranks:
-        directory = rank.labels.get(LABEL_RANK_DIR, "")
-        if rank.labels.get(LABEL_RUNTIME) == "process":
-            directories.append(directory)
-        else:
-            containers.append(rank.name)
+    processes = [rank for rank in ranks if rank.labels.get(LABEL_RUNTIME) == "process"]
+    directories = [rank.labels.get(LABEL_RANK_DIR, "") for rank in processes]
+    containers = [rank.name for rank in ranks if rank not in processes]
     steps: list[Step] = []
     if containers:
         steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})
