@@ -53,5 +53,11 @@ def test_a_silence_of_a_minute_ends_the_command_and_no_rank(loading, lab, cli, r
 
 @pytest.mark.full
 def test_a_connection_that_breaks_ends_the_command_and_no_rank(loading, lab, cli, ranks, variant):
-    lab.fault("right", "ssh-restart")
+    lab.fault("right", "ssh-stopped")
     ended_and_continued(loading, lab, cli, ranks, variant)
+
+
+@pytest.mark.full
+def test_a_launch_goes_on_through_a_restart_of_sshd(loading, lab, cli, ranks):
+    lab.fault("right", "ssh-restart")
+    serves(loading, lab, cli, ranks)
