@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from sparkcluster.hosts.ssh import SshHost
 
 
-_HERE = ("localhost", "127.0.0.1", "::1")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
     """How a node is reached.
@@ -48,7 +45,7 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
     """
     # ssh -G is a process per node: run them in parallel
     resolving = Calls(ssh_target, nodes)
-    if any(node.connection != "local" and node.host not in _HERE for node in nodes.values()):
+    if any(node.connection != "local" and node.host != "localhost" for node in nodes.values()):
         import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
     targets = all_values(resolving.wait(30), UsageError)
     jumps: dict[SshTarget, SshHost] = {}

@@ -26,9 +26,6 @@ class Fleet(Closing):
     def __getitem__(self, name: str) -> Host:
         return self.hosts[name]
 
-    def __len__(self) -> int:
-        return len(self.hosts)
-
     def joined(self, other: Fleet) -> Fleet:
         """This fleet with the nodes of ``other``; closing it closes both."""
         return Fleet({**self.hosts, **other.hosts}, [*self._others, *other._others])

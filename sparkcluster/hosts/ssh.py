@@ -83,7 +83,8 @@ class SshHost(Host):
             if self._closed:
                 raise HostLost(f"connection to {self.name} was closed", node=self.name, step="connect")
             if self._failure is not None:
-                raise _again(self._failure) from self._failure.__cause__
+                # a copy: one object raised in many threads would mix up their tracebacks
+                raise copy.copy(self._failure) from self._failure.__cause__
             if self._transport is None or not self._transport.is_active():
                 try:
                     through = None if self._jump is None else self._jump.transport()
@@ -134,8 +135,3 @@ def _hang_up(transport: Transport) -> None:
     with contextlib.suppress(OSError, EOFError, AttributeError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()
-
-
-def _again(error: HostError | UsageError) -> HostError | UsageError:
-    """A copy of an error: one object raised in many threads would mix up their tracebacks."""
-    return type(error)(error.message, node=error.node, step=error.step, hint=error.hint)
