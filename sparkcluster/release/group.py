@@ -126,9 +126,6 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         failed = stop(changer, ranks_of(launch.plan), report, drain=False)
         final = with_failed_stops(error, failed)
         raise final from (None if final is error else error)
-    except BaseException:
-        stop(changer, ranks_of(launch.plan), report, drain=False)
-        raise
 
 
 class _Attempt:
@@ -275,13 +272,10 @@ def launch_groups(
     before = "" if last is None else f"; last time {duration(last)}"
     report.step("start", f"{ranks}within {duration(limit_s)}{before}")
     cancelled = threading.Event()
-    calls: Calls[Reply] | None = None
+    calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
     try:
-        calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
         outcomes = calls.wait(WAIT_S)
     except KeyboardInterrupt:
-        if calls is None:
-            raise Interrupted("interrupted; no rank was started", step="start") from None
         outcomes = _interrupted(calls, launches, report, cancelled)
     if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
         report.failed()

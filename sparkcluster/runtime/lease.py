@@ -72,14 +72,8 @@ class Lease(Closing):
         self.changer = Changer(
             fleet, cluster=cluster, state_dir=state_dir, epochs=self.epochs, kind=kind, operation=operation
         )
-        self._request = {
-            "kind": kind,
-            "state_dir": state_dir,
-            "cluster": cluster,
-            "operator": operator or this_operator(),
-            "operation": operation,
-            "ttl_s": TTL_S,
-        }
+        who = {"operator": operator or this_operator(), "operation": operation}
+        self._request = {"kind": kind, "state_dir": state_dir, "cluster": cluster, **who, "ttl_s": TTL_S}
         self._programs = Conversations("lease")
         self._holders: dict[str, Conversation] = {}
 

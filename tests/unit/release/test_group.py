@@ -31,7 +31,6 @@ class Spark(FakeHost):
         self.graces: list[int] = []
         self.says: list[dict] = []
         self.answers = ["204"]
-        self.interrupts: list[str] = []
         self.program("agent", self.change)
         self.program("ask", self.ask)
 
@@ -42,9 +41,6 @@ class Spark(FakeHost):
             self.log.append((self.name, step["do"]))
             self.waits[step["do"]] = request["wait_s"]
             self.graces += [step["grace_s"]] if "grace_s" in step else []
-            if step["do"] in self.interrupts:
-                self.interrupts.remove(step["do"])
-                raise KeyboardInterrupt
             if step["do"] in self.fails:
                 return {"failed": {"step": step["do"], "message": self.fails[step["do"]]}}
             if step["do"] == "start-container":
