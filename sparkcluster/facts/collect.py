@@ -164,14 +164,17 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     def ask(host: Host) -> EngineFacts | Unread:
         image = images[host.name]
         file = kept and kept / _name(host.name, spec, image)
-        cached = _kept(file)
-        if cached is not None:
-            return cached
+        if file is not None:
+            with contextlib.suppress(OSError, ValueError):
+                return EngineFacts.model_validate_json(file.read_bytes())
         request = {"state_dir": spec.inventory.state_dir, "image_id": image.id, "keep": kept is None}
         document = call(host, "image", request, answer=dict[str, Any], timeout_s=IMAGE_S, engine=engine)
         inside = parse_engine(document)
-        if file and isinstance(inside, EngineFacts):
-            _keep(file, inside)
+        if file is not None and isinstance(inside, EngineFacts):
+            with contextlib.suppress(OSError, UsageError):  # the next run reads the image again
+                file.parent.mkdir(parents=True, exist_ok=True)
+                content = inside.model_dump_json().encode()
+                output_file.write(file, lambda out: out.write(content), private=True)
         return inside
 
     inspected = dict(facts)
@@ -199,7 +202,7 @@ def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
     """
 
     def ask(host: Host) -> Gpus:
-        return call(host, "container_gpu", {"image_id": images[host.name]}, answer=Gpus, timeout_s=IMAGE_S)
+        return call(host, "image", {"image_id": images[host.name], "count": "gpus"}, answer=Gpus, timeout_s=IMAGE_S)
 
     found: dict[str, str] = {}
     for name, answer in fleet.each(ask, images).items():
@@ -216,17 +219,3 @@ def _name(node: str, spec: Spec, image: Image) -> str:
     sources = [source(name, spec.playbook.engine) for name in ("engine", "interpreter", "image")]
     question = json.dumps([spec.inventory.cluster, node, host, *sources])
     return f"{image.id.replace(':', '-')}-{hashlib.sha256(question.encode()).hexdigest()[:24]}.json"
-
-
-def _kept(file: Path | None) -> EngineFacts | None:
-    try:
-        return None if file is None else EngineFacts.model_validate_json(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
-def _keep(file: Path, inside: EngineFacts) -> None:
-    """Write to the cache; where that fails the next run reads the image again."""
-    with contextlib.suppress(OSError, UsageError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        output_file.write(file, lambda out: out.write(inside.model_dump_json().encode()), private=True)

@@ -1,54 +1,90 @@
-"""Reads once what an image contains, and keeps it: an image ID is a hash, so its content never changes."""
+"""An image of this node's Docker engine: what is known of it, what it contains, and which GPUs its containers have.
+
+What it contains is read once, and kept: an image ID is a hash, so its content never changes.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.node import common, container_facts, docker, engine, interpreter
-from sparkcluster.node.machine import Machine, Unreadable, because, failed
+from sparkcluster.node import common, docker, engine, interpreter
+from sparkcluster.node.machine import Machine, Unreadable, because, failed, quoted
+from sparkcluster.node.shared import repository_of
+
+INSPECTION = 5  # version of what is read of an image; an older result is read again
+# Without `utility` the toolkit brings no nvidia-smi (NVIDIA Container Toolkit, "Driver Capabilities").
+_GPUS = ("--gpus", "all", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+_TOOLKIT = "nvidia-container-cli: .*"
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
-    """What the image contains, as kept from an earlier run or read now: its engine facts, or ``{"unread": "why"}``.
+    """What the image contains, or with ``count`` its containers' GPUs; ``{"unread": "why"}`` where that is unknown.
 
     Args:
-        request: state_dir, image_id (of this node's Docker engine) and keep (false: leave nothing on the node, the
-            answer neither).
+        request: image_id, of this node's Docker engine; count (``gpus``), or state_dir and keep (false: leave nothing
+            on the node, the answer neither).
         machine: the node.
     """
     machine = machine or Machine()
-    image_id = str(request["image_id"])
-    state_dir = common.private(request["state_dir"])
-    kept = container_facts.inside(machine, state_dir, image_id)
-    if kept is not None:
-        return kept
     try:
-        found = dict(run(machine, image_id), asked=container_facts.INSPECTION, engine=engine.NAME)
-        described = machine.docker_document(container_facts.image_path(image_id)) or {}
-        found["family"] = family(described.get("Config") or {})
+        return (gpus if request.get("count") else inspect)(machine, request)
     except Exception as error:
         return {"unread": because(error)}
-    if not request.get("keep", True):
-        return found
-    path = machine.at(container_facts.inside_path(state_dir, image_id))
-    try:
-        common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
-    except OSError:
-        pass  # the next run reads the image again
-    return found
 
 
-def run(machine: Machine, image_id: str) -> dict[str, Any]:
-    """What the image's Python reports.
+def gpus(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
+    """``{"gpus": N}``; null where the container has no nvidia-smi, which tells nothing.
 
-    Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
+    nvidia-smi makes no CUDA context: beside a release that fills a Spark, one more could take the node down with it.
+    """
+    code, output = run(machine, request["image_id"], ["nvidia-smi", "-L"], _GPUS)
+    said = re.search(_TOOLKIT, output)
+    if said is None and code in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
+        return {"gpus": None}
+    if code:
+        # Docker's last line points to its help.
+        said = said or re.search(r".*\S.*", output)
+        raise Unreadable(said[0].strip() if said else "nvidia-smi exit %d" % code)
+    return {"gpus": sum(line.startswith("GPU ") for line in output.splitlines())}
+
+
+def inspect(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
+    """The engine facts of the image, as kept from an earlier run or read now.
 
     Raises:
         Unreadable: it has no Python, or that did not answer.
     """
+    image_id = str(request["image_id"])
+    state_dir = common.private(request["state_dir"])
+    kept = inside(machine, state_dir, image_id)
+    if kept is not None:
+        return kept
+    described = machine.docker_document(image_path(image_id)) or {}
+    found = {
+        **python_of(machine, image_id),
+        "asked": INSPECTION,
+        "engine": engine.NAME,
+        "family": family(described.get("Config") or {}),
+    }
+    if request.get("keep", True):
+        try:
+            path = machine.at(inside_path(state_dir, image_id))
+            common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
+        except OSError:
+            pass  # the next run reads the image again
+    return found
+
+
+def python_of(machine: Machine, image_id: str) -> dict[str, Any]:
+    """What the image's Python reports.
+
+    Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
+    """
     for python in ("python3", "python"):
-        exit_code, output = _docker_run(machine, image_id, python)
+        exit_code, output = run(machine, image_id, [python, "-c", interpreter.SNIPPET])
         if exit_code == 0:
             return interpreter.parse(output)
         if exit_code not in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
@@ -56,17 +92,81 @@ def run(machine: Machine, image_id: str) -> dict[str, Any]:
     raise Unreadable("neither python3 nor python starts in the image")
 
 
+def run(machine: Machine, image_id: str, words: Sequence[str], options: Sequence[str] = ()) -> tuple[int, str]:
+    """Exit code and output of a program in a container of the image."""
+    with docker.named("inspect", machine.run) as name:
+        return machine.run(docker.run_program(image_id, words, [*name, *docker.BESIDE, *options]), docker.LOOK_S)
+
+
 def family(config: dict[str, Any]) -> str:
     """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's makers), or ``other``."""
-    entrypoint = config.get("Entrypoint") or []
-    words = [entrypoint] if isinstance(entrypoint, str) else [str(word) for word in entrypoint]
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
     if engine.nvidias(config.get("Labels") or {}, names):
         return "ngc"
-    return "upstream" if engine.built(words) else "other"
+    return "upstream" if engine.built(entrypoint(config)) else "other"
 
 
-def _docker_run(machine: Machine, image_id: str, python: str) -> list[Any]:
-    with docker.named("inspect", machine.run) as name:
-        argv = docker.run_once(image_id, python, interpreter.SNIPPET, [*name, *docker.BESIDE])
-        return list(machine.run(argv, docker.LOOK_S))
+def entrypoint(config: dict[str, Any]) -> list[str]:
+    """The words of an image's entrypoint."""
+    words = config.get("Entrypoint") or []
+    return [words] if isinstance(words, str) else words
+
+
+def pullable(reference: str, digests: list[str]) -> str | None:
+    """The name by digest under which any node can pull the image, None for one that came from no registry.
+
+    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. A digest that the
+    ``reference`` has is none of them where the image was loaded.
+    """
+    own, digest = repository_of(reference), reference.partition("@")[2]
+    other = None if digest else next(iter(digests), None)
+    return next((each for each in digests if repository_of(each) == own and each.endswith(digest)), other)
+
+
+def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | None:
+    """The image ``reference`` on this node; None if there is none, or nothing but its name.
+
+    Raises:
+        Unreadable: the Docker engine does not answer.
+    """
+    paths = dict.fromkeys((image_path(reference), image_path(common.staged_as(reference))))
+    found = next(filter(None, map(machine.docker_document, paths)), None)
+    if found is None or not docker.is_whole(found):
+        return None
+    config = found.get("Config") or {}
+    return {
+        "reference": reference,
+        "id": str(found.get("Id") or ""),
+        "digest": pullable(reference, found.get("RepoDigests") or []),
+        "layers": (found.get("RootFS") or {}).get("Layers") or [],
+        "entrypoint": entrypoint(config),
+        "user": str(config.get("User") or ""),
+        "labels_vllm": (config.get("Labels") or {}).get(engine.LABEL) or None,
+        "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
+        "config_sum": docker.config_sum(config),
+        "architecture": found.get("Architecture") or None,
+        "size_bytes": int(found.get("Size") or 0),
+        "inside": inside(machine, state_dir, str(found.get("Id") or "")),
+    }
+
+
+def image_path(reference: str) -> str:
+    """Path of an image in the Docker engine's API."""
+    return "/images/%s/json" % quoted(reference)
+
+
+def inside_path(state_dir: str, image_id: str) -> str:
+    """File with the inspection of an image; it never changes, since the ID is a hash of the image."""
+    return "%s/images/%s.json" % (state_dir, image_id.replace(":", "-"))
+
+
+def inside(machine: Machine, state_dir: str, image_id: str) -> dict[str, Any] | None:
+    """The stored inspection of the image; None if it was not inspected yet."""
+    try:
+        kept = machine.document(inside_path(state_dir, image_id))
+    except Unreadable:
+        return None
+    # if another version wrote it, or it is damaged, the image is inspected again
+    whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
+    same = kept.get("asked") == INSPECTION and kept.get("engine", "") == engine.NAME
+    return kept if whole and same else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkcluster.node import container_facts, gpu, image_layers, interpreter, network, ranks, storage, system
+from sparkcluster.node import container_facts, gpu, image, image_layers, interpreter, network, ranks, storage, system
 from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, clean, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
@@ -114,19 +114,19 @@ def _of_release(
     reference, model, companions = wanted["image"], wanted.get("model"), wanted.get("companions") or ()
     if model and model.get("path"):
         model = dict(model, path=absolute(model["path"], machine.identity()["home"]))
-    image = _key("image", place)
+    read_image = _key("image", place)
     readers: dict[str, Callable[[], Any]] = {
-        "image": lambda: container_facts.image(machine, reference, state_dir) if reference else None,
-        "layers": lambda: _layers(machine, state_dir, value("docker"), value(image)) if reference else None,
+        "image": lambda: image.facts(machine, reference, state_dir) if reference else None,
+        "layers": lambda: _layers(machine, state_dir, value("docker"), value(read_image)) if reference else None,
         "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
         "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
     }
     return {_key(key, place): reader for key, reader in readers.items()}
 
 
-def _layers(machine: Machine, state_dir: str, engine: Any, image: Any) -> dict[str, Any] | None:
+def _layers(machine: Machine, state_dir: str, engine: Any, found: Any) -> dict[str, Any] | None:
     """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
-    return None if unread(engine) or unread(image) else image_layers.layers(machine, state_dir, engine, image)
+    return None if unread(engine) or unread(found) else image_layers.layers(machine, state_dir, engine, found)
 
 
 def _engine(machine: Machine, python: str | None) -> dict[str, Any]:

@@ -239,8 +239,7 @@ class Cluster:
         if program == "probe":
             return [self.states[state][name]]
         answers: dict[str, list[Any]] = {
-            "image": [IMAGE["inside"]],
-            "container_gpu": [{"gpus": 1}],
+            "image": [{"gpus": 1} if request.get("count") else IMAGE["inside"]],
             "releases": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
             "lease": [{"epoch": 3}],
             "lease said": [{"granted": request["grant"]}] if "grant" in request else [],

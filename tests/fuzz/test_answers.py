@@ -40,7 +40,7 @@ SUBJECTS = [
     ("up INVENTORY", "started", "probe watch observe"),
     ("up INVENTORY", "empty", "agent"),
     ("up INVENTORY", "stopped", "releases"),
-    ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "probe container_gpu agent"),
+    ("upgrade INVENTORY --playbook other --min-speed 0", "serving", "probe image agent"),
     ("upgrade INVENTORY --resume", "stopped", "releases"),
     ("doctor INVENTORY --json", "serving", "ask observe"),
 ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node.container_facts import pullable
 from sparkcluster.node.docker import config_sum
+from sparkcluster.node.image import pullable
 
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
 

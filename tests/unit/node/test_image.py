@@ -12,7 +12,7 @@ import pytest
 
 from sparkcluster.engines.vllm import node
 from sparkcluster.facts.docker import EngineFacts
-from sparkcluster.node import container_facts, image, interpreter
+from sparkcluster.node import image, interpreter
 from sparkcluster.node.machine import Unreadable
 
 ID = "sha256:" + "5f" * 32
@@ -54,8 +54,7 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
 def test_the_command_line_and_the_cached_result(
     monkeypatch: pytest.MonkeyPatch, make_machine: Any, tmp_path: Path
 ) -> None:
-    for module in (image, container_facts):
-        monkeypatch.setattr(module, "engine", node)
+    monkeypatch.setattr(image, "engine", node)
     machine = spark(make_machine, [(0, PRINTED)], {"Entrypoint": ["vllm", "serve"]})
     found = image.main(request(tmp_path), machine=machine)
     argv = machine.ran[0]

@@ -75,7 +75,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         for name, host in hosts.items():
             host.program("observe", observed(world, name)).program("releases", records(world, name))
             host.program("probe", probe(world, name, errors or {}))
-            host.program("container_gpu", lambda _, name=name: run.gpus.get(name, {"gpus": 1}))
+            host.program("image", lambda _, name=name: run.gpus.get(name, {"gpus": 1}))
         fleet = Fleet(hosts)
         run.recorded = []
         run.probes = dict.fromkeys(world.facts, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node import container_gpu
+from sparkcluster.node import image
 from sparkcluster.node.machine import Unreadable
 
 LISTED = "GPU 0: NVIDIA GB10 (UUID: GPU-1)\n"
@@ -41,7 +41,7 @@ def test_what_a_container_says(make_machine, outcome, answer):
         return outcome
 
     machine.run = run
-    assert container_gpu.main({"image_id": "sha256:5f"}, machine=machine) == answer
+    assert image.main({"image_id": "sha256:5f", "count": "gpus"}, machine=machine) == answer
     argv = machine.ran[0]
     assert argv[-4:] == ["--entrypoint", "nvidia-smi", "sha256:5f", "-L"]
     assert " ".join(argv[7:]).startswith("--network none --memory 4g --gpus all ")
