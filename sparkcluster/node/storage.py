@@ -36,12 +36,16 @@ def disks(machine: Machine, purposes: list[tuple[str, str]]) -> list[dict[str, A
     """Space on the file system of each absolute path, with its purpose, or of its nearest ancestor that exists."""
     found = []
     for purpose, path in purposes:
-        existing = path
-        while not machine.exists(existing) and existing != os.path.dirname(existing):
-            existing = os.path.dirname(existing)
-        total, free = machine.space(existing)
+        total, free = machine.space(nearest(machine, path))
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found
+
+
+def nearest(machine: Machine, path: str) -> str:
+    """``path``, or its nearest ancestor that exists."""
+    while not machine.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, Any]:
@@ -102,19 +106,14 @@ def foreign(machine: Machine, cache: str, hf_home: str) -> dict[str, Any]:
     It is ``hf_home`` or below it: a folder that is ``missing``, with the owner of the one above that denies it, or the
     first path in one that is there.
     """
-    if not cache:
-        return {}
-    top = machine.at(hf_home)
-    hub, name = os.path.split(machine.at(cache))
-    for folder in (os.path.join(hub, name), os.path.join(hub, ".locks", name)):
-        existing = folder
-        while not os.path.lexists(existing) and existing != os.path.dirname(existing):
-            existing = os.path.dirname(existing)
-        found = _unwritable(existing, within=existing == folder)
+    hub, name = os.path.split(cache)
+    for folder in (cache, "%s/.locks/%s" % (hub, name)) if cache else ():
+        existing = nearest(machine, folder)
+        found = _unwritable(machine.at(existing), within=existing == folder)
         if found:
             missing = existing != folder
-            wanted = (folder if os.path.lexists(top) else top) if missing else found
-            path = wanted if machine.root == "/" else "/" + os.path.relpath(wanted, machine.root)
+            wanted = folder if machine.exists(hf_home) else hf_home
+            path = wanted if missing else "/" + os.path.relpath(found, machine.root)
             return {"foreign": {"path": path, "uid": os.lstat(found).st_uid, "missing": missing}}
     return {}
 
