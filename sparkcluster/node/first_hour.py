@@ -5,11 +5,10 @@ It changes nothing; where it is asked to, it starts containers of the image, to 
 
 from __future__ import annotations
 
-import json
 from typing import Any, BinaryIO
 
 from sparkcluster.node import docker
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Unreadable, marked
 
 Request = dict[str, Any]
 
@@ -67,9 +66,6 @@ def inside(machine: Machine, request: Request, label: str) -> dict[str, Any]:
         with docker.named("first-hour", machine.run) as name:
             argv = docker.run_once(request["image_id"], request["python"], INSIDE, [*name, *options])
             code, output = machine.run(argv, _LIMIT_S)
-        line = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), None)
-        if line is None:
-            return {"unread": "exit %d: %s" % (code, output[-300:])}
-        return dict(json.loads(line[len(_MARK) :]))
-    except (Unreadable, ValueError) as error:
+        return marked(output, _MARK) or {"unread": "exit %d: %s" % (code, output[-300:])}
+    except Unreadable as error:
         return {"unread": str(error)}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from sparkcluster.node import engine
-from sparkcluster.node.machine import Unreadable
+from sparkcluster.node.machine import Unreadable, marked
 from sparkcluster.node.shared import COMPILERS
 
 # Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
@@ -107,13 +106,7 @@ def parse(output: str) -> dict[str, Any]:
     Raises:
         Unreadable: it printed none.
     """
-    for line in reversed(output.splitlines()):
-        mark, _, text = line.partition(" ")
-        if mark == "sparkcluster-engine":
-            try:
-                document = json.loads(text)
-            except (ValueError, RecursionError):
-                break
-            if isinstance(document, dict):
-                return document
-    raise Unreadable("the interpreter printed no answer")
+    found = marked(output, "sparkcluster-engine ")
+    if found is None:
+        raise Unreadable("the interpreter printed no answer")
+    return found

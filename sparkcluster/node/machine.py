@@ -60,6 +60,16 @@ def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreada
     return Unreadable("%s exit %d: %s" % (program, exit_code, lines[line].strip()))
 
 
+def marked(output: str, mark: str) -> dict[str, Any] | None:
+    """The document after ``mark`` in the last line that begins so; what started before a program may print anything."""
+    line = next((each for each in reversed(output.splitlines()) if each.startswith(mark)), "")
+    try:
+        document = json.loads(line[len(mark) :])
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
 def owner(uid: int) -> str:
     """The name of a user, or its number."""
     try:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 from typing import Any
 
 from sparkcluster.node import docker, engine_metrics
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine, Unreadable, marked
 
 HTTP_S = 3.0
 
@@ -24,9 +23,8 @@ for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
         block = open("/proc/%d/environ" % pid, "rb").read().decode("utf-8", "surrogateescape")
     except OSError:
         continue
-    found = dict(item.split("=", 1) for item in block.split("\0") if "=" in item)
-    if "SPARKCLUSTER_RANK" in found:
-        env = found
+    if "SPARKCLUSTER_RANK=" in block:
+        env = dict(item.split("=", 1) for item in block.split("\0") if "=" in item)
         break
 python, path = sys.executable, shutil.which(sys.argv[2], path=env.get("PATH"))
 if path:
@@ -40,11 +38,11 @@ sys.path = [path for path in sys.path if path]
 try:
     import ray
     ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-    nodes = {n["NodeManagerAddress"]: bool(n.get("Alive", n.get("alive"))) for n in
-             sorted(ray.nodes(), key=lambda n: bool(n.get("Alive", n.get("alive"))))}
-    print(json.dumps({"ray": nodes}), flush=True)
+    found = sorted(ray.nodes(), key=lambda node: node["Alive"])
+    nodes = {node["NodeManagerAddress"]: node["Alive"] for node in found}
+    print("sparkcluster-ray " + json.dumps({"ray": nodes}), flush=True)
 except Exception as error:
-    print(json.dumps({"error": "%s: %s" % (type(error).__name__, error)}), flush=True)
+    print("sparkcluster-ray " + json.dumps({"error": type(error).__name__ + ": " + str(error)}), flush=True)
 os._exit(0)
 '''
 os.execve(python, [python, "-c", query, sys.argv[1]], env)
@@ -82,17 +80,11 @@ def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
     command = [head["python"] or "python3", "-c", _QUERY_RAY]
     words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
     code, output = _inside(head["name"], [*command, *words], limit_s)
-    for line in reversed(output.splitlines()):
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict) and "ray" in answer:
-            return {str(address): bool(alive) for address, alive in answer["ray"].items()}
-        if isinstance(answer, dict) and "error" in answer:
-            raise Unreadable(str(answer["error"])[:300])
+    answer = marked(output, "sparkcluster-ray ") or {}
+    if "ray" in answer:
+        return {str(address): bool(alive) for address, alive in answer["ray"].items()}
     last = (output.strip().splitlines() or ["no answer within %d s" % alarm_s])[-1]
-    raise Unreadable("cannot query Ray (exit %d): %s" % (code, last[:300]))
+    raise Unreadable(str(answer.get("error", "cannot query Ray (exit %d): %s" % (code, last)))[:300])
 
 
 def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
