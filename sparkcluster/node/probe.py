@@ -95,7 +95,10 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     docker_disk = facts.pop("docker_disk")
     if isinstance(facts["disks"], list) and isinstance(docker_disk, list):
         facts["disks"] += docker_disk
-    facts["also"] = [{key: facts.pop(_key(key, place)) for key in _OF_RELEASE} for place in range(1, len(others) + 1)]
+    if others:
+        facts["also"] = [
+            {key: facts.pop(_key(key, place)) for key in _OF_RELEASE} for place in range(1, len(others) + 1)
+        ]
     facts["names"] = {name: value("name " + name, _NAME_S) for name in names}
     facts.update(reached_at=machine.reached_at(), state_dir=state_dir, hf_home=hf_home)
     facts["probe_s"] = round(time.monotonic() - began, 4)
