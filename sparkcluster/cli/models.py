@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         if args.prune:
             from sparkcluster.release.prune import prune
 
-            removed = prune(fleet, spec, found, look, report, yes=args.yes)
+            removed = prune(fleet, spec, look, report, yes=args.yes)
     cluster = spec.inventory.cluster
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0

@@ -10,22 +10,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from sparkcluster.errors import Interrupted
 from sparkcluster.release.rollout import Rollout
-from sparkcluster.report import Report
+from sparkcluster.report import Report, duration
 from sparkcluster.spec import Spec
 
-STILL_S, GRACE_S = 15.0, 2.0
-"""How often a command without an end is reported; how long it has to end after SIGTERM."""
+# How long a command has to end after SIGTERM.
+GRACE_S = 2.0
 _LINE = 4096
-
-
-class _NotStartedError(Exception):
-    """A command could not be started; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,15 +48,11 @@ def run(spec: Spec, done: Rollout, report: Report) -> list[Ran]:
     commands = spec.inventory.after_ready if done.changed else []
     out: list[Ran] = []
     for command in commands:
-        report.step("run", shlex.join(command))
+        limit_s = spec.inventory.after_ready_timeout_s
+        report.step("run", f"{shlex.join(command)}, within {duration(limit_s)}")
         try:
-            ran = _run(
-                command,
-                environment(spec, done),
-                directory=spec.inventory_path.absolute().parent,
-                limit_s=spec.inventory.after_ready_timeout_s,
-                report=report,
-            )
+            directory = spec.inventory_path.absolute().parent
+            ran = _run(command, environment(spec, done), directory=directory, limit_s=limit_s, report=report)
         except KeyboardInterrupt:
             text = f"interrupted; {spec.inventory.cluster} serves release {done.number}"
             raise Interrupted(text, step="after_ready") from None
@@ -88,25 +80,30 @@ def _run(
 ) -> Ran:
     began, name = time.monotonic(), Path(command[0]).name
     try:
-        with _started(command, cwd=directory, env={**os.environ, **variables}) as process:
-            reader = threading.Thread(target=_lines, args=(process.stdout, name, report), daemon=True)
-            reader.start()
-            until = began + limit_s
-            while (left_s := until - time.monotonic()) > 0:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(min(STILL_S, left_s))
-                    break
-                if time.monotonic() < until:
-                    report.note(f"  {name}: runs for {time.monotonic() - began:.0f} s of at most {limit_s:g} s")
-    except _NotStartedError as error:
-        return Ran(command, time.monotonic() - began, f"cannot be started: {error}")
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Ran(command, time.monotonic() - began, f"cannot be started: {error.strerror}")
+    reader = threading.Thread(target=_lines, args=(process.stdout, name, report), daemon=True)
+    reader.start()
+    try:
+        process.wait(limit_s)
+        code = process.returncode
+        problem = f"exited with {f'code {code}' if code > 0 else f'signal {-code}'}" if code else None
+    except subprocess.TimeoutExpired:
+        problem = f"took longer than {limit_s:g} s (after_ready_timeout_s) and was stopped"
+    finally:
+        _stop(process)
     # Not until the output ends: a process that the command left behind may hold it open.
     reader.join(1)
-    seconds = time.monotonic() - began
-    if left_s <= 0:
-        return Ran(command, seconds, f"took longer than {limit_s:g} s (after_ready_timeout_s) and was stopped")
-    code = process.returncode
-    return Ran(command, seconds, f"exited with {f'code {code}' if code > 0 else f'signal {-code}'}" if code else None)
+    return Ran(command, time.monotonic() - began, problem)
 
 
 def _lines(output: IO[bytes] | None, name: str, report: Report) -> None:
@@ -115,32 +112,12 @@ def _lines(output: IO[bytes] | None, name: str, report: Report) -> None:
             report.note(f"  {name}: {line.decode(errors='replace').rstrip()}")
 
 
-@contextlib.contextmanager
-def _started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with all that it starts in a session of its own, which is stopped if it still runs at the end.
-
-    Raises:
-        _NotStartedError: the program is missing, or cannot be executed.
-    """
-    process = None
-    try:
-        try:
-            process = subprocess.Popen(
-                command,
-                **options,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise _NotStartedError(error.strerror) from error
-        yield process
-    finally:
-        for sent in (signal.SIGTERM, signal.SIGKILL):
-            if process is None or process.poll() is not None:
-                break
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, sent)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_S)
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End what still runs of a session."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)

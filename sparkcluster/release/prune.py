@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -16,92 +15,61 @@ from sparkcluster.spec import Spec
 _LIMIT_S = 600
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prunable:
-    """What may be removed.
+def prunable(found: Found, cluster: str) -> tuple[dict[str, list[Model]], dict[str, str]]:
+    """What staging wrote for ``cluster`` alone and neither a playbook nor a release on any node names; by node. Pure.
 
-    Attributes:
-        nodes: the models by node.
-        kept: why what staging wrote of the others stays, by their names.
+    Likewise why what staging wrote of other models stays, by their names.
     """
-
-    nodes: Mapping[str, tuple[Model, ...]]
-    kept: Mapping[str, str]
-
-    @property
-    def bytes(self) -> int:
-        """Of all files that would go."""
-        return sum(model.staged_bytes for models in self.nodes.values() for model in models)
-
-
-def prunable(found: Found, cluster: str) -> Prunable:
-    """What staging wrote for ``cluster`` alone, and neither a playbook nor a release on any node names. Pure."""
-    staged = {node: tuple(model for model in models if model.staged_bytes) for node, models in found.nodes.items()}
     kept: dict[str, str] = {}
-    for models in found.nodes.values():
-        for model in models:
-            if playbook := model.playbook(found.named):
-                kept[model.name] = f"playbook {playbook} names it"
-            elif model.used_by:
-                kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it, or cannot be read")
-    nodes: dict[str, tuple[Model, ...]] = {}
-    for node, models in staged.items():
-        for model in models:
-            others = [name for name in model.clusters if name != cluster]
-            if model.name not in kept and others:
-                kept[model.name] = f"{', '.join(others)} staged it as well"
-        nodes[node] = tuple(model for model in models if model.name not in kept)
-    written = {model.name for models in staged.values() for model in models}
-    return Prunable(
+    models = [model for models in found.nodes.values() for model in models]
+    for model in models:
+        others = [name for name in model.clusters if name != cluster and model.staged_bytes]
+        if playbook := model.playbook(found.named):
+            kept[model.name] = f"playbook {playbook} names it"
+        elif model.used_by:
+            kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it, or cannot be read")
+        elif others:
+            kept.setdefault(model.name, f"{', '.join(others)} staged it as well")
+    nodes = {
+        node: [model for model in models if model.staged_bytes and model.name not in kept]
+        for node, models in found.nodes.items()
+    }
+    written = {model.name for model in models if model.staged_bytes}
+    return (
         {node: models for node, models in nodes.items() if models},
         {name: why for name, why in kept.items() if name in written},
     )
 
 
 def prune(
-    fleet: Fleet, spec: Spec, found: Found, look: Callable[[], Found], report: Report, *, yes: bool
+    fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, yes: bool
 ) -> dict[str, dict[str, int]]:
-    """Remove what is prunable, after a question unless ``yes``; bytes by model, by node.
+    """Remove what is prunable of what ``look`` finds, after a question unless ``yes``; bytes by model, by node.
 
-    It has the lease of the cluster as well: what an ``up`` has staged is named by nothing until its ranks start. With
-    both, ``look`` finds what there is then; only what was confirmed is removed of that.
+    It has the lease of the cluster as well: what an ``up`` has staged is named by nothing until its ranks start.
 
     Raises:
         UsageError: it was not confirmed.
         CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
         LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
-    removable = _prunable(found, spec)
-    for name, why in removable.kept.items():
-        report.note(f"kept: {name}: {why}")
-    if not removable.nodes:
-        return {}
-    if not yes:
-        lines = [
-            f"{model.name}: {size(model.staged_bytes)} on {node}, in {model.path}"
-            for node, models in removable.nodes.items()
-            for model in models
-        ]
-        question = f"remove what sparkcluster staged and nothing names, {size(removable.bytes)}?"
-        if not report.confirm("\n".join([*lines, question])):
-            raise UsageError(
-                f"nothing was removed: {size(removable.bytes)} could be",
-                hint="sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes",
-            )
     inventory = spec.inventory
-    removed: dict[str, dict[str, int]] = {}
     lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune")
-    with lease().acquire(list(found.nodes)), lease(kind="staging").acquire(list(found.nodes)) as staging:
-        report.step("remove", f"{size(removable.bytes)} on {count(len(removable.nodes), 'Spark')}")
-        now = _prunable(look(), spec).nodes
-        confirmed = {node: {model.path for model in models} for node, models in removable.nodes.items()}
-        nodes = {
-            node: left
-            for node, models in now.items()
-            if (left := [model for model in models if model.path in confirmed.get(node, ())])
-        }
+    with lease().acquire(list(fleet.hosts)), lease(kind="staging").acquire(list(fleet.hosts)) as staging:
+        found = look()
+        for node, why in found.errors.items():
+            text = f"{why}; nothing is removed while it is unknown what {node} serves"
+            raise CommandFailed(text, node=node, step="prune")
+        nodes, kept = prunable(found, inventory.cluster)
+        for name, why in kept.items():
+            report.note(f"kept: {name}: {why}")
+        if nodes and not yes:
+            _confirm(nodes, report)
         steps = {node: [{"do": "prune", "roots": [model.path for model in models]}] for node, models in nodes.items()}
+        if steps:
+            report.step("remove", f"{_size(nodes)} on {count(len(nodes), 'Spark')}")
         results = staging.changer.apply(steps, timeout_s=_LIMIT_S)
+    removed: dict[str, dict[str, int]] = {}
     for node, models in nodes.items():
         freed = results[node][0].freed
         for model in models:
@@ -109,10 +77,17 @@ def prune(
     return removed
 
 
-def _prunable(found: Found, spec: Spec) -> Prunable:
-    if found.errors:
-        node, why = next(iter(found.errors.items()))
-        raise CommandFailed(
-            f"{why}; nothing is removed while it is unknown what {node} serves", node=node, step="prune"
-        )
-    return prunable(found, spec.inventory.cluster)
+def _confirm(nodes: Mapping[str, list[Model]], report: Report) -> None:
+    lines = [
+        f"{model.name}: {size(model.staged_bytes)} on {node}, in {model.path}"
+        for node, models in nodes.items()
+        for model in models
+    ]
+    question = f"remove what sparkcluster staged and nothing names, {_size(nodes)}?"
+    if not report.confirm("\n".join([*lines, question])):
+        hint = "sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes"
+        raise UsageError(f"nothing was removed: {_size(nodes)} could be", hint=hint)
+
+
+def _size(nodes: Mapping[str, list[Model]]) -> str:
+    return size(sum(model.staged_bytes for models in nodes.values() for model in models))
