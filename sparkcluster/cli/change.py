@@ -13,8 +13,8 @@ from sparkcluster.report import Report, size, speed_change
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.release.after_ready import Ran
-    from sparkcluster.release.desired import Options
     from sparkcluster.release.rollout import Rollout
+    from sparkcluster.release.states import Options
     from sparkcluster.spec import Spec
 
 
@@ -22,7 +22,7 @@ def options(args: argparse.Namespace) -> Options:
     """The flags that a command has; the others are as ``Options`` has them."""
     import dataclasses
 
-    from sparkcluster.release.desired import Options
+    from sparkcluster.release.states import Options
 
     given, named = vars(args), {"timeout_s": "timeout", "wait_s": "wait", "pause_s": "pause"}
     names = {field.name: named.get(field.name, field.name) for field in dataclasses.fields(Options)}

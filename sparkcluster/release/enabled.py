@@ -12,7 +12,6 @@ from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import LaunchError, LeaseHeld, SparkclusterError, StopError, UsageError
 from sparkcluster.facts.base import Fact, read
-from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
@@ -20,7 +19,7 @@ from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
-from sparkcluster.plan.release_record import current_lease, recorded_groups, recorded_release
+from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.release import rollback_target
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
@@ -106,8 +105,9 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         )
     rollback_target.find(spec, document["release"], node_records(fleet, spec)[0], report, yes=yes)
     with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
-        facts = _facts(fleet, spec)
-        newest = recorded_release(spec.inventory, facts)
+        view = see(fleet, spec)
+        all_values(view.collected.errors, LeaseHeld)
+        newest, facts = view.newest, view.facts
         groups = recorded_groups(newest.record) if newest else {}
         nodes = [name for group in groups.values() for name in group.ranks]
         former = [name for name in nodes if name not in facts]
@@ -115,25 +115,20 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
             why = f"{', '.join(former)} left the inventory" if former else "the release changed meanwhile"
             raise LaunchError(f"{why}; nothing was enabled", step="enable", hint="sparkcluster status INVENTORY")
         report.step("enable", f"release {newest.number} on {count(len(nodes), 'Spark')}")
-        program, token, port = standalone("guard", spec.playbook.engine), random.token_hex(32), free_port(facts, nodes)
+        config = {
+            "cluster": spec.inventory.cluster,
+            "runtime": spec.inventory.runtime.kind,
+            "port": free_port(facts, nodes),
+        }
+        step = {
+            "do": "enable",
+            "number": newest.number,
+            "program": standalone("guard", spec.playbook.engine),
+            "token": random.token_hex(32),
+            "unit": unit_name(spec),
+        }
         steps = {
-            name: [
-                {
-                    "do": "enable",
-                    "number": newest.number,
-                    "program": program,
-                    "token": token,
-                    "unit": unit_name(spec),
-                    "config": {
-                        "cluster": spec.inventory.cluster,
-                        "node": name,
-                        "state_dir": facts[name].state_dir,
-                        "runtime": spec.inventory.runtime.kind,
-                        "port": port,
-                    },
-                }
-            ]
-            for name in nodes
+            name: [{**step, "config": {**config, "node": name, "state_dir": facts[name].state_dir}}] for name in nodes
         }
         results = lease.changer.apply(steps, timeout_s=_CHANGE_S)
     return Enabled(newest.number, {name: found for name, (found,) in results.items()})
@@ -148,18 +143,15 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
         HostError: none answered.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    collected = collect_facts(fleet, spec)
-    facts, failed = collected.facts, dict(collected.errors)
-    if not facts:
+    view = see(fleet, spec)
+    failed = dict(view.collected.errors)
+    if not view.facts:
         all_values(failed, LeaseHeld)
-    holder = current_lease(facts)
-    if holder is not None and holder.operation == "restart":
-        end_guards(fleet, spec, facts)
-    with _lease(fleet, spec, "disable", list(facts), failed) as lease:
-        now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
-        failed |= now.errors
-        report.step("disable", count(len(now.facts), "Spark"))
-        steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in now.facts}
+    if view.lease is not None and view.lease.operation == "restart":
+        end_guards(fleet, spec, view.facts)
+    with _lease(fleet, spec, "disable", list(view.facts), failed) as lease:
+        report.step("disable", count(len(view.facts), "Spark"))
+        steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in view.facts if name not in failed}
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
     if failed:
         name, error = next(iter(failed.items()))
@@ -169,7 +161,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
             step="disable",
             hint="sparkcluster disable INVENTORY   again, once it answers",
         )
-    return [name for name, node in now.facts.items() if read(node.enabled) is not None]
+    return [name for name, node in view.facts.items() if read(node.enabled) is not None]
 
 
 def end_guards(fleet: Fleet, spec: Spec, nodes: Collection[str]) -> None:
@@ -191,12 +183,6 @@ def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
     """A port on which nothing listens on any of ``nodes``."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
     return next((port for port in range(FIRST_PORT, FIRST_PORT + _PORTS) if port not in taken), FIRST_PORT)
-
-
-def _facts(fleet: Fleet, spec: Spec) -> dict[str, Facts]:
-    """Facts of all nodes; raises the error of one that cannot be reached."""
-    collected = collect_facts(fleet, spec)
-    return all_values({**collected.facts, **collected.errors}, LeaseHeld)
 
 
 def _lease(

@@ -17,11 +17,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.endpoint.find import endpoints
+from sparkcluster import engines
+from sparkcluster.endpoint.ask import ask
+from sparkcluster.endpoint.find import Endpoint, endpoints
 from sparkcluster.errors import (
     FoundErrors,
     HostError,
@@ -36,22 +39,31 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import without_gpu
 from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import Fleet, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.node.shared import SWITCH_FILE
-from sparkcluster.plan.release_record import next_number
-from sparkcluster.release import rollback_target, speed
-from sparkcluster.release.desired import Desired
-from sparkcluster.release.outcome import origin_of
-from sparkcluster.release.rollback_target import RollbackTarget
+from sparkcluster.plan.release_record import RecordedGroup, next_number
+from sparkcluster.release import rollback_target
+from sparkcluster.release.rollback_target import RollbackTarget, origin_of
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import refuse_elsewhere
-from sparkcluster.release.states import Action, GroupState
+from sparkcluster.release.states import Action, Desired, GroupState
+from sparkcluster.report import speed_change
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.lease import this_operator
 from sparkcluster.runtime.ranks import DRAIN_MOST_S, GRACE_S
 from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Verify
 
+PROMPTS = (
+    "Describe in plain prose a walk through a harbour town on a rainy morning.",
+    "Explain to a curious twelve-year-old, without lists, why the sky is blue and sunsets are red.",
+    "Write a letter to a friend about a train journey during which much went wrong.",
+)
+# Long enough for a speed: the answer that verifies a model may have three tokens.
+TOKENS, FEWEST = 128, 16
 # A change waits half of its limit for the one before: for the longest stop of a head that drains.
 STOP_S = 2.0 * (DRAIN_MOST_S + GRACE_S) + 60
 DOCTOR_S = 30.0
@@ -101,7 +113,7 @@ class Replacement:
         self.resumed = bool(begun)
         # After one that was cut off the way back is that of the whole: groups that were replaced before go back too.
         self.groups = [*dict.fromkeys([*names, *begun])]
-        self.before: dict[str, speed.Speed] = {}
+        self.before: dict[str, Speed] = {}
 
     def run(self) -> None:
         """Replace them in turn, the first alone; one that fails takes those before it back.
@@ -140,18 +152,17 @@ class Replacement:
         if self.target is not None:
             self.rollout.step = "go back"
             records = node_records(fleet, view.spec)[0]
-            for (_, names), seen in zip(self.target.parts(self.target.groups), view.also, strict=True):
-                rollback_target.prove(seen, self.target, [name for name in names if name in self.groups], records)
-        answering = {
-            name: each.recorded
-            for name in self.names
-            if (each := self.rollout.groups[name]).recorded and each.verdict and each.verdict.wrong is None
+            names = [name for name in self.groups if name in self.target.groups]
+            rollback_target.prove(view.also[0], self.target, names, records)
+        recorded = {
+            name: group.recorded
+            for name, group in self.rollout.groups.items()
+            if name in self.names and group.recorded and group.verdict and group.verdict.wrong is None
         }
-        recorded = {name: group for name, group in answering.items() if group}
         if options.min_speed and recorded:
             for name in recorded:
                 self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
-            self.before = speed.of_groups(fleet, recorded)
+            self.before = speeds_of(fleet, recorded)
             self.rollout.speed = {name: (each.tokens_per_s, None) for name, each in self.before.items()}
 
     def _prove_gpu(self, view: View) -> None:
@@ -174,12 +185,12 @@ class Replacement:
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         self.report.progress(called, "measuring the speed of the new release")
         host = self.rollout.fleet.hosts[endpoint.head]
-        after = speed.measure(host, endpoint, rollout.view.spec.playbook.verifying, plan.engine)
+        after = measure_speed(host, endpoint, rollout.view.spec.playbook.verifying, plan.engine)
         rollout.speed[name] = (before.tokens_per_s, after.tokens_per_s)
         if before.tokens_per_s and after.tokens_per_s:
             speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
             rollout.measured.setdefault(name, {})["switch"] = {"source": self.source, **speeds}
-        note = speed.compare(called, before, after, self.desired.options.min_speed, endpoint.head)
+        note = compare_speed(called, before, after, self.desired.options.min_speed, endpoint.head)
         if note:
             self.report.note(note)
 
@@ -195,8 +206,7 @@ class Replacement:
         try:
             # It waits until a stop has ended that was sent before; what runs is seen only then.
             write_journal(self.rollout, names, target.number, back=target.number, timeout_s=STOP_S)
-            for spec, part in target.parts(names):
-                self._serve_again(target, spec, part)
+            self._serve_again(target, names)
         except (KeyboardInterrupt, Interrupted):
             text = f"interrupted while going back to release {target.number}"
             return Interrupted(text, step="go back", hint=by_hand)
@@ -211,10 +221,10 @@ class Replacement:
         kind = Interrupted if interrupted else RolledBack
         return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
 
-    def _serve_again(self, target: RollbackTarget, spec: Spec, names: Sequence[str]) -> None:
+    def _serve_again(self, target: RollbackTarget, names: Sequence[str]) -> None:
         """Let the groups ``names`` of ``target`` serve, in place of whatever is there of them."""
         options = dataclasses.replace(self.desired.options, replace=True, clear_caches=False)
-        desired = Desired(spec, options, self.desired.operation, target, names)
+        desired = Desired(target.spec, options, self.desired.operation, target, names)
         former, rollout = self.rollout.former, Rollout(self.rollout.fleet, desired, self.report)
         rollout.changer, rollout.former = self.changer, former
         self.rollout = rollout
@@ -300,3 +310,59 @@ def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
         parts.pop()
     ends = f"rollback INVENTORY {source}   serves release {source} again" if source else "down INVENTORY"
     error.hint = "; ".join(part for part in [*parts, f"sparkcluster {ends}"] if part)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Speed:
+    """What was measured.
+
+    Attributes:
+        tokens_per_s: median of the completions; None where an engine did not tell.
+        busy: whether it served other requests meanwhile, so that nothing can be said.
+    """
+
+    tokens_per_s: float | None
+    busy: bool = False
+
+
+def measure_speed(host: Host, endpoint: Endpoint, verify: Verify, engine: str) -> Speed:
+    """Ask three times; never raises: an answer that does not come is no speed."""
+    counters = engines.engine(engine).counters
+    found, busy = [], False
+    for prompt in PROMPTS:
+        question = verify.model_copy(update={"prompt": prompt})
+        reply = ask(host, endpoint, question, max_tokens=TOKENS, counters=counters)
+        busy = busy or (reply.counters or {}).get("running", 0) > 1 or (reply.counters or {}).get("waiting", 0) > 0
+        if reply.problem is None and reply.tokens_per_s and (reply.tokens or 0) >= FEWEST:
+            found.append(reply.tokens_per_s)
+    return Speed(statistics.median(found) if found else None, busy)
+
+
+def speeds_of(fleet: Fleet, groups: Mapping[str, RecordedGroup]) -> dict[str, Speed]:
+    """The speed of recorded groups that serve, all at once."""
+    found = {name: endpoints(group.plan, group.engine)[name] for name, group in groups.items()}
+    heads = {endpoint.head: name for name, endpoint in found.items()}
+
+    def measured(host: Host) -> Speed:
+        name = heads[host.name]
+        return measure_speed(host, found[name], groups[name].verify, groups[name].engine)
+
+    return {heads[head]: each for head, each in values(fleet.each(measured, heads)).items()}
+
+
+def compare_speed(group: str, before: Speed | None, after: Speed, min_speed: float, node: str) -> str | None:
+    """What is to be said of the speed after a switch: nothing, or a warning where requests of others ran.
+
+    Raises:
+        LaunchError: it is below ``min_speed`` of the speed before, and nothing else ran.
+    """
+    if before is None or not before.tokens_per_s or not after.tokens_per_s:
+        return None
+    share = after.tokens_per_s / before.tokens_per_s
+    if share >= min_speed:
+        return None
+    text = f"{group}: {speed_change(before.tokens_per_s, after.tokens_per_s)}"
+    if before.busy or after.busy:
+        return f"warning: {text}, while other requests ran"
+    hint = f"to accept it: --min-speed {share * 0.9:.2f}"
+    raise LaunchError(text, node=node, step="verify", hint=hint)

@@ -1,4 +1,4 @@
-"""The way back to a kept release: its record, as the head of its group has it, and the spec that starts it again.
+"""What is recorded of a release, and the way back to it: its record as the head has it, and the spec that it gives.
 
 A record is a document like any other: it is shown and accepted (``spec.consent``) unless that was done on this machine.
 """
@@ -16,18 +16,23 @@ from pydantic import ValidationError
 from sparkcluster import engines
 from sparkcluster.answers import problem
 from sparkcluster.errors import LaunchError, UsageError
-from sparkcluster.facts.model import ReleaseFact
+from sparkcluster.facts.model import Facts, ReleaseFact
+from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import Records, as_recorded, documents_of
-from sparkcluster.node.shared import kept_image
+from sparkcluster.node.shared import LABEL_RELEASE, kept_image
+from sparkcluster.plan import image as images
 from sparkcluster.plan.cost import missing_on
-from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
+from sparkcluster.plan.model import Plan
+from sparkcluster.plan.release_record import RecordedGroup, group_plan, recorded_groups, written_network
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets as values
 from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.spec.load import is_shipped
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.topology import recorded as networks
+from sparkcluster.topology.model import Topology
 
 _THINGS = {"weights": "its weights", "image": "its image"}
 
@@ -39,20 +44,12 @@ class RollbackTarget:
     Attributes:
         number: under which its images and secrets are kept.
         groups: as it recorded them.
-        specs: what starts each of them again on the nodes of today's inventory, accepted.
+        spec: what starts them again on the nodes of today's inventory, accepted.
     """
 
     number: int
     groups: Mapping[str, RecordedGroup]
-    specs: Mapping[str, Spec]
-
-    def parts(self, names: Collection[str]) -> list[tuple[Spec, list[str]]]:
-        """``names`` with the spec that starts them, which groups of the same playbook share."""
-        found: dict[str, tuple[Spec, list[str]]] = {}
-        for name in names:
-            spec = self.specs[name]
-            found.setdefault(spec.playbook.model_dump_json(), (spec, []))[1].append(name)
-        return list(found.values())
+    spec: Spec
 
 
 def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report, *, yes: bool) -> RollbackTarget:
@@ -74,13 +71,16 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
         text = f"no record of release {number}, or another one; that of {node} is used"
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
-    specs = {name: accept(_spec_of_group(spec, group, release), report, yes=yes) for name, group in groups.items()}
+    specs = [_spec_of_group(spec, group, release) for group in groups.values()]
+    if len({each.playbook.model_dump_json() for each in specs}) != 1:
+        why = "has groups of several playbooks: it was cut off" if groups else "has no group that has answered"
+        raise UsageError(f"release {number} {why}", hint="sparkcluster releases INVENTORY   lists others")
     for group in groups.values():
         # One that was started without a key gets that of today, which has to be here.
         started_with = group.secrets.get("hashes", {})
         if spec.inventory.api.key is not None and engines.engine(group.engine).api_key not in started_with:
             values.api_key(spec)
-    return RollbackTarget(number, groups, specs)
+    return RollbackTarget(number, groups, accept(specs[0], report, yes=yes))
 
 
 def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Spec:
@@ -96,7 +96,7 @@ def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Sp
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
-    """``spec`` with what nodes have of release ``number``, as ``outcome.origin_of`` wrote it; not accepted.
+    """``spec`` with what nodes have of release ``number``, as ``origin_of`` wrote it; not accepted.
 
     Raises:
         UsageError: its playbook cannot be read by this version of sparkcluster.
@@ -169,9 +169,7 @@ def prove(view: View, target: RollbackTarget, names: Collection[str], records: M
                 lost.setdefault(_THINGS.get(each, "a file or Ray"), []).append(node)
         if without := without_secrets(target, [group.name], records):
             lost.setdefault("its secrets", []).extend(without)
-    of_files = [each for each in view.findings_of(names) if each.code.startswith(("IMG-", "MDL-"))]
     why = [f"{', '.join(nodes)} lost {what}" for what, nodes in lost.items()]
-    why += [each.summary for each in of_files if each.severity == "error"]
     if not why and view.plan is None:
         why = ["no plan can be made of it"]
     if why:
@@ -203,3 +201,76 @@ def require_secrets(target: RollbackTarget, names: Collection[str], records: Map
             step="go back",
             hint="sparkcluster upgrade INVENTORY   starts what is written, with the secrets that are set here",
         )
+
+
+def origin_of(spec: Spec) -> dict[str, Any]:
+    """What starts from ``spec`` again, in a record or a journal."""
+    files = (*spec.beside.values(), *filter(None, [spec.build]))
+    return {
+        "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
+        "beside": {each.source: {"mark": each.mark, "name": each.name} for each in files},
+        "selected": dict(spec.selected),
+    }
+
+
+def newly_recorded(
+    spec: Spec,
+    plan: Plan,
+    topology: Topology,
+    *,
+    facts: Mapping[str, Facts],
+    replies: Mapping[str, Reply],
+    secrets: Mapping[str, dict[str, Any]],
+    kept: Mapping[str, RecordedGroup],
+    measured: Mapping[str, Mapping[str, Any]] | None = None,
+    names: Collection[str] | None = None,
+) -> list[RecordedGroup]:
+    """Every group of ``plan`` as the next release records it, also a group that has not answered.
+
+    ``facts`` are those of the nodes that ``plan`` was made from, ``replies`` those of the groups that came up,
+    ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release,
+    ``measured`` the seconds of each start and the speeds of each switch, ``names`` those that were started, if not all;
+    others are not recorded.
+    """
+    document = plan.as_json()
+    origin = origin_of(spec)
+    found = []
+    for group in topology.groups:
+        if names is not None and group.name not in {*names, *kept}:
+            continue
+        labels = plan.nodes[group.head.name].containers[0].labels
+        found.append(
+            kept.get(group.name)
+            or RecordedGroup(
+                name=group.name,
+                release=int(labels[LABEL_RELEASE]),
+                engine=plan.engine,
+                plan=group_plan(document, group.name),
+                verify=spec.playbook.verifying,
+                request=spec.playbook.request,
+                verified=group.name in replies,
+                network=networks.document(group),
+                written=written_network(spec),
+                secrets=secrets.get(group.name, {}),
+                image=images.image_identity(facts, group.names),
+                versions=images.versions(plan.engine, facts, group.names),
+                measured=_measured(replies.get(group.name), (measured or {}).get(group.name, {})),
+                **origin,
+            )
+        )
+    return found
+
+
+def _measured(reply: Reply | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    if reply is None:
+        return {}
+    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": None, **reply.footprint, **more}
+
+
+def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | None:
+    """Seconds that the recorded start of a group took; None unless it was of the model and image of ``plan``."""
+    recorded = recorded_groups(newest.record).get(name) if newest else None
+    if recorded is None or any(recorded.plan.get(key) != getattr(plan, key) for key in ("model", "image")):
+        return None
+    found: float | None = recorded.measured.get("start_s")
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseHeld, SparkclusterError
+from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseHeld, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.probe import Answer
@@ -23,14 +23,12 @@ from sparkcluster.inspect.observing import observe_nodes, running_heads
 from sparkcluster.inspect.releases import release_of
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, record, recorded_groups
-from sparkcluster.release.desired import Desired
 from sparkcluster.release.down import former_nodes
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.group import Launch, Outcome, launch_groups
-from sparkcluster.release.outcome import failure, last_start_s, newly_recorded
-from sparkcluster.release.rollback_target import accepted_image, build_of
+from sparkcluster.release.rollback_target import accepted_image, build_of, last_start_s, newly_recorded
 from sparkcluster.release.serving import refuse_elsewhere, survey, verdicts, whole
-from sparkcluster.release.states import Action, GroupState, State, Verdict, group_states
+from sparkcluster.release.states import Action, Desired, GroupState, State, Verdict, group_states
 from sparkcluster.release.stopping import ranks_of, stop
 from sparkcluster.release.verify import remedies
 from sparkcluster.report import Report, count
@@ -362,3 +360,22 @@ class Rollout:
         states = group_states(self.view)
         for name, reply in replies.items():
             self.groups[name] = dataclasses.replace(states[name], verdict=Verdict(reply), action=Action.KEEP)
+
+
+def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:
+    """The error of a launch, with the outcome of every group; None if all came up."""
+    errors = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}
+    if not errors:
+        return None
+    kinds = (Interrupted, LeaseLost, SparkclusterError)
+    name = next(name for kind in kinds for name, error in errors.items() if isinstance(error, kind))
+    final = errors.pop(name)
+    parts = [f"{other}: {error.message}" for other, error in errors.items() if error.message != final.message]
+    serving = [other for other, outcome in outcomes.items() if isinstance(outcome, Reply)]
+    if serving:
+        parts.append(f"{', '.join(serving)} {'serves' if len(serving) == 1 else 'serve'} as release {number}")
+    elif isinstance(final, Interrupted) and final.message == "interrupted":
+        parts.append("nothing is left running")
+    final.message = "; ".join([final.message, *parts])
+    final.args = (final.message,)
+    return final

@@ -23,11 +23,11 @@ from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.inspect.state import left_by
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups, unreadable
-from sparkcluster.release.desired import Desired
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.states import (
     TABLE,
     Action,
+    Desired,
     GroupState,
     State,
     Verdict,
@@ -81,8 +81,8 @@ def survey(
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
         if name not in found:
-            clean = group.state is State.UNKNOWN and replace
-            groups[name] = dataclasses.replace(group, action=Action.CLEAN if clean else TABLE[group.state])
+            action = Action.CLEAN if group.state is State.UNKNOWN and replace else TABLE[group.state]
+            groups[name] = dataclasses.replace(group, action=action)
             continue
         rotated = rotated_secrets(view, group, desired.release.groups if desired.release else None)
         action = after_asking(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from sparkcluster.errors import FoundErrors, PlanError, StageError
-from sparkcluster.facts.engine import engine_of
+from sparkcluster.errors import FoundErrors, PlanError, StageError, UsageError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import engine_of, expected_images
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, changed, view_cluster
+from sparkcluster.inspect.cluster import View, changed, first_staged, staged_file, view_cluster
+from sparkcluster.output_file import write
 from sparkcluster.plan.image import ray_name
-from sparkcluster.release import pinned_revisions
+from sparkcluster.printable import shell
 from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease, Operation
-from sparkcluster.spec import Spec, consent
+from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
@@ -86,7 +89,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         acquire = functools.cache(lambda: leases.enter_context(lease.acquire(list(view.facts))).changer)
         done = copy(fleet, view, options, report, acquire)
         now = view_cluster(fleet, spec) if any(staging.missing for staging in done.stagings) else view
-        pinned_revisions.compare(now, done.commits, report)
+        compare_pinned(now, done.commits, report)
         if "image" not in options.what or (lacking := lacking_ray(now)) is None:
             return done
         copied, _ = bring_ray(now, report, acquire)
@@ -194,3 +197,39 @@ def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tup
         if (engine := engine_of(facts[name])) is not None:
             facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
     return copied, changed(view, facts)
+
+
+def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> None:
+    """Record the commits and the image that are staged; report where one is not what its name stood for at first.
+
+    Another image is recorded then: before other nodes got it somebody was asked. ``commits`` are those of repositories
+    beside the model.
+
+    Raises:
+        StageError: code of a repository would run, and it is not what was first staged.
+    """
+    if view.topology is None or view.spec.kept_image:
+        return
+    head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
+    weights, names, first = read(head.weights), dict(commits), first_staged(view.spec.inventory.cluster)
+    if weights is not None and weights.revision and playbook.model.id:
+        names[f"{playbook.model.revision} of {playbook.model.id}"] = weights.revision
+    path, newer = staged_file(view.spec.inventory.cluster), dict[str, str]()
+    image = next(iter(expected_images(view.spec, view.facts, view.topology.by_rank).values()), None)
+    # What a node builds has a name of its content.
+    if image is not None and playbook.image and view.spec.build is None:
+        newer[playbook.image] = f"{image.id} {image.build}"
+        if first.get(playbook.image, image.build).rpartition(" ")[2] != image.build:
+            report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
+    asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
+    unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
+    for name, found in names.items():
+        if first.get(name, found) != found:
+            text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
+            for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
+                hint = f"{finding.remedy[0]}; or accept the change: {shell('rm', path)}"
+                raise StageError(f"{text}; the new code would run", step="copy", hint=hint)
+            report.note(f"warning: {text}; to accept the change: {shell('rm', path)}")
+    with contextlib.suppress(OSError, UsageError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(path, lambda file: file.write(json.dumps({**names, **first, **newer}, indent=1).encode()), private=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sparkcluster.errors import FoundErrors, Interrupted, LaunchError
+from sparkcluster.errors import FoundErrors, LaunchError
 from sparkcluster.facts.probe import Answer
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
@@ -16,13 +16,12 @@ from sparkcluster.inspect.preflight import between
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
-from sparkcluster.release import pinned_revisions, stage
-from sparkcluster.release.desired import Desired, Options
+from sparkcluster.release import stage
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import RollbackTarget, require_secrets
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, stop_on_wrong_answers
-from sparkcluster.release.states import Action
+from sparkcluster.release.states import Action, Desired, Options
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.runtime.lease import Operation
@@ -44,11 +43,10 @@ def up(
     *,
     operation: Operation = "up",
     release: RollbackTarget | None = None,
-    only: Collection[str] | None = None,
 ) -> Rollout:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    ``probes`` are those that were sent already. With ``release``, ``spec`` is that of its groups ``only``.
+    ``probes`` are those that were sent already. With ``release``, ``spec`` is that of its groups.
 
     Raises:
         RolledBack: what was to be replaced serves again.
@@ -58,7 +56,7 @@ def up(
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
     began = time.monotonic() - report.asked_s
-    rollout = Rollout(fleet, Desired(spec, options, operation, release, only), report)
+    rollout = Rollout(fleet, Desired(spec, options, operation, release, [*release.groups] if release else None), report)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     with contextlib.ExitStack() as leases, contextlib.ExitStack() as staging:
         rollout.see(probes)
@@ -77,21 +75,21 @@ def up(
             rollout.seconds = time.monotonic() - report.asked_s - began
             return rollout
 
-        reached = _check(rollout)
-        source, target = rollout.view.source, way_back(rollout)
-        acquire = functools.cache(lambda: rollout.take(staging, "staging"))
-        copied = _copy(rollout, acquire)
-        rollout.take(leases)
-        rollout.see(also=_specs(target))
-        refuse(rollout.view, rollout.groups)
-        if rollout.view.source != source:  # another operator was faster
-            target = way_back(rollout)
-            rollout.see(also=_specs(target))
-        brought = _ready(rollout, copied, reached, acquire)
-        staging.close()
-        rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
-        names = to_replace(rollout.view, rollout.groups)
         try:
+            reached = _check(rollout)
+            source, target = rollout.view.source, way_back(rollout)
+            acquire = functools.cache(lambda: rollout.take(staging, "staging"))
+            copied = _copy(rollout, acquire) if rollout.to_start() else StageReport(())
+            rollout.take(leases)
+            rollout.see(also=[target.spec] if target else [])
+            refuse(rollout.view, rollout.groups)
+            if rollout.view.source != source:  # another operator was faster
+                target = way_back(rollout)
+                rollout.see(also=[target.spec] if target else [])
+            brought = _ready(rollout, copied, reached, acquire)
+            staging.close()
+            rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
+            names = to_replace(rollout.view, rollout.groups)
             if names:
                 Replacement(rollout, names, target).run()
             if rest := rollout.to_start(Action.WATCH):
@@ -110,10 +108,6 @@ def up(
         seconds=round(rollout.seconds, 1), clear_caches=options.clear_caches, hub_offline=offline,
     )  # fmt: skip
     return rollout
-
-
-def _specs(target: RollbackTarget | None) -> list[Spec]:
-    return [spec for spec, _ in target.parts(target.groups)] if target else []
 
 
 def _check(rollout: Rollout) -> list[Finding]:
@@ -145,14 +139,10 @@ def _check(rollout: Rollout) -> list[Finding]:
 
 def _copy(rollout: Rollout, acquire: Callable[[], Changer]) -> StageReport:
     """Copy what a start misses, but for Ray, while what serves goes on; ``acquire`` takes the lease of staging."""
-    if not rollout.to_start():
-        return StageReport(())
+    rollout.step = "copy"
     # Who upgrades wants the image that the head has.
     yes = rollout.desired.options.yes or rollout.desired.operation == "upgrade"
-    try:
-        return stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; no rank was started", step="copy") from None
+    return stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
 
 
 def _ready(
@@ -166,7 +156,7 @@ def _ready(
     if not (starting := rollout.to_start()):
         return []
     report, release = rollout.report, rollout.desired.release
-    pinned_revisions.compare(rollout.view, copied.commits, report)
+    stage.compare_pinned(rollout.view, copied.commits, report)
     brought, rollout.view = stage.bring_ray(rollout.view, report, acquire)
     rollout.view.ready()
     findings = rollout.view.findings_of(starting)

@@ -19,12 +19,10 @@ from sparkcluster.plan.cost import Difference
 from sparkcluster.plan.diff import difference
 from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.release import rollback_target, stage
-from sparkcluster.release.desired import Options
-from sparkcluster.release.outcome import last_start_s
-from sparkcluster.release.rollback_target import accept, spec_of
+from sparkcluster.release.rollback_target import accept, last_start_s, spec_of
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import states, whole
-from sparkcluster.release.states import differences
+from sparkcluster.release.states import Options, differences
 from sparkcluster.release.up import up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
@@ -54,27 +52,24 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollou
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(view_cluster(fleet, spec, inside=False))
     switch = view.switch
+    if switch is None and view.newest is None:
+        raise UsageError("no release was ever recorded, and no switch begun", hint="sparkcluster up INVENTORY")
     if switch is None:
-        if view.newest is None:
-            hint = "sparkcluster up INVENTORY"
-            raise UsageError("no release was ever recorded, and no switch begun", hint=hint)
-        number = view.newest.number
-        report.note(f"no switch was cut off; release {number} is verified")
-        return rollback(fleet, spec, number, options, report)
-    document = switch.document
-    operator = document["operator"]
+        report.note(f"no switch was cut off; release {view.source} is verified")
+        return rollback(fleet, spec, view.source, options, report)
+    operator, back = switch.document["operator"], switch.document["back"]
+    if switch.whole and back is None:
+        report.note(f"going on with the switch from release {switch.source} that {operator} began")
+        origin = spec_of(spec, switch.document, switch.document["number"])
+        return upgrade(fleet, accept(origin, report, yes=options.yes), options, report)
+    text = f"going on with the way back to release {back} that {operator} began"
     if not switch.whole:  # for the first time or for the way back: back is safe in both cases
-        text = f"not every node has the switch that {operator} began"
+        text, back = f"not every node has the switch that {operator} began", switch.source
         if not switch.source:
             raise UsageError(f"{text}, and nothing served before", hint="sparkcluster up INVENTORY")
-        report.note(f"{text}: back to release {switch.source}")
-        return rollback(fleet, spec, switch.source, options, report)
-    if document["back"] is not None:
-        report.note(f"going on with the way back to release {document['back']} that {operator} began")
-        return rollback(fleet, spec, document["back"], options, report)
-    report.note(f"going on with the switch from release {switch.source} that {operator} began")
-    wanted = accept(spec_of(spec, document, document["number"]), report, yes=options.yes)
-    return upgrade(fleet, wanted, options, report)
+        text += f": back to release {switch.source}"
+    report.note(text)
+    return rollback(fleet, spec, back, options, report)
 
 
 def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
@@ -118,21 +113,13 @@ def rollback(
     target = rollback_target.find(spec, number, records, report, yes=options.yes)
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
     gone = [name for name in target.groups if name not in written]
-    if gone or not target.groups:
-        raise UsageError(
-            f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
-            if gone
-            else f"no group of release {number} has answered",
-            hint="sparkcluster releases INVENTORY   lists others",
-        )
+    if gone:
+        text = f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
+        raise UsageError(text, hint="sparkcluster releases INVENTORY   lists others")
     options = dataclasses.replace(options, replace=True, clear_caches=False)
-    *others, last = [
-        up(fleet, old, options, report, operation=operation, release=target, only=names)
-        for old, names in target.parts(target.groups)
-    ]
-    last.changed = any(part.changed for part in [last, *others])
-    last.restored = number
-    return last
+    done = up(fleet, target.spec, options, report, operation=operation, release=target)
+    done.restored = number
+    return done
 
 
 def _stopped(fleet: Fleet, spec: Spec) -> int | None:
@@ -229,7 +216,6 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         raise FoundErrors(view.collected.findings())
     groups = states(view)
     changed: list[str] = []
-    starts = []
     plan = view.planned
     recorded = next((group.recorded for group in groups.values() if group.recorded), None)
     for name, group in groups.items():
@@ -239,7 +225,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
         # Without the image only the driver is known, which an upgrade leaves as it is.
         if view.plan is not None:
             changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]
-        starts.append(last_start_s(view.newest, plan, name) if plan else None)
+    starts = [last_start_s(view.newest, plan, name) for name, each in groups.items() if each.recorded and plan]
     known = [each for each in starts if each is not None]
     return Preview(
         source=view.newest.number if view.newest else None,

@@ -25,7 +25,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.release_record import record
 from sparkcluster.release import replacement
-from sparkcluster.release.outcome import newly_recorded
+from sparkcluster.release.rollback_target import newly_recorded
 from sparkcluster.spec.load import load
 from tests.unit.conftest import IMAGE, describe
 

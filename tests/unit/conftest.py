@@ -24,8 +24,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts import program
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import record
-from sparkcluster.release.outcome import newly_recorded
-from sparkcluster.release.rollback_target import accepted_image, build_of
+from sparkcluster.release.rollback_target import accepted_image, build_of, newly_recorded
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec, consent
 from sparkcluster.spec.inventory import Inventory

@@ -27,9 +27,8 @@ from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
 from sparkcluster.inspect.releases import history
 from sparkcluster.inspect.status import status
-from sparkcluster.release.desired import Desired, Options
 from sparkcluster.release.serving import survey
-from sparkcluster.release.states import Action, State
+from sparkcluster.release.states import Action, Desired, Options, State
 from sparkcluster.report import Report
 
 ANSWER = b'data: {"choices": [{"delta": {"content": "204"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'

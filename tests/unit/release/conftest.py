@@ -134,7 +134,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(rollout, "DYING_S", 0)
         monkeypatch.setattr(rollout, "stop", stop)
         monkeypatch.setattr(rollout, "launch_groups", launch)
-        monkeypatch.setattr(replacement.speed, "measure", lambda *_: replacement.speed.Speed(None))
+        monkeypatch.setattr(replacement, "measure_speed", lambda *_: replacement.Speed(None))
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(rollout, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)

@@ -12,9 +12,9 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle, preflight
 from sparkcluster.inspect.cluster import View
 from sparkcluster.release import stage, up
-from sparkcluster.release.desired import Desired, Options
 from sparkcluster.release.rollback_target import RollbackTarget
 from sparkcluster.release.rollout import Rollout
+from sparkcluster.release.states import Desired, Options
 from sparkcluster.report import Report
 from tests.unit.conftest import accepted
 
@@ -39,7 +39,6 @@ def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
 
 
 def test_nothing_is_gone_back_to_that_was_not_accepted(world):
-    target = RollbackTarget(3, {}, {"default": world().spec})
-    for spec, names in target.parts(["default"]):
-        with pytest.raises(RuntimeError, match="was not accepted"):
-            Rollout(Fleet({}), Desired(spec, Options(), "upgrade", target, names), Report())
+    target = RollbackTarget(3, {}, world().spec)
+    with pytest.raises(RuntimeError, match="was not accepted"):
+        Rollout(Fleet({}), Desired(target.spec, Options(), "upgrade", target, []), Report())

@@ -12,7 +12,7 @@ from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release import group, readiness, stopping
-from sparkcluster.release.outcome import failure
+from sparkcluster.release.rollout import failure
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook import Verify

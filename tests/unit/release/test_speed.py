@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.hosts.fake import FakeHost
-from sparkcluster.release.speed import measure
+from sparkcluster.release.replacement import measure_speed as measure
 from sparkcluster.spec.playbook import Verify
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import SpecError
-from sparkcluster.release.outcome import origin_of
-from sparkcluster.release.rollback_target import spec_of
+from sparkcluster.release.rollback_target import origin_of, spec_of
 from sparkcluster.spec import powers
 from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook_files import NotUsable, read
