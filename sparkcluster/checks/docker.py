@@ -9,7 +9,7 @@ from sparkcluster.checks.registry import Context, Seen, container_node_check, do
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts
-from sparkcluster.findings import Remedy, edit, here, on_node
+from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.printable import shell
 
 CDI_REFRESH = on_node("sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")
@@ -111,20 +111,6 @@ def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
             (on_node("sudo apt-get install -y nvidia-container-toolkit"), CDI_REFRESH, RESTART_DOCKER),
             severity="info",
         )
-
-
-@docker_check(
-    "HOST-027",
-    "Docker shares the layers of images",
-    severity="warning",
-    source="docs.docker.com, Select a storage driver",
-    remedy=(edit('set "storage-driver": "overlay2" in /etc/docker/daemon.json'), RESTART_DOCKER),
-)
-def storage(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
-    """Every layer and every container is a full copy of 20 GB, which takes minutes and fills the disk."""
-    if engine.storage_driver == "vfs":
-        seen = f"storage driver {engine.storage_driver} at {engine.root_dir}"
-        yield Seen(f"Docker on {name} copies every layer in full", seen)
 
 
 def _has_cdi(engine: Docker) -> bool:

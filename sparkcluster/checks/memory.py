@@ -36,7 +36,8 @@ def memory(context: Context) -> Iterator[Seen]:
     """The engine refuses to start, or the node freezes and answers only to ping.
 
     GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default. Free
-    swap does not count: memory of the GPU is not swapped out.
+    swap does not count: memory of the GPU is not swapped out. Memory that was swapped out is slow when it is needed
+    again: information.
     """
     for name, _, memory, needed in _needs(context):
         free = memory.available_bytes
@@ -47,6 +48,12 @@ def memory(context: Context) -> Iterator[Seen]:
                 _free_memory(context, name, memory),
                 node=name,
             )
+        swapped = memory.swap_total_bytes - memory.swap_free_bytes
+        if swapped > SWAPPED_BYTES:
+            again = on_node("sudo swapoff -a && sudo swapon -a", "while the cluster is not serving")
+            seen = f"{share(swapped, memory.swap_total_bytes)} of swap in use"
+            summary = f"{name} has swapped out much of its memory"
+            yield Seen(summary, seen, (TOP, again), severity="info", node=name)
 
 
 @container_check(
@@ -101,26 +108,6 @@ def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             f"{size(used)} beside the {size(memory.anonymous_bytes)} that programs hold",
             severity="info" if fits else None,
         )
-
-
-@node_check(
-    "HOST-023",
-    "Little memory is swapped out",
-    needs=("memory",),
-    severity="info",
-    source="practitioners' reports: a Spark that swaps stalls before it runs out",
-    remedy=(TOP, on_node("sudo swapoff -a && sudo swapon -a", "while the cluster is not serving")),
-)
-def swapped(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """Memory that was swapped out is slow when it is needed again; the node was recently short of memory.
-
-    DGX OS has swap, which counts as available memory.
-    """
-    memory = read(facts.memory)
-    if memory is not None and memory.swap_total_bytes - memory.swap_free_bytes > SWAPPED_BYTES:
-        used = memory.swap_total_bytes - memory.swap_free_bytes
-        seen = f"{share(used, memory.swap_total_bytes)} of swap in use"
-        yield Seen(f"{name} has swapped out much of its memory", seen)
 
 
 @member_check(

@@ -23,8 +23,8 @@ from sparkcluster import engines
 from sparkcluster.engines.base import Engine
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.between import Hashes, Measured, Reach
-from sparkcluster.facts.docker import Docker, Image
-from sparkcluster.facts.model import Facts, Gpu
+from sparkcluster.facts.docker import Image
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Hca
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, Remedy, Severity, here, on_node, ordered, remedies
@@ -81,19 +81,6 @@ class Context:
     def called(self, group: Group) -> str:
         """What people call ``group``."""
         return self.spec.inventory.called(group.name)
-
-    def gpus(self) -> Iterator[tuple[str, Gpu]]:
-        """Every GPU with the name of its node."""
-        for name, facts in self.facts.items():
-            for gpu in read(facts.gpus) or ():
-                yield name, gpu
-
-    def docker_engines(self) -> Iterator[tuple[str, Docker]]:
-        """Every Docker engine with the name of its node."""
-        for name, facts in self.facts.items():
-            engine = read(facts.docker)
-            if engine is not None:
-                yield name, engine
 
     def images(self) -> Iterator[tuple[str, Image]]:
         """Every image of the playbook with the name of its node; where it is missing it is staged before the launch."""
@@ -308,17 +295,23 @@ def check(
 
 
 # Checks that have subject, stage or scope in common.
+container_check = functools.partial(check, scope="container")
 node_check = functools.partial(check, each=lambda context: context.facts.items())
 container_node_check = functools.partial(node_check, scope="container")
-docker_check = functools.partial(check, each=Context.docker_engines, scope="container")
-gpu_check = functools.partial(check, each=Context.gpus, scope="container")
-image_check = functools.partial(check, each=Context.images, scope="container")
+docker_check = functools.partial(
+    container_check,
+    each=lambda context: ((name, engine) for name, facts in context.facts.items() if (engine := read(facts.docker))),
+)
+gpu_check = functools.partial(
+    container_check,
+    each=lambda context: ((name, gpu) for name, facts in context.facts.items() for gpu in read(facts.gpus) or ()),
+)
+image_check = functools.partial(container_check, each=Context.images)
 joined_check = functools.partial(check, scope="interconnect", needs=("interfaces", "hcas"))
 member_check = functools.partial(joined_check, each=lambda context: context.topology.members.items())
 link_check = functools.partial(joined_check, each=Context.links)
 reach_check = functools.partial(check, stage="reach", scope="interconnect")
 bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")
-container_check = functools.partial(check, scope="container")
 interconnect_check = functools.partial(check, scope="interconnect")
 
 

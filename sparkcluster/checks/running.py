@@ -15,10 +15,9 @@ from sparkcluster.endpoint.find import RESTART
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.causes import LINK, no_carrier
 from sparkcluster.engines.signature import plain
-from sparkcluster.facts.base import Unread
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import GpuSample, RankSeen, Reply
-from sparkcluster.findings import Remedy, edit, here, on_node
-from sparkcluster.printable import shell
+from sparkcluster.findings import Remedy, edit, here
 
 
 @running_check(
@@ -223,22 +222,17 @@ def _stalled(cluster: RunningCluster, rank: RankSeen) -> str | None:
 def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     """What could not be inspected may be broken."""
     for name, observation in cluster.running.observations.items():
-        docker = cluster.facts[name].docker if name in cluster.facts else None
-        if isinstance(observation, Unread):
-            yield Seen(f"the ranks on {name} could not be inspected", observation.unread, node=name)
-            continue
-        if isinstance(observation.ranks, Unread):
-            if not isinstance(docker, Unread):  # reported by HOST-001
-                yield Seen(f"the ranks on {name} could not be listed", observation.ranks.unread, node=name)
-            continue
-        if isinstance(observation.ray, Unread) and not cluster.ended:
-            ranks = observation.ranks
-            remedy = [on_node(shell("docker exec", ranks[0].name, "ray", "status"))] if ranks else None
-            yield Seen(f"Ray on {name} could not be queried", clipped(observation.ray.unread), remedy, node=name)
-        for rank in observation.ranks:
-            if isinstance(rank.log, Unread):
-                remedy = [on_node(shell("docker logs", rank.name))]
-                yield Seen(f"the log of {rank.name} could not be read", rank.log.unread, remedy, node=name)
+        readings: list[tuple[str, object]] = [(f"the ranks on {name} could not be inspected", observation)]
+        if not isinstance(observation, Unread):
+            docker = cluster.facts[name].docker if name in cluster.facts else None
+            by_docker = isinstance(docker, Unread)  # reported by HOST-001
+            readings = [] if by_docker else [(f"the ranks on {name} could not be listed", observation.ranks)]
+            readings += [] if cluster.ended else [(f"Ray on {name} could not be queried", observation.ray)]
+            ranks = read(observation.ranks) or ()
+            readings += [(f"the log of {rank.name} could not be read", rank.log) for rank in ranks]
+        for summary, value in readings:
+            if isinstance(value, Unread):
+                yield Seen(summary, clipped(value.unread), node=name)
 
 
 @running_check(

@@ -36,7 +36,7 @@ def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = 
         if name not in nodes:
             raise PlanError(f"groups lists {name}, which is not a node of the inventory", step="topology")
         if name not in facts and name not in missing:
-            raise PlanError(f"there are no facts of {name}", node=name, step="topology")
+            raise candidates.refused(name, f"there are no facts of {name}")
     built = []
     rails: dict[str, list[tuple[str, Link]]] = {}
     for name, members in groups:
@@ -100,15 +100,9 @@ def _one_per_subnet(links: Sequence[Link], facts: Facts) -> tuple[list[Link], tu
         interface = facts.interface(link.interface)
         return link.hca is None, *(candidates.order_on_bus(interface) if interface else ("", False, "")), link.ip
 
-    used = {subnet: min(same, key=order) for subnet, same in _by_subnet(links).items()}
-    return list(used.values()), tuple(link for link in links if link not in used.values())
-
-
-def _by_subnet(links: Sequence[Link]) -> dict[str, list[Link]]:
-    found: dict[str, list[Link]] = {}
-    for link in links:
-        found.setdefault(link.subnet, []).append(link)
-    return found
+    subnets = dict.fromkeys(link.subnet for link in links)
+    used = [min((link for link in links if link.subnet == subnet), key=order) for subnet in subnets]
+    return used, tuple(link for link in links if link not in used)
 
 
 def _member(node: Node, rank: int, rendezvous: Link, links: Sequence[Link], idle: tuple[Link, ...]) -> Member:
@@ -191,12 +185,9 @@ def _management(nodes: Sequence[Node], facts: Mapping[str, Facts], links: Links)
     for node in nodes:
         if not found[node.label]:
             candidates.interfaces_of(node.label, facts[node.label])
-            raise PlanError(
-                f"{node.label} has no interface that is up and has an IPv4 address",
-                node=node.label,
-                step="topology",
-                hint="connect the QSFP cable, give both twins an address, and check `ip -br addr` on the node",
-            )
+            hint = "connect the QSFP cable, give both twins an address, and check `ip -br addr` on the node"
+            problem = f"{node.label} has no interface that is up and has an IPv4 address"
+            raise candidates.refused(node.label, problem, hint)
     for name, of_node in found.items():
         # A node that we reach over a rail still uses another interface if it has one: in a ring no rail connects all.
         found[name] = [link for link in of_node if link.interface not in rails[name]] or of_node
@@ -216,12 +207,8 @@ def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
     """
     host, shown = api.addresses(_management_address(head, facts, member), member.address)
     if host is None or shown is None:
-        raise PlanError(
-            f"{head.label} has no management address for the API to listen on",
-            node=head.label,
-            step="topology",
-            hint="set api.host in the inventory to an address",
-        )
+        problem = f"{head.label} has no management address for the API to listen on"
+        raise candidates.refused(head.label, problem, "set api.host in the inventory to an address")
     return host, api.url(shown)
 
 

@@ -18,6 +18,11 @@ Network = ipaddress.IPv4Network
 LINK_LOCAL = Network("169.254.0.0/16")
 
 
+def refused(node: str, message: str, hint: str = "") -> PlanError:
+    """That no topology can be made because of ``node``."""
+    return PlanError(message, node=node, step="topology", hint=hint or None)
+
+
 def is_up(interface: Interface) -> bool:
     """Whether it can carry traffic; some drivers always report the state ``unknown``."""
     return interface.carrier and interface.operstate.lower() in {"up", "unknown"}
@@ -35,12 +40,8 @@ def interfaces_of(name: str, facts: Facts) -> tuple[Interface, ...]:
         PlanError: they could not be read.
     """
     if isinstance(facts.interfaces, Unread):
-        raise PlanError(
-            f"the interfaces of {name} could not be read: {facts.interfaces.unread}",
-            node=name,
-            step="topology",
-            hint=f"check that `ip -j addr` works on {name}",
-        )
+        problem = f"the interfaces of {name} could not be read: {facts.interfaces.unread}"
+        raise refused(name, problem, f"check that `ip -j addr` works on {name}")
     return facts.interfaces
 
 
@@ -64,12 +65,9 @@ def on_rails(name: str, facts: Facts, rails: list[Network]) -> list[Link]:
         if link.ip in rail
     ]
     if not found:
-        raise PlanError(
-            f"{name} has no address on any of the rails {', '.join(map(str, rails))}; it has {_described(facts)}",
-            node=name,
-            step="topology",
-            hint="give its interface an address on a rail, or fix interconnect.rails in the inventory",
-        )
+        problem = f"{name} has no address on any of the rails {', '.join(map(str, rails))}; it has {_described(facts)}"
+        hint = "give its interface an address on a rail, or fix interconnect.rails in the inventory"
+        raise refused(name, problem, hint)
     return found
 
 
@@ -86,22 +84,14 @@ def explicit(name: str, facts: Facts, written: NodeInterconnect) -> list[Link]:
         interface = interfaces.get(label)
         if interface is None or not interface.addresses:
             problem = "has no IPv4 address" if interface else "does not exist"
-            raise PlanError(
-                f"interface {label} of {name} {problem}; it has {_described(facts)}",
-                node=name,
-                step="topology",
-                hint=f"fix interconnect.interfaces of {name} in the inventory",
-            )
+            message = f"interface {label} of {name} {problem}; it has {_described(facts)}"
+            raise refused(name, message, f"fix interconnect.interfaces of {name} in the inventory")
         link = _links(interface, facts)[0]
         if position < len(written.hcas):
             hca = written.hcas[position]
             if hca not in hcas:
-                raise PlanError(
-                    f"HCA {hca} of {name} does not exist; it has {', '.join(sorted(hcas)) or 'none'}",
-                    node=name,
-                    step="topology",
-                    hint=f"fix interconnect.hcas of {name} in the inventory",
-                )
+                problem = f"HCA {hca} of {name} does not exist; it has {', '.join(sorted(hcas)) or 'none'}"
+                raise refused(name, problem, f"fix interconnect.hcas of {name} in the inventory")
             link = dataclasses.replace(link, hca=hca, gid_index=hcas[hca].roce_v2_index(link.address))
         if written.gid_index is not None and link.hca:
             link = dataclasses.replace(link, gid_index=written.gid_index)

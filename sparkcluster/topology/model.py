@@ -47,11 +47,6 @@ class Rail:
     subnet: str
     links: tuple[tuple[str, Link], ...]
 
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes on it; a node with both twins in the subnet counts once."""
-        return tuple(dict.fromkeys(name for name, _ in self.links))
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
