@@ -48,7 +48,7 @@ _INSTEAD = (
 
 
 @dataclasses.dataclass(slots=True)
-class Served:
+class EngineCommand:
     """What the words of an engine's command say.
 
     Attributes:
@@ -88,7 +88,7 @@ class Importer(Protocol):
     def is_entrypoint(self, image: str) -> bool:
         """Whether the command is the entrypoint of ``image``."""
 
-    def read(self, words: list[str]) -> Served:
+    def read(self, words: list[str]) -> EngineCommand:
         """What the words after the command mean."""
 
     def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:

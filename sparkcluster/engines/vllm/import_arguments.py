@@ -8,17 +8,17 @@ from typing import Any
 
 from sparkcluster.engines.vllm import ENGINE, flags
 from sparkcluster.errors import UsageError
-from sparkcluster.importer.commands import Served
+from sparkcluster.importer.commands import EngineCommand
 from sparkcluster.importer.unknown import shown, unknown
 
 
-def read(words: list[str]) -> Served:
+def read(words: list[str]) -> EngineCommand:
     """What the words behind ``vllm serve`` mean, flag by flag.
 
     Raises:
         UsageError: a flag lacks its value, with which vLLM does not start.
     """
-    served = Served()
+    served = EngineCommand()
     for name, flag, values in flags.parse(words):
         if name:
             _put(served, name, flag, values)
@@ -32,7 +32,7 @@ def read(words: list[str]) -> Served:
     return served
 
 
-def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) -> None:
+def _put(served: EngineCommand, name: str, flag: flags.Flag | None, values: list[str]) -> None:
     written = shown(" ".join([f"--{name}", *values]))
     if name in {"api-key", "hf-token"}:
         served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
@@ -61,7 +61,7 @@ def _put(served: Served, name: str, flag: flags.Flag | None, values: list[str]) 
         served.args[name] = value
 
 
-def _set_key(served: Served, name: str, values: list[str]) -> bool:
+def _set_key(served: EngineCommand, name: str, values: list[str]) -> bool:
     """Whether the flag is a key of its own, or belongs into the inventory."""
     value = values[-1] if values else ""
     if name == "model":
