@@ -65,7 +65,7 @@ def test_each_node_has_its_own_ports_names_and_gid_layout(spark, cluster):
     assert (beta.rank, beta.address, beta.interface) == (1, "192.168.177.12", "enp1s0f1np1")
     assert (beta.hcas, beta.gid_index) == (("rocep1s0f1", "roceP2p1s0f1"), 5)
     assert [rail.subnet for rail in built.rails] == ["192.168.177.0/24", "192.168.178.0/24"]
-    assert built.rails[0].nodes == ("alpha", "beta")
+    assert tuple(name for name, _ in built.rails[0].links) == ("alpha", "beta")
 
 
 def test_hcas_that_disagree_share_no_gid_index(spark, cluster):
@@ -112,7 +112,7 @@ def test_link_local_twins_count_where_nothing_else_does(spark, cluster):
     built = topology.build(cluster(TWO), facts)
 
     assert [rail.subnet for rail in built.rails] == ["169.254.0.0/16"]
-    assert built.rails[0].nodes == ("alpha", "beta")
+    assert tuple(name for name, _ in built.rails[0].links) == ("alpha", "beta")
     assert built.members["alpha"].hcas == ("rocep1s0f0",)
     assert built.members["beta"].hcas == ("rocep1s0f1",)
     assert [link.hca for link in built.members["beta"].idle_twins] == ["roceP2p1s0f1"]
@@ -186,7 +186,7 @@ def test_two_groups_on_one_switch_share_its_rails(spark, cluster):
         "http://192.168.86.11:8000/v1",
         "http://192.168.86.14:8000/v1",
     ]
-    assert built.rails[0].nodes == ("s11", "s12", "s14", "s13")
+    assert tuple(name for name, _ in built.rails[0].links) == ("s11", "s12", "s14", "s13")
 
 
 def test_without_any_cable_the_nodes_meet_on_the_wired_management_network(spark, cluster):
