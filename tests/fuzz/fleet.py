@@ -79,9 +79,7 @@ LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Applica
 # What is waited before something is asked again.
 PAUSES = {
     "release.serving.AGAIN_S": 0.0,
-    "release.up.DYING_S": 0.0,
-    "release.restore.RETURN_S": 0.0,
-    "release.restore.AGAIN_S": 0.0,
+    "release.rollout.DYING_S": 0.0,
     "release.group.INTERVAL_S": -2,
     "release.readiness.LAST_LINES_S": 0.0,
     "staging.job._AGAIN_S": 0.05,
@@ -248,7 +246,7 @@ class Cluster:
             "ask": [{"counters": COUNTERS, "context": 4096}, {"reasoning": "12 * 17"}, {"text": "204"}, {"done": DONE}],
             "observe": [self._observed(state, name)],
             "watch": self._watched(request),
-            "memory": [{"waits_s": 2}, {"done": {"missing_bytes": 0, "waited_s": 3, "shm": []}}],
+            "memory": [{"missing_bytes": 0, "waited_s": 3, "shm": []}],
             "upload": [{"offset": 0}],
             "upload said": [{"done": {"bytes": 10}}],
         }  # fmt: skip
