@@ -134,23 +134,15 @@ def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> di
 
 def listening(machine: Machine) -> list[Socket]:
     """Every listening TCP socket, from /proc/net/tcp and tcp6."""
-    lines = machine.text("/proc/net/tcp").splitlines()[1:] + machine.text("/proc/net/tcp6", "").splitlines()[1:]
-    return [each for each in map(listener, lines) if each is not None]
-
-
-def listener(line: str) -> Socket | None:
-    """One line of /proc/net/tcp or tcp6 as packed address, port, user and inode; None if it is not listening."""
-    fields = line.split()
-    if len(fields) < 10 or fields[3] != _LISTEN:
-        return None
-    address, _, port = fields[1].partition(":")
-    try:
-        words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
-        if len(words) not in (1, 4):
-            return None
-        return struct.pack("=%dL" % len(words), *words), int(port, 16), int(fields[7]), fields[9]
-    except (ValueError, struct.error):
-        return None
+    lines = machine.text("/proc/net/tcp").splitlines() + machine.text("/proc/net/tcp6", "").splitlines()
+    found = []
+    for fields in map(str.split, lines):
+        if fields[3] == _LISTEN:
+            address, _, port = fields[1].partition(":")
+            words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
+            packed = struct.pack("=%dL" % len(words), *words)  # each word is in the machine's own byte order
+            found.append((packed, int(port, 16), int(fields[7]), fields[9]))
+    return found
 
 
 def _address(packed: bytes) -> str:

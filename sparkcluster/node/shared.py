@@ -109,19 +109,9 @@ def of_newest_images(images: dict[int, str | None], most: int) -> set[int]:
 
     One without an image is kept if no image of a newer one was dropped.
     """
-    met: set[str] = set()
-    kept: set[int] = set()
-    dropped = False
-    for number in sorted(images, reverse=True):
-        image = images[number]
-        if image is not None and image not in met:
-            if len(met) < most:
-                met.add(image)
-            else:
-                dropped = True
-        if (image in met) if image is not None else not dropped:
-            kept.add(number)
-    return kept
+    newest = list(dict.fromkeys(filter(None, (images[number] for number in sorted(images, reverse=True)))))
+    dropped = max((number for number, image in images.items() if image in newest[most:]), default=-1)
+    return {number for number, image in images.items() if (image in newest[:most] if image else number > dropped)}
 
 
 # Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,
