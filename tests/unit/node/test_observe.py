@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import engine_metrics, observe, vitals
+from sparkcluster.node import engine_metrics, observe
 from sparkcluster.node.machine import Machine, Unreadable
 
 METRICS = """\
@@ -140,7 +140,7 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
 
 def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):
     monkeypatch.setattr(observe, "container_log", lambda *_: ["first line"])
-    monkeypatch.setattr(vitals, "gpu_inside", lambda _: "GPU 0: NVIDIA GB10")
+    monkeypatch.setattr(observe, "gpu_inside", lambda _: "GPU 0: NVIDIA GB10")
     seen = Observation.model_validate(
         observe.observe(REQUEST, Node(docker=containers(tmp_path, engine)), lambda _: None)
     )
