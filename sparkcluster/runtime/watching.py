@@ -142,6 +142,7 @@ class Watching(Closing):
     def _read(self, host: Host, request: dict[str, Any]) -> HostError:
         """Pass on what one run of the program says; why it ended."""
         node, step = host.name, "start"
+        names = {rank["name"] for rank in request.get("ranks", ())}
         try:
             following = self._streams[node] = stream(host, "watch", request)
             if self._over.is_set():  # while this was still connecting
@@ -150,7 +151,7 @@ class Watching(Closing):
                 self._heard[node] = time.monotonic()
                 report = checked(Report, document(line) or {}, node=node, step=step)
                 self._events.put(Event(node, report))
-                if report.at:
+                if report.at and report.rank in names:
                     request["from"][report.rank] = report.at
             return CommandFailed(f"watch on {node} ended: {following.finish().reason}", node=node, step=step)
         except CommandTimeout:
