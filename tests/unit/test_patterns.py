@@ -36,12 +36,8 @@ def expressions() -> dict[str, tuple[str, bool]]:
                     found[text] = place, not set(used) <= {"match", "fullmatch"}
     for name in engines.names():
         engine = engines.engine(name)
-        texts = [
-            *(each.pattern for each in engine.signatures),
-            *(each.pattern for each in engine.phases),
-            engine.ready,
-            engine.dead,
-        ]
+        rows = (*engine.signatures, *engine.phases, *engine.culprits, *filter(None, [engine.footprint]))
+        texts = [*(each.pattern for each in rows), engine.ready, engine.dead]
         found |= {text: (name, True) for text in texts if text}
     return found | dict.fromkeys(secret_patterns.PATTERNS, ("spec/secret_patterns.py", True))
 
