@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import CommandFailed, StopError, UsageError
 from sparkcluster.facts.base import Unread, read
-from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import SWITCH_FILE
-from sparkcluster.plan.release_record import cluster_ranks, unreadable
+from sparkcluster.plan.release_record import unreadable
 from sparkcluster.release.stopping import stop
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Lease
@@ -71,7 +71,8 @@ def down(
 ) -> tuple[dict[str, list[str]], dict[Node, list[str]]]:
     """Stop and remove every rank of the cluster on the nodes of the inventory and on the machines ``also``.
 
-    ``reach`` connects to machines that are not in the inventory: where only a record names one, after a question.
+    ``reach`` connects to machines that are not in the inventory. One that only a record names is named, and not
+    contacted.
 
     Returns:
         Names of the removed ranks by node, and the machines that were not contacted as ``former_nodes`` has them.
@@ -82,51 +83,41 @@ def down(
         LeaseHeld: another operator holds the lease.
     """
     more, cluster = typed_nodes(spec, also), spec.inventory.cluster
-    left: dict[Node, list[str]] = {}
+    fleet = fleet.joined(reach(more)) if more else fleet
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    collected = collect_facts(fleet, spec)
-    facts, failed = dict(collected.facts), dict(collected.errors)
-    records = {name: release.record for name, found in facts.items() if (release := read(found.release))}
-    for name in [name for name, found in facts.items() if isinstance(found.release, Unread)]:
+    view = see(fleet, spec, list(fleet.hosts))
+    failed = dict(view.collected.errors)
+    records = {name: release.record for name, found in view.facts.items() if (release := read(found.release))}
+    for name in [name for name, found in view.facts.items() if isinstance(found.release, Unread)]:
         report.note(f"warning: the record on {name} cannot be read; ranks may run on machines that only it names")
-    for node, readers in former_nodes(spec, records).items():
+    former = former_nodes(spec, records)
+    left = {node: readers for node, readers in former.items() if not {node.label, node.host}.intersection(also)}
+    for node, readers in left.items():
         named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
-        if node.label in also or node.host in also:
-            continue
-        if report.confirm(f"{named}. Contact it and stop the ranks of {cluster} there?"):
-            more.append(node)
-        else:
-            left[node] = readers
-            report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
+        report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
         report.note(f"hint: {down_there(left)}   stops them there as well")
-    if more:
-        fleet = fleet.joined(reach(more))
-        joined = collect_facts(fleet, spec, [node.label for node in more])
-        facts |= joined.facts
-        failed |= joined.errors
     ranks: dict[str, tuple[Rank, ...]] = {}
-    if facts:
+    if view.facts:
         # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
         with Lease(fleet, cluster=cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
-            list(facts), lost=failed
+            list(view.facts), lost=failed
         ) as lease:
             # Facts from before the lease may be stale.
-            now = collect_facts(fleet, spec, [name for name in facts if name not in failed])
-            failed |= now.errors
+            now = see(fleet, spec, [name for name in view.facts if name not in failed])
+            failed |= now.collected.errors
             failed |= {
                 name: CommandFailed(why, node=name, step="connect", hint=f"on {name}: systemctl status docker")
                 for name, why in unreadable(now.facts).items()
             }
-            present = cluster_ranks(cluster, now.facts)
-            ranks = {name: found for name, found in present.ours.items() if found}
+            ranks = {name: found for name, found in now.ranks.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
             changer = dataclasses.replace(lease.changer, tell=report.note)
             # First: a guard restarts what is gone.
             stay = {name: [{"do": "stay-down"}] for name, node in now.facts.items() if node.enabled is not None}
-            failed |= failures(changer.attempt({name: each for name, each in stay.items() if name not in failed},
-                                               timeout_s=60))  # fmt: skip
+            stay = {name: steps for name, steps in stay.items() if name not in failed}
+            failed |= failures(changer.attempt(stay, timeout_s=60))
             failed |= stop(changer, ranks, report)
             wipe = {
                 name: [

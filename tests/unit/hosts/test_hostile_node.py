@@ -15,7 +15,6 @@ from sparkcluster.errors import UsageError
 from sparkcluster.hosts import known_hosts
 from sparkcluster.spec import consent
 from sparkcluster.spec.load import load
-from tests.unit.on_terminal import OnTerminal
 
 
 class Listener:
@@ -73,14 +72,6 @@ def site(tmp_path, listener):
     return make
 
 
-WHOLE = """
-import sys
-sys.argv[:1] = ["sparkcluster", "down"]
-from sparkcluster.cli import main
-main.console()
-"""
-
-
 def test_down_follows_no_record_to_a_machine_and_stores_no_key_of_its_choice(start_sshd, site, tmp_path, listener):
     evil = start_sshd("evil")
     mine = tmp_path / "authorized_keys"
@@ -109,18 +100,6 @@ def test_down_follows_no_record_to_a_machine_and_stores_no_key_of_its_choice(sta
     assert named == [("evil", "127.0.0.1", ["here"]), ("behind", "127.0.0.2", ["here"]), ("raw", "127.0.0.3", ["here"])]
     assert f"sparkcluster down {tmp_path}/inventory.yaml --also 127.0.0.1 --also 127.0.0.2" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(("answer", "contacted"), [("y\n", True), ("\n", False)])
-def test_on_a_terminal_a_machine_is_contacted_after_a_yes(site, listener, answer, contacted):
-    inventory = site({"evil": {"host": "127.0.0.1", "ssh": {"port": 1}}})
-    with OnTerminal(WHOLE, str(inventory)) as terminal:
-        terminal.until("[y/N]")
-        assert listener.peers == []
-        terminal.type(answer)
-        assert terminal.end() == (1 if contacted else 0)
-        assert "evil (127.0.0.1) is not in the inventory" in " ".join(terminal.shown.split())
-    assert bool(listener.peers) is contacted
 
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB"

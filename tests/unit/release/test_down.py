@@ -43,15 +43,9 @@ class Spark(FakeHost):
         return [step["do"] for module, request in self.requests if module == "agent" for step in request["steps"]]
 
 
-class Answering(Report):
-    """Somebody who answers every question in the same way."""
-
-    def __init__(self, *, yes):
-        self.yes, self.asked, self.notes = yes, [], []
-
-    def confirm(self, question):
-        self.asked.append(question)
-        return self.yes
+class Notes(Report):
+    def __init__(self):
+        self.notes = []
 
     def note(self, text):
         self.notes.append(text)
@@ -61,13 +55,13 @@ class Answering(Report):
 def stop(world):
     """``stop(world)`` with the nodes in ``stop.sparks``, those outside of the inventory included."""
 
-    def run(cluster, *away, sparks=None, also=(), yes=False):
+    def run(cluster, *away, sparks=None, also=()):
         stop.sparks = sparks or {name: Spark(name, cluster) for name in cluster.facts}
         for name in away:
             stop.sparks[name].away = True
         present = [node.label for node in cluster.spec.inventory.nodes]
         stop.reached = []
-        stop.report = Answering(yes=yes)
+        stop.report = Notes()
 
         def reach(nodes):
             stop.reached += nodes
@@ -133,26 +127,19 @@ def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without
     assert [(node.label, node.host, readers) for node, readers in stop.left.items()] == [
         ("beta", "192.168.86.12", ["alpha"])
     ]
-    assert stop.report.asked == [f"{NAMED}. Contact it and stop the ranks of atlas there?"]
     assert stop.report.notes == [
         f"warning: {NAMED}: not contacted, and ranks of atlas may still run there",
         "hint: sparkcluster down INVENTORY --also 192.168.86.12   stops them there as well",
     ]
 
 
-def test_a_machine_is_cleaned_where_the_user_says_so(stop, without_beta):
-    done = stop(without_beta, yes=True)
-    assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, "beta": 1}
-    assert (stop.left, stop.report.notes, without_beta.facts["beta"].ranks) == ({}, [], ())
-
-
-def test_a_machine_that_the_user_types_is_reached_as_typed_and_not_asked_about(stop, without_beta):
+def test_a_machine_that_the_user_types_is_reached_as_typed(stop, without_beta):
     typed = "192.168.86.12"
     without_beta.facts[typed] = without_beta.facts["beta"]
     done = stop(without_beta, also=[typed, typed])
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 1, typed: 1}
     assert [(node.host, node.ssh, node.connection) for node in stop.reached] == [(typed, None, "auto")]
-    assert (stop.left, stop.report.asked) == ({}, [])
+    assert stop.left == {}
 
 
 @pytest.mark.parametrize(
