@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import graphlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-CLI = Path(__file__).parents[3] / "sparkcluster/cli"
 INVENTORY = """
 cluster: c
 playbook: gpt-oss-120b
@@ -110,20 +106,3 @@ def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     assert not NEVER & {name.partition(".")[0] for name in modules["all"]}
     assert len(ours(modules["first"])) <= before_contact, ours(modules["first"])
     assert len(ours(modules["all"])) <= in_all, ours(modules["all"])
-
-
-def test_no_circle_between_the_modules_of_cli() -> None:
-    """Neither of imports at the top, nor of those within functions; what is imported for types alone does not count."""
-    needs = {path.stem: set(cli_imports(ast.parse(path.read_text()))) for path in CLI.glob("*.py")}
-    list(graphlib.TopologicalSorter(needs).static_order())
-
-
-def cli_imports(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-        return
-    if isinstance(node, ast.ImportFrom) and node.module == "sparkcluster.cli":
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sparkcluster.cli."):
-        yield (node.module or "").rpartition(".")[2]
-    for child in ast.iter_child_nodes(node):
-        yield from cli_imports(child)
