@@ -75,7 +75,8 @@ def drawn(kind, spark, cluster, width):
     spec, facts, findings = shape(kind, spark, cluster)
     missing = {node.label for node in spec.inventory.nodes} - set(facts)
     topology = topologies.build(spec, facts, missing=missing)
-    found = SimpleNamespace(spec=spec, facts=facts, topology=topology, findings=findings)
+    view = SimpleNamespace(spec=spec, facts=facts, topology=topology)
+    found = SimpleNamespace(view=view, findings=findings)
     return ["".join(parts) for parts in drawing.draw(found, width)]
 
 
