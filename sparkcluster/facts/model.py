@@ -159,7 +159,7 @@ class Facts(Machine):
     disks: Few[Disk] | Unread
     docker: Docker | Unread
     hcas: Few[Hca] | Unread
-    infiniband_devices: bool
+    infiniband_devices: bool = False
     listeners: tuple[Listener, ...] | Unread
     image: Image | Unread | None
     layers: Layers | Unread | None = None

@@ -25,19 +25,20 @@ def readings(kind: type[AnyFact], node: str, step: str, document: dict[str, Any]
     """What ``node`` sent during ``step``, as facts of ``kind``.
 
     A reading of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are
-    kept.
+    kept. Where it makes no difference why something was not read, it has its default.
 
     Raises:
         CommandFailed: the document is not of that kind; the message names the first invalid field.
     """
+    unread = {key for key, value in document.items() if isinstance(value, dict) and value.keys() == {"unread"}}
+    document = {key: document[key] for key in document if key not in unread - _may_be_unread(kind)}
     try:
         return kind.model_validate(document)
     except ValidationError as error:
         fields = {str(each["loc"][0]) if each["loc"] else "" for each in error.errors(include_input=False)}
         if not fields <= _may_be_unread(kind):
             raise malformed(node, step, problem(error)) from error
-        unread = {field: {"unread": problem(error, field)} for field in fields}
-        return kind.model_validate({**document, **unread})
+        return kind.model_validate(document | {field: {"unread": problem(error, field)} for field in fields})
 
 
 def parse_engine(document: dict[str, Any]) -> EngineFacts | Unread:

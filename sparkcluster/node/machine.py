@@ -306,12 +306,11 @@ class Readings:
         self._threads[key] = threading.Thread(target=work, name=key, daemon=True)
         self._threads[key].start()
 
-    def all(self, readers: dict[str, Callable[[], Any]], defaults: dict[str, Any]) -> dict[str, Any]:
-        """What all ``readers`` return; ``defaults`` stand for values that could not be read."""
+    def all(self, readers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        """What all ``readers`` return."""
         for key, reader in readers.items():
             self.start(key, reader)
-        found = {key: self.value(key) for key in readers}
-        return {key: defaults[key] if key in defaults and unread(each) else each for key, each in found.items()}
+        return {key: self.value(key) for key in readers}
 
     def value(self, key: str, limit_s: float | None = None) -> Any:
         """What the reader of ``key`` returned, or why it returned nothing; None where there is no such reader."""

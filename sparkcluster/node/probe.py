@@ -16,18 +16,6 @@ _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What is read of each release that is asked about.
 _OF_RELEASE = ("image", "layers", "weights", "companions")
-# What stands for a value that could not be read, where that makes no difference.
-_DEFAULTS = {
-    "infiniband_devices": False,
-    "containers": [],
-    "lingers": False,
-    "rays": [],
-    "vocabularies": [],
-    "files": [],
-    "firewall": None,
-    "compiler": None,
-    "machine": None,
-}
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
@@ -90,7 +78,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     for name in names:
         readings.start("name " + name, functools.partial(machine.resolve, name))
     readings.start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
-    facts.update(readings.all(readers, _DEFAULTS), engine=value("engine", _ENGINE_S))
+    facts.update(readings.all(readers), engine=value("engine", _ENGINE_S))
     facts["driver"] = gpu.driver(facts.pop("loaded"), facts["gpus"])
     docker_disk = facts.pop("docker_disk")
     if isinstance(facts["disks"], list) and isinstance(docker_disk, list):

@@ -40,8 +40,6 @@ for path do
   fi
 done
 """ % (_FILE_BYTES + 1)
-# What else cannot be read is left out: its default stands in ``facts.survey``.
-_MAY_BE_UNREAD = ("os", "dgx", "interfaces", "engine", "root")
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
@@ -84,16 +82,15 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         ],
         "held": lambda: _held(machine) if request.get("held") else [],
     }
-    found = readings.all(readers, {"processes": [], "containers": []})
-    facts.update({key: each for key, each in found.items() if key in _MAY_BE_UNREAD or not unread(each)})
+    facts.update(readings.all(readers))
     engine, root = facts.pop("engine"), facts.pop("root")
     usable = not unread(engine)
     facts["docker"] = engine["version"] if usable else _docker_program(machine)
     facts["runtimes"] = engine["runtimes"] if usable else _runtimes(machine)
     facts["sudo"], files, running = ("password", {}, []) if unread(root) else root
     facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if unread(root) else ())}
-    ranks_here = [*facts.pop("processes"), *facts.pop("containers")]
-    running += [each["name"] for each in ranks_here if each["state"] == "running"]
+    for found in (facts.pop("processes"), facts.pop("containers")):
+        running += [] if unread(found) else [each["name"] for each in found if each["state"] == "running"]
     facts["ranks"] = sorted(set(running))
     facts.update(reached_at=machine.reached_at(), hf_home=hf_home)
     return facts
