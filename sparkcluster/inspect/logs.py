@@ -168,13 +168,13 @@ def follow(
     limit_s = math.inf if go_on else BACKLOG_S + tail * BACKLOG_S_PER_LINE
     try:
         with Watching(fleet, requests, reconnect=go_on) as watching:
-            unended = _watch(watching, merge, ahead_s, pattern, show, limit_s=limit_s)
+            unended, lost = _watch(watching, merge, ahead_s, pattern, show, limit_s=limit_s)
     finally:
         for line in merge.take():
             show(line)
     for name in unended:
         show(_own(name, "this log did not end; add -f to follow it"))
-    return 1 if errors or unended else 0
+    return 1 if errors or unended or lost else 0
 
 
 def _watch(
@@ -185,8 +185,13 @@ def _watch(
     show: Callable[[LogLine], None],
     *,
     limit_s: float,
-) -> list[str]:
-    """Show what ``watching`` brings for ``limit_s``, which may be infinite; the nodes whose log did not end."""
+) -> tuple[list[str], list[str]]:
+    """Show what ``watching`` brings for ``limit_s``, which may be infinite.
+
+    Returns:
+        The nodes whose log did not end, and those that cannot be watched any more.
+    """
+    lost: list[str] = []
     waiting = dict.fromkeys(ahead_s, BACKLOG_TICKS)
     following, began = limit_s == math.inf, time.monotonic()
     now = began
@@ -196,6 +201,7 @@ def _watch(
         if event is not None and event.gone is not None:
             found = [_own(event.node, event.gone.message)]
             waiting.pop(event.node, None)
+            lost.append(event.node)
         elif event is not None:
             found = _lines(event, ahead_s[event.node], pattern)
             if event.report.states is not None and not (following and _runs(event.report)):
@@ -206,7 +212,7 @@ def _watch(
         merge.add(found, now, time.time())
         for line in merge.due(now):
             show(line)
-    return list(waiting)
+    return list(waiting), lost
 
 
 def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch, str, list[str]]:
