@@ -12,7 +12,8 @@ program: changes something; lives for.
 - ``measure``: ``--deep`` alone: one container, under a lease; one measurement
 - ``all_gather``: no; it runs inside that container; an all-gather of 256 MiB, 90 s at most
 - ``first_hour``: for bundles: no; for ``preflight --bundle`` two containers at most; one answer
-- ``image``: caches the content of an image, by image ID, unless told not to; one answer, seconds, once per image
+- ``image``: caches the content of an image, by image ID, unless told not to, or counts the GPUs of a container of it;
+  one answer, seconds, once per image
 - ``agent``: yes: files, containers, records. Only under a lease; one list of steps
 - ``lease``: its lock file; as long as heartbeats come
 - ``watch``: no; one launch, or one ``logs -f``
