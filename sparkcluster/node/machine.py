@@ -29,7 +29,6 @@ DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it i
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
 
 
-_DEPTH = 60  # of nesting; readers of the document have a limit, too
 _SIOCGIFCONF, _SIOCGIFNETMASK, _IFREQ_BYTES = 0x8912, 0x891B, 40  # linux/sockios.h, struct ifreq
 
 
@@ -299,7 +298,7 @@ class Readings:
 
         def work() -> None:
             try:
-                self._values[key] = clean(reader())
+                self._values[key] = reader()
             except Exception as error:
                 self._values[key] = {"unread": because(error)}
 
@@ -324,19 +323,6 @@ class Readings:
 def unread(value: Any) -> bool:
     """Whether ``value`` is the reason why a reading failed."""
     return isinstance(value, dict) and set(value) == {"unread"}
-
-
-def clean(value: Any, depth: int = 0) -> Any:
-    """``value`` without lone surrogates (from names that are not UTF-8); Unreadable if nested too deeply for JSON."""
-    if depth > _DEPTH:
-        raise Unreadable("nested deeper than %d levels" % _DEPTH)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {clean(key): clean(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(clean(each, depth + 1) for each in value)
-    return value
 
 
 def quoted(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, clean, failed, unread
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
@@ -30,7 +30,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     """
     machine = machine or Machine()
     began = time.monotonic()
-    facts: dict[str, Any] = clean(machine.identity())
+    facts: dict[str, Any] = machine.identity()
     state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
     hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
     cluster = str(request.get("cluster"))

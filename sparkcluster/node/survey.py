@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, absolute, because, clean, owner, unread
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, absolute, because, owner, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 _GRACE_S = 0.3  # so that the limit of a program ends first and is reported
@@ -52,7 +52,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         machine: the node.
     """
     machine = machine or Machine()
-    facts: dict[str, Any] = clean(machine.identity())
+    facts: dict[str, Any] = machine.identity()
     home = facts["home"]
     hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
     state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
