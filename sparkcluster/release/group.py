@@ -124,7 +124,7 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
             report.note(f"stopping the ranks on {names}")
         # What has not answered has nothing in flight to wait for.
         failed = stop(changer, ranks_of(launch.plan), report, drain=False)
-        final = with_failed_stops(error, failed)
+        final = with_failed_stops(error, failed, launch.plan.nodes)
         raise final from (None if final is error else error)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import LeaseLost, SparkclusterError
 from sparkcluster.facts.docker import Rank
@@ -59,11 +59,13 @@ def is_head(rank: Rank) -> bool:
     return rank.labels.get(LABEL_RANK, "0") == "0"
 
 
-def with_failed_stops(error: SparkclusterError, failed: Mapping[str, SparkclusterError]) -> SparkclusterError:
-    """``error`` with what could not be stopped; LeaseLost where a node refused: another operator has the lease."""
-    lost = next((other for other in (error, *failed.values()) if isinstance(other, LeaseLost)), None)
-    final = lost or error
-    running = [name for name, other in failed.items() if not isinstance(other, LeaseLost)]
+def with_failed_stops(
+    error: SparkclusterError, failed: Mapping[str, SparkclusterError], nodes: Collection[str]
+) -> SparkclusterError:
+    """``error`` with what could not be stopped; LeaseLost where all ``nodes`` refused it."""
+    refused = [each for each in failed.values() if isinstance(each, LeaseLost)]
+    final = refused[0] if len(refused) == len(nodes) else error
+    running = [name for name, each in failed.items() if not isinstance(final, LeaseLost) or each not in refused]
     if running:
         final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
         final.args = (final.message,)

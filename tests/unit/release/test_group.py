@@ -333,6 +333,20 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
 
 
+def test_a_node_whose_lease_is_lost_hides_no_failure_of_another(up, sparks, two, monkeypatch):
+    """Its connection broke, and the lease ended with it."""
+    monkeypatch.setattr(group, "INTERVAL_S", 2)
+
+    def lost(request):
+        sparks["beta"].epoch = 2
+        return {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
+
+    sparks["alpha"].program("ask", lost)
+    sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
+    with pytest.raises(LaunchError, match=r"the rank on alpha ended with exit code 3.*; left running on beta: "):
+        up(two)
+
+
 @pytest.fixture
 def ctrl_c(sparks, monkeypatch):
     """``ctrl_c(times)`` while alpha lives and never listens."""
