@@ -48,7 +48,6 @@ from sparkcluster.plan.release_record import RecordedGroup, next_number
 from sparkcluster.release import rollback_target
 from sparkcluster.release.rollback_target import RollbackTarget, origin_of
 from sparkcluster.release.rollout import Rollout
-from sparkcluster.release.serving import refuse_elsewhere
 from sparkcluster.release.states import Action, Desired, GroupState
 from sparkcluster.report import speed_change
 from sparkcluster.runtime import failed_logs
@@ -147,7 +146,6 @@ class Replacement:
     def prepare(self) -> None:
         """Prove the new release and the way back, and measure what serves; nothing is stopped."""
         view, fleet, options = self.rollout.view, self.rollout.fleet, self.desired.options
-        refuse_elsewhere(view, self.names)
         self._prove_gpu(view)
         if self.target is not None:
             self.rollout.step = "go back"

@@ -27,7 +27,7 @@ from sparkcluster.release.down import former_nodes
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.group import Launch, Outcome, launch_groups
 from sparkcluster.release.rollback_target import accepted_image, build_of, last_start_s, newly_recorded
-from sparkcluster.release.serving import refuse_elsewhere, survey, verdicts, whole
+from sparkcluster.release.serving import survey, whole
 from sparkcluster.release.states import Action, Desired, GroupState, State, Verdict, group_states
 from sparkcluster.release.stopping import ranks_of, stop
 from sparkcluster.release.verify import remedies
@@ -89,7 +89,8 @@ class Rollout:
             self.view = whole(view_cluster(self.fleet, self.desired.spec, probes=probes, also=also))
             self.groups = survey(self.fleet, self.view, self.desired, self.report, self.groups)
             probes = None
-            if not any(each.reply and each.reply.problem in {"refused", "lost"} for each in verdicts(self.groups)):
+            asked = [group.verdict.reply for group in self.groups.values() if group.verdict]
+            if not any(reply and reply.problem in {"refused", "lost"} for reply in asked):
                 break
             time.sleep(DYING_S)
         newest = self.view.newest
@@ -182,7 +183,6 @@ class Rollout:
                 self.report.note(f"{inventory.called(name)} is dead ({group.dead}): starting it again")
         number = sum(len(found) for group in groups.values() for found in group.ranks.values())
         self.begin("stop", count(number, "rank") + (f" of {', '.join(groups)}" if inventory.groups else ""))
-        refuse_elsewhere(self.view, groups)
         failed: dict[str, SparkclusterError] = {}
         for drain in (True, False):
             ranks = {

@@ -22,7 +22,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.inspect.state import left_by
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.release_record import ClusterRanks, RecordedGroup, recorded_groups, unreadable
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.states import (
     TABLE,
@@ -158,11 +158,6 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
     return {name: Verdict(None, why) for name, why in gone.items()} | verdicts
 
 
-def verdicts(groups: Mapping[str, GroupState]) -> list[Verdict]:
-    """How the groups that were asked answered."""
-    return [group.verdict for group in groups.values() if group.verdict]
-
-
 def refuse_elsewhere(view: View, names: Collection[str]) -> None:
     """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory, by their record.
 
@@ -191,7 +186,11 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     """
     refused = {name: group for name, group in groups.items() if group.action is Action.REFUSE}
     if any(group.state is State.TAKEN for group in refused.values()):
-        raise taken(view.ranks)
+        node, rank = next((name, ranks[0]) for name, ranks in view.ranks.stray.items() if ranks)
+        where = rank.labels.get(LABEL_STATE_DIR, "?")
+        text = f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}"
+        hint = "give this cluster another name, or use that state_dir in the inventory"
+        raise LaunchError(text, node=node, step="stop", hint=hint)
     differing = [group for group in refused.values() if group.state in {State.OTHER, State.UNKNOWN}]
     if not differing and not any(group.rotated for group in refused.values()):
         return
@@ -238,18 +237,6 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
                 step="verify",
                 hint=hints(view.spec)(REPLACE),
             )
-
-
-def taken(present: ClusterRanks) -> LaunchError:
-    """The error for ranks with our cluster's name and another state directory."""
-    node, rank = next((name, ranks[0]) for name, ranks in present.stray.items() if ranks)
-    where = rank.labels.get(LABEL_STATE_DIR, "?")
-    return LaunchError(
-        f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}",
-        node=node,
-        step="stop",
-        hint="give this cluster another name, or use that state_dir in the inventory",
-    )
 
 
 def note_differences(view: View, groups: Mapping[str, GroupState], report: Report) -> None:

@@ -182,11 +182,6 @@ class GroupState:
     action: Action | None = None
 
     @property
-    def changes(self) -> tuple[str, ...]:
-        """What the plan would change, in lines."""
-        return tuple(change.text for change in self.planned)
-
-    @property
     def dead(self) -> str | None:
         """Why it is dead, where it was asked."""
         return self.verdict.dead if self.verdict else None

@@ -20,7 +20,7 @@ from sparkcluster.release import stage
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import RollbackTarget, require_secrets
 from sparkcluster.release.rollout import Rollout
-from sparkcluster.release.serving import note_differences, refuse, stop_on_wrong_answers
+from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired, Options
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
@@ -76,6 +76,7 @@ def up(
             return rollout
 
         try:
+            refuse_elsewhere(rollout.view, rollout.to_start())
             reached = _check(rollout)
             source, target = rollout.view.source, way_back(rollout)
             acquire = functools.cache(lambda: rollout.take(staging, "staging"))

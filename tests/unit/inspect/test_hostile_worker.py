@@ -170,7 +170,7 @@ def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
     assert {name: (group.state, group.action) for name, group in groups.items()} == {
         "default": (State.SERVING, Action.KEEP)
     }
-    assert (groups["default"].changes, groups["default"].drift, view.newest.number) == ((), (), 3)
+    assert (groups["default"].planned, groups["default"].drift, view.newest.number) == ((), (), 3)
     assert len(api.keys) > 0
     assert evil.keys == []
 

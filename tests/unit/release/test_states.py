@@ -52,11 +52,11 @@ def test_another_recorded_plan_runs_whole(world):
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
     other = states(world(playbook={"env": {"A": "2"}}), cluster.facts)["default"]
-    assert (other.state, other.changes) == (State.OTHER, ("every node: env A: 1 → 2",))
+    assert (other.state, [each.text for each in other.planned]) == (State.OTHER, ["every node: env A: 1 → 2"])
     lacking = {name: facts.model_copy(update={"image": None}) for name, facts in cluster.facts.items()}
     newer = states(world(playbook={"image": "vllm/vllm-openai:v0.32.0"}), lacking)["default"]
     assert newer.state is State.OTHER
-    assert newer.changes[0] == "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.32.0"
+    assert newer.planned[0].text == "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.32.0"
 
 
 def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_inventory(world):
@@ -145,7 +145,7 @@ def test_an_address_that_changed_since_the_start_is_drift_and_not_another_plan(w
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
     group = states(cluster, moved(cluster, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
-    assert (group.state, group.changes) == (State.SERVING, ())
+    assert (group.state, group.planned) == (State.SERVING, ())
     assert group.drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
 
 
