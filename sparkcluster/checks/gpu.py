@@ -74,12 +74,13 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """
     playbook = context.spec.playbook
     eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True
-    wants = (playbook.image or "").rpartition(":")[2].startswith(WANTS_590)
+    image = context.spec.reference or ""
+    wants = image.rpartition(":")[2].startswith(WANTS_590)
     driver = read(facts.driver)
     if driver is not None and driver.split(".")[0] == DEADLOCKS:
         yield Seen(
             f"{name} has a driver of series 590",
-            f"{driver}{f', which {playbook.image} is built for' if wants else ''}",
+            f"{driver}{f', which {image} is built for' if wants else ''}",
             severity="warning" if eager or wants else "error",
             values={"modules": modules(facts)},
         )

@@ -20,13 +20,6 @@ from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
-API, RAY, RENDEZVOUS = "the API", "Ray", "the engine's rendezvous"
-# What to set instead if the port is not available.
-INSTEAD = {
-    API: "another api.port in the inventory",
-    RAY: "executor: native in the playbook",
-    RENDEZVOUS: "executor: ray in the playbook",
-}
 # Names of the processes of engines in containers, as root sees them.
 _OF_ENGINES = re.compile(rf"(?i)python|ray|sglang|{'|'.join(engines.names())}")
 # logind ignores users with a lower ID (SYS_UID_MAX of login.defs is 999 on Ubuntu).
@@ -44,7 +37,7 @@ def ports(context: Context) -> Iterator[Seen]:
     """The launch fails after minutes, once the model is loaded, because the port is in use."""
     for group in context.topology.groups:
         name, facts = group.head.name, context.facts[group.head.name]
-        for port, address, use in () if context.runs_rank(name) else _ports(context, group):
+        for port, address, use, instead in () if context.runs_rank(name) else _ports(context, group):
             for listener in read(facts.listeners) or ():
                 clash = listener.address in {address, *ANYWHERE} or address in ANYWHERE
                 if listener.port == port and clash:
@@ -57,7 +50,7 @@ def ports(context: Context) -> Iterator[Seen]:
                             f"sparkcluster down, with the inventory of cluster {other}"
                             if other
                             else on_node(f"sudo ss -ltnp 'sport = :{port}'"),
-                            edit(f"set {INSTEAD[use]}", instead=True),
+                            edit(f"set {instead}", instead=True),
                         ),
                         node=name,
                     )
@@ -107,11 +100,11 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
     return process, [], None
 
 
-def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str]]:
-    """Ports that rank 0 will listen on, with address and use; none if it is on a node that did not answer."""
+def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str, str]]:
+    """Ports of rank 0, with address, use and what to set instead; none if it is on a node that did not answer."""
     if group.head.rank > 0:
         return
-    yield group.api_port, group.api_host, API
+    yield group.api_port, group.api_host, "the API", "another api.port in the inventory"
     engine = engine_of(context.facts[group.head.name])
     try:
         executor = parallel.executor(context.spec.playbook, engine, nodes=group.size, bring_ray=context.docker)
@@ -119,6 +112,6 @@ def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str]]:
         return
     # Both listen on all addresses unless the launcher can prevent it, so any listener is a conflict.
     if executor == "ray":
-        yield group.ray_port, "0.0.0.0", RAY  # noqa: S104
+        yield group.ray_port, "0.0.0.0", "Ray", "executor: native in the playbook"  # noqa: S104
     elif executor == "native":
-        yield group.master_port, "0.0.0.0", RENDEZVOUS  # noqa: S104
+        yield group.master_port, "0.0.0.0", "the engine's rendezvous", "executor: ray in the playbook"  # noqa: S104

@@ -138,24 +138,16 @@ def _direction(node: str | None, paths: Collection[Path]) -> str:
 
 def _seen(paths: Collection[Path]) -> str:
     """What was tried, literally."""
+    tests = {"jumbo": "{0.size_bytes} bytes unfragmented", "ephemeral": "any port", "port": "port {0.port} ({0.use})"}
     return abridged(
         (
-            f"{path.source} to {path.target} {path.target_address} {_test_of(path)}: {path.seen}"
+            f"{path.source} to {path.target} {path.target_address} "
+            f"{tests.get(path.kind, path.kind).format(path)}: {path.seen}"
             + (", though it arrived" if path.lost_at == "source" else "")
             for path in sorted(paths, key=lambda path: (path.subnet or "", path.source, path.target))
         ),
         limit=8,
     )
-
-
-def _test_of(path: Path) -> str:
-    words = {
-        "ping": "ping",
-        "jumbo": f"{path.size_bytes} bytes unfragmented",
-        "ephemeral": "any port",
-        "port": f"port {path.port} ({path.use})",
-    }
-    return words[path.kind]
 
 
 def _open(context: Context, node: str, paths: Iterable[Path]) -> list[Remedy]:

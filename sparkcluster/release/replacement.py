@@ -45,6 +45,7 @@ from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.node.shared import SWITCH_FILE
 from sparkcluster.plan.release_record import RecordedGroup, next_number
+from sparkcluster.printable import shell
 from sparkcluster.release import rollback_target
 from sparkcluster.release.rollback_target import RollbackTarget, origin_of
 from sparkcluster.release.rollout import Rollout
@@ -170,7 +171,7 @@ class Replacement:
         for node, why in without_gpu(self.rollout.fleet, images).items():
             text = f"a container of {reference} has no GPU on {node}: {why}"
             if self.desired.release is None:
-                hint = f"on {node}: docker run --rm --gpus all --entrypoint nvidia-smi {reference}"
+                hint = f"on {node}: {shell('docker run --rm --gpus all --entrypoint nvidia-smi', reference)}"
                 raise LaunchError(text, node=node, step="check", hint=hint)
             self.report.note(f"warning: {text}")
 

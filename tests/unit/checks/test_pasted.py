@@ -16,7 +16,7 @@ from sparkcluster import checks, topology
 from sparkcluster.checks.registry import Context
 
 PACKAGE = Path(sparkcluster.__file__).parent
-MODULES = [*sorted(PACKAGE.glob("checks/*.py")), PACKAGE / "release/readiness.py", PACKAGE / "release/outcome.py"]
+MODULES = [*sorted(PACKAGE.glob("checks/*.py")), *sorted(PACKAGE.glob("release/*.py"))]
 ATTACK = "x'; touch /tmp/taken; or touch /tmp/taken INVENTORY; '"
 
 
