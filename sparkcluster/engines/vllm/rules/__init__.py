@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from sparkcluster.engines.vllm.rules import flags, images, kernels, launch, parsers, speculative, table
+from sparkcluster.engines.vllm.rules import flags, images, kernels, launch, speculative, table
 
-__all__ = ["flags", "images", "kernels", "launch", "parsers", "speculative", "table"]
+__all__ = ["flags", "images", "kernels", "launch", "speculative", "table"]

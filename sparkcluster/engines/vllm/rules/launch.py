@@ -1,4 +1,4 @@
-"""Rules on how a rank is started: its command, its files and environment, its context, and what it exposes."""
+"""Rules on how a rank is started: command, files, environment, context, what it exposes, and how it is verified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from sparkcluster.checks.registry import Seen
-from sparkcluster.engines.vllm.arguments import LONG_MODELS, extends_context, longest_context
+from sparkcluster.engines.vllm.arguments import CHOICE, LONG_MODELS, REASONING, TOOLS, extends_context, longest_context
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.errors import UsageError
@@ -225,3 +225,42 @@ def _brought(served: Served, path: str) -> bool:
     if any(name in line for line in before):
         return True
     return any(PurePosixPath(path).is_relative_to(mount.target) for mount in served.playbook.mounts)
+
+
+# A reasoning model needs this many tokens to reach an answer.
+TOKENS = 512
+
+
+@rule(
+    "SM121-085",
+    "Verification of a reasoning model allows enough tokens",
+    source=f"512, for tools 1024: {sources.TWO_SPARKS}; 10,000 for Nemotron-3-Nano: {sources.GUIDE}",
+)
+def budget(served: Served) -> Iterator[Seen]:
+    """Reasoning uses max_tokens first; with a reasoning parser `verify` allows 2,048, or turns reasoning off."""
+    model, verify = served.model, served.playbook.verifying
+    thinking = verify.chat_template_kwargs.get("enable_thinking")
+    if model is None or thinking is False or verify.max_tokens >= TOKENS:
+        return
+    if model.reasoning == "always" or (model.reasoning == "asked" and thinking is True):
+        summary = f"{model.name} reasons first, and is verified with {verify.max_tokens} tokens"
+        yield served.say(("verify", "max_tokens"), summary, f"write max_tokens: {TOKENS} or more")
+
+
+@rule(
+    "SM121-086",
+    "What verify asks for beside its prompt has its parser",
+    severity="error",
+    source="docs.vllm.ai, Tool Calling and Reasoning Outputs",
+)
+def verified(served: Served) -> Iterator[Seen]:
+    """The launch would fail once the weights are loaded: tools answer HTTP 400, or reasoning is part of the answer."""
+    verify = served.playbook.verify
+    if verify.tools and not (served.on(CHOICE) and served.text(TOOLS)):
+        summary = "verify asks for a tool call, and the playbook enables none"
+        yield served.say(
+            ("verify", "tools"), summary, f"write {CHOICE}: true and {TOOLS}: {served.usual_tools} in args"
+        )
+    if verify.reasoning and not served.text(REASONING):
+        summary = "verify asks for reasoning, and the playbook sets no parser for it"
+        yield served.say(("verify", "reasoning"), summary, f"write {REASONING}: {served.usual_reasoning} in args")

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkcluster.checks.registry import Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
-from sparkcluster.engines.vllm.arguments import Arguments, trained_context
+from sparkcluster.engines.vllm.arguments import REASONING, TOOLS, Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family
 from sparkcluster.facts.base import Unread, read
@@ -194,6 +194,33 @@ class Served(Arguments):
     def tensor_one(self) -> bool:
         """Whether the model is known not to be divided among ranks."""
         return self.model is not None and self.model.tensor_one
+
+    @property
+    def usual_tools(self) -> str:
+        """The usual parser for the model's tool calls; … where it is not known."""
+        return self.model.tools[0] if self.model and self.model.tools else "…"
+
+    @property
+    def usual_reasoning(self) -> str:
+        """The usual parser for the model's reasoning; likewise."""
+        return self.model.thoughts[0] if self.model and self.model.thoughts else "…"
+
+    @property
+    def other_tools(self) -> bool:
+        """Whether the tool parser is known not to be the model's."""
+        known = self.model.tools if self.model else ()
+        return bool(known and self.text(TOOLS)) and self.text(TOOLS) not in known
+
+    @property
+    def other_reasoning(self) -> bool:
+        """Whether the reasoning parser is known not to be the model's."""
+        known = self.model.thoughts if self.model else ()
+        return bool(known and self.text(REASONING)) and self.text(REASONING) not in known
+
+    @property
+    def reasons(self) -> str | None:
+        """Whether the model reasons: always, asked, never, or None where it is not known."""
+        return self.model.reasoning if self.model else None
 
     @property
     def fp4(self) -> bool:
