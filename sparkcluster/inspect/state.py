@@ -21,7 +21,7 @@ from sparkcluster.endpoint.dead import busy, shows_life
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, LeaseFact
 from sparkcluster.facts.running import Reply
-from sparkcluster.plan.release_record import Ranks, RecordedGroup, unreadable
+from sparkcluster.plan.release_record import Ranks, RecordedGroup, current_staging, unreadable
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
@@ -50,7 +50,10 @@ def responds(reply: Reply) -> bool:
 
 def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str]:
     """The state of every group by name, and that of the cluster; ``responding`` are the groups that show life."""
-    starting = _starts(view.lease)
+    staging = current_staging(view.facts)
+    # What starts groups copies first, and has the lease of staging alone meanwhile.
+    copying = staging is not None and staging.held and not view.ranks.anything
+    starting = _starts(view.lease) or (copying and _starts(staging))
     ranks = view.ranks.groups()
     groups = {
         name: _of_group(view.groups.get(name), ranks.get(name, {}), answers=name in responding, starting=starting)

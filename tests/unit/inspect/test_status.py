@@ -201,6 +201,12 @@ def test_a_start_at_work(told, world, running, operation):
     assert document["lease"] == {"operator": "ann@desk", "operation": operation, "since": 1763690000.0, "epoch": 4}
 
 
+def test_a_start_that_copies_first_has_the_lease_of_staging_alone(told, world):
+    assert told(world().change("alpha", staging=lease("up")))["state"] == "starting"
+    assert told(world().change("alpha", staging=lease("stage")))["state"] == "down"
+    assert told(served(world().change("alpha", staging=lease("upgrade"))))["state"] == "serving"
+
+
 def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_recorded(told, world, capsys):
     one = served(world())
     number = one.facts["alpha"].release.number
