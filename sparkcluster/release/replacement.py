@@ -176,22 +176,27 @@ class Replacement:
             self.report.note(f"warning: {text}")
 
     def compare(self, name: str) -> None:
-        """Compare the speed of a group with that before; LaunchError where it is too slow."""
-        if name not in self.before:
+        """Compare the speed of a group with that before; LaunchError where it is too slow and nothing else ran."""
+        before, rollout, min_speed = self.before.get(name), self.rollout, self.desired.options.min_speed
+        if before is None:
             return
-        before, rollout = self.before[name], self.rollout
         plan, called = rollout.view.ready()[1], rollout.view.spec.inventory.called(name)
         endpoint = endpoints(plan.as_json(), plan.engine)[name]
         self.report.progress(called, "measuring the speed of the new release")
-        host = self.rollout.fleet.hosts[endpoint.head]
+        host = rollout.fleet.hosts[endpoint.head]
         after = measure_speed(host, endpoint, rollout.view.spec.playbook.verifying, plan.engine)
         rollout.speed[name] = (before.tokens_per_s, after.tokens_per_s)
-        if before.tokens_per_s and after.tokens_per_s:
-            speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
-            rollout.measured.setdefault(name, {})["switch"] = {"source": self.source, **speeds}
-        note = compare_speed(called, before, after, self.desired.options.min_speed, endpoint.head)
-        if note:
-            self.report.note(note)
+        if not before.tokens_per_s or not after.tokens_per_s:
+            return
+        speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
+        rollout.measured.setdefault(name, {})["switch"] = {"source": self.source, **speeds}
+        share, text = after.tokens_per_s / before.tokens_per_s, speed_change(before.tokens_per_s, after.tokens_per_s)
+        if share >= min_speed:
+            return
+        if not before.busy and not after.busy:
+            hint = f"to accept it: --min-speed {share * 0.9:.2f}"
+            raise LaunchError(f"{called}: {text}", node=endpoint.head, step="verify", hint=hint)
+        self.report.note(f"warning: {called}: {text}, while other requests ran")
 
     def go_back(self, target: RollbackTarget, names: Sequence[str], error: BaseException) -> SparkclusterError:
         """Let ``names`` serve as ``target`` has them; the error that says how that ended."""
@@ -347,21 +352,3 @@ def speeds_of(fleet: Fleet, groups: Mapping[str, RecordedGroup]) -> dict[str, Sp
         return measure_speed(host, found[name], groups[name].verify, groups[name].engine)
 
     return {heads[head]: each for head, each in values(fleet.each(measured, heads)).items()}
-
-
-def compare_speed(group: str, before: Speed | None, after: Speed, min_speed: float, node: str) -> str | None:
-    """What is to be said of the speed after a switch: nothing, or a warning where requests of others ran.
-
-    Raises:
-        LaunchError: it is below ``min_speed`` of the speed before, and nothing else ran.
-    """
-    if before is None or not before.tokens_per_s or not after.tokens_per_s:
-        return None
-    share = after.tokens_per_s / before.tokens_per_s
-    if share >= min_speed:
-        return None
-    text = f"{group}: {speed_change(before.tokens_per_s, after.tokens_per_s)}"
-    if before.busy or after.busy:
-        return f"warning: {text}, while other requests ran"
-    hint = f"to accept it: --min-speed {share * 0.9:.2f}"
-    raise LaunchError(text, node=node, step="verify", hint=hint)

@@ -276,20 +276,15 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], t
     """What the plan would change of a recorded group, and what has drifted since it was started.
 
     If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
-    interfaces and GID indices that the group was started with: what then still differs is a change, the rest is drift.
+    interfaces and GID indices that the group was started with: where nothing differs then, it has drifted.
     """
     found = _changes(view, recorded, view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not found or before is None or recorded.written != written_network(view.spec):
         return found, ()
-    now = _named(view.topology.groups, recorded.name) if view.topology else None
-    as_before = _changes(view, recorded, _plan_with(view, before))
-    if not as_before:
-        return (), tuple(drift(before, now))
-    lines = {change.text for change in as_before}
-    return tuple(
-        change if change.text in lines else dataclasses.replace(change, kind="addresses") for change in found
-    ), ()
+    if _changes(view, recorded, _plan_with(view, before)):
+        return found, ()
+    return (), tuple(drift(before, _named(view.topology.groups, recorded.name) if view.topology else None))
 
 
 def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
