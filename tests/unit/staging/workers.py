@@ -78,7 +78,7 @@ class Worker:
         if self._lock is not None:
             self._lock.close()
 
-    def begin(self, files: Iterable[dict[str, Any]] = (), *, python: str = "", **more: Any) -> None:
+    def begin(self, files: Iterable[dict[str, Any]] = (), **more: Any) -> None:
         """Start the worker, or adopt it."""
         self.detach()
         if not self.epoch:
@@ -92,7 +92,8 @@ class Worker:
             "listen": [{"address": ADDRESS}], "root": str(self.root),
             "state_dir": str(self.state), "cluster": CLUSTER, "epoch": self.epoch, "kind": "staging", **more,
         }  # fmt: skip
-        argv, stdin = program.command("relay", request, python=python or sys.executable)
+        argv, stdin = program.command("relay", request)
+        argv[0] = sys.executable
         self.said = {}
         self._follower = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env)
         assert self._follower.stdin
