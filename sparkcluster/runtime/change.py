@@ -21,11 +21,11 @@ LeaseKind = Literal["cluster", "staging"]
 TELL_S = 10
 # Every change has a limit of its own.
 WAIT_S = 900
-_RESUME = "upgrade INVENTORY --resume"
 _AGAIN = {
-    "upgrade": _RESUME, "rollback": _RESUME, "restart": _RESUME,
-    "prune": "models INVENTORY --prune", "measure": "preflight INVENTORY --deep",
-}  # fmt: skip
+    **dict.fromkeys(("upgrade", "rollback", "restart"), "upgrade INVENTORY --resume"),
+    "prune": "models INVENTORY --prune",
+    "measure": "preflight INVENTORY --deep",
+}
 """What continues an operation that was cut off, if not the command of that name."""
 
 
