@@ -90,8 +90,7 @@ def end(directory: str, name: str) -> None:
         Failed: it does not end.
     """
     for _, sudo, systemctl in _installed(directory, name):
-        if sudo is not None and os.path.isdir(BOOTED):
-            _run(*sudo, *systemctl, "stop", name)
+        _try(*(sudo or []), *systemctl, "stop", name)
     lock = os.path.join(directory, "guard.lock")
     until, number = time.monotonic() + END_S, signal.SIGTERM
     while common.is_locked(lock):
@@ -109,11 +108,9 @@ def remove(directory: str, name: str) -> None:
     for path, sudo, systemctl in _installed(directory, name):
         if sudo is None:
             raise Failed("%s cannot be removed: sudo asks for a password; sudo rm %s" % (path, path))
-        if os.path.isdir(BOOTED):
-            _run(*sudo, *systemctl, "disable", name)
+        _try(*sudo, *systemctl, "disable", name)
         _run(*sudo, "rm", "-f", path)
-        if os.path.isdir(BOOTED):
-            _run(*sudo, *systemctl, "daemon-reload")
+        _try(*sudo, *systemctl, "daemon-reload")
 
 
 def _installed(directory: str, name: str) -> list[tuple[str, list[str] | None, list[str]]]:
@@ -130,6 +127,12 @@ def _installed(directory: str, name: str) -> list[tuple[str, list[str] | None, l
 def _run(*argv: str) -> None:
     runtime_dir = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.geteuid()  # where a user's systemd listens
     run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR=runtime_dir))
+
+
+def _try(*argv: str) -> None:
+    """Ask systemd for what is of no use where it does not run, or the user's does not."""
+    with contextlib.suppress(Failed):
+        _run(*argv)
 
 
 def _is_of(path: str, directory: str) -> bool:
