@@ -106,11 +106,6 @@ class RecordedGroup:
         """Its head."""
         return next((name for name, node in self.plan["nodes"].items() if node.get("role") == "head"), None)
 
-    @property
-    def playbook_name(self) -> object:
-        """Name of the playbook that it was started from, as the record has it; None likewise."""
-        return (self.playbook or {}).get("name")
-
     def image_on(self, node: str) -> str | None:
         """The image of the rank on ``node``; None where it is a process, or none was recorded."""
         found = (self.image or {}).get("ids", {}).get(node)
