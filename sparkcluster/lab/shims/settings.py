@@ -70,9 +70,8 @@ def timedatectl(args: list[str]) -> int:
     """``show -p NTP`` and ``set-ntp BOOL``; the state is a file."""
     if args[:1] == ["set-ntp"] and not hardware.is_root():
         return hardware.refuse("Failed to set ntp: Interactive authentication required.")
-    with open(NTP, "r+") as file:
+    with open(NTP, "w" if args[:1] == ["set-ntp"] else "r") as file:
         if args[:1] == ["set-ntp"]:
-            file.truncate()
             file.write("yes\n" if args[1] in ("1", "true", "yes", "on") else "no\n")
         else:
             sys.stdout.write("NTP=%s\n" % file.read().strip())
