@@ -58,7 +58,7 @@ def test_who_comes_second_is_refused_until_the_first_is_stopped_which_finds_that
     first.kill(signal.SIGSTOP)
     try:
         lapsed(lab)
-        second = cli("up", lab.inventory, "--json").ok()
+        second = cli("up", lab.inventory, "--replace", "--json").ok()
         assert (second.json["state"], second.json["changed"]) == ("serving", True)
         before = ranks(lab)
     finally:
