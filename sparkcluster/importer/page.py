@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from markdown_it import MarkdownIt
 
 from sparkcluster.errors import NoEngine, SparkclusterError, UsageError
-from sparkcluster.importer import compose, recipe, script, unit
+from sparkcluster.importer import recipe, script, unit
 from sparkcluster.importer.commands import QUIET, Commands
 from sparkcluster.importer.pasted import PROMPT
 from sparkcluster.importer.playbook import Made
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
-from sparkcluster.spec.document import parse
 
 MAX_BLOCKS = 1_000
 
@@ -117,8 +116,7 @@ def _made(block: _Block, shell: Shell, commands: Commands, about: Text) -> Itera
                 yield unit.read(text, about)
             else:
                 about = dataclasses.replace(about, defines={**before.environment(), **about.defines})
-                document = parse(text, about.source, merge_keys=True)
-                yield (compose if "services" in document.data else recipe).read(document, about)
+                yield recipe.data(text, about)
     except NoEngine as error:
         yield error
     except UsageError as error:

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.errors import Problem, SpecError, UsageError
-from sparkcluster.importer import compose, inspected, page, recipe, script, unit, write
-from sparkcluster.importer.playbook import Made
+from sparkcluster.importer import inspected, page, recipe, script, unit, write
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.unknown import SIGNS, shown, unknown
 from sparkcluster.spec import Playbook, check, messages
@@ -128,11 +127,6 @@ def kind_of(text: str, source: str) -> str:
     return "page" if re.search(r"^[ \t>]*(```|~~~)", text, re.MULTILINE) else "shell"
 
 
-def _data(text: str, about: Text) -> Made:
-    document = parse(text, about.source, merge_keys=True)
-    return compose.read(document, about) if "services" in document.data else recipe.read(document, about)
-
-
 def _validated(text: str, source: str) -> None:
     """Refuse what no playbook may have, before it is written to a file.
 
@@ -154,4 +148,4 @@ def _validated(text: str, source: str) -> None:
         raise UsageError(problem, hint=first.hint or "remove it from the text")
 
 
-_READ = {"shell": script.read, "data": _data, "page": page.read, "unit": unit.read, "inspected": inspected.read}
+_READ = {"shell": script.read, "data": recipe.data, "page": page.read, "unit": unit.read, "inspected": inspected.read}

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.importer import compose
 from sparkcluster.importer.commands import Commands, set_in
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.playbook import Made, by_runner, name_of, playbook
@@ -24,7 +25,7 @@ from sparkcluster.importer.shell import Shell
 from sparkcluster.importer.unknown import shown
 from sparkcluster.spec import Playbook, kinds, messages
 from sparkcluster.spec.base import Section
-from sparkcluster.spec.document import Document
+from sparkcluster.spec.document import Document, parse
 from sparkcluster.spec.secret_patterns import names_secret
 
 BY_RUNNER = {"NCCL_IGNORE_CPU_AFFINITY": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
@@ -64,6 +65,12 @@ class Recipe(Section):
     max_nodes: int | None = Field(None, ge=1)
     executor_config: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, Any] | None = None
+
+
+def data(text: str, about: Text) -> Made:
+    """The playbook of YAML or JSON: a Compose file's, or a recipe's."""
+    document = parse(text, about.source, merge_keys=True)
+    return compose.read(document, about) if "services" in document.data else read(document, about)
 
 
 def read(document: Document, about: Text) -> Made:

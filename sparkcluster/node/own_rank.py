@@ -18,6 +18,7 @@ from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import (
     CONFIG_FILE,
+    GRACE_S,
     LABEL_CLUSTER,
     LABEL_RANK_DIR,
     LABEL_RUNTIME,
@@ -28,7 +29,6 @@ from sparkcluster.node.shared import (
 
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the last operator to end
-GRACE_S = 30
 _CONFIG = {"cluster": str, "state_dir": str, "node": str, "runtime": str, "port": int}
 
 Report = dict[str, Any]

@@ -59,6 +59,10 @@ REPLACED = ".replaced"
 # Ends of the names of files that are being written, or were replaced; none belongs to a model.
 UNFINISHED = (".partial", ".incomplete", ".lock", REPLACED)
 
+# Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
+# leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005).
+GRACE_S = 30
+
 # The Hugging Face hub, unless HF_ENDPOINT names a mirror.
 HUB = ("huggingface.co", 443)
 HUB_ADDRESS = "https://" + HUB[0]

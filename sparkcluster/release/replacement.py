@@ -43,7 +43,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
-from sparkcluster.node.shared import SWITCH_FILE
+from sparkcluster.node.shared import GRACE_S, SWITCH_FILE
 from sparkcluster.plan.release_record import RecordedGroup, next_number
 from sparkcluster.printable import shell
 from sparkcluster.release import rollback_target
@@ -53,7 +53,7 @@ from sparkcluster.release.states import Action, Desired, GroupState
 from sparkcluster.report import speed_change
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.lease import this_operator
-from sparkcluster.runtime.ranks import DRAIN_MOST_S, GRACE_S
+from sparkcluster.runtime.ranks import DRAIN_MOST_S
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Verify
 

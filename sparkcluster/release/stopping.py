@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from sparkcluster.errors import LeaseLost, SparkclusterError
 from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import failures
-from sparkcluster.node.shared import LABEL_RANK
+from sparkcluster.node.shared import GRACE_S, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
 from sparkcluster.runtime.memory import watch_return
-from sparkcluster.runtime.ranks import GRACE_S, stop_limit_s
+from sparkcluster.runtime.ranks import stop_limit_s
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:

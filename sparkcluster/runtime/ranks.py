@@ -11,6 +11,7 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.node.shared import (
     BIND_FILE,
     ENTRY_FILE,
+    GRACE_S,
     LABEL_DRAIN,
     LABEL_PLAN,
     LABEL_RANK_DIR,
@@ -20,9 +21,6 @@ from sparkcluster.node.shared import (
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.runtime.change import Step
 
-GRACE_S = 30
-"""Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
-leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005)."""
 DRAIN_MOST_S = 600
 """The most seconds that requests in flight get before these, whatever a label says."""
 

@@ -4,7 +4,8 @@ Nothing but one shell script changes a node (``setup/script.py``): the one that 
 administrator runs by hand, and that sudo runs. What it does is decided before, from data: surveys → cabling →
 addresses → changes.
 
-A step is a module of ``setup/steps/`` and the functions of sh beside it. For a setting these are two, ``get_KIND``
+A step is a module of ``setup/steps/`` and the functions of sh beside it; what it reads of a node is typed in
+``facts/survey.py``, its entries in words are in ``setup/journal.py``. For a setting these are two, ``get_KIND``
 and ``set_KIND``: a change is "get, record, set" (``change`` in ``common.sh``), its undo "get, set what was recorded"
 (``undo_value`` in ``undo.sh``). Each change is in a journal before it is made, and a file is saved as it was before
 the first change, so that all of it can be cut off anywhere and run again; a lost connection does not end it in the

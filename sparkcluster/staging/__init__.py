@@ -1,5 +1,7 @@
 """Weights, images and Ray to every node, and what is read of a model before that.
 
+The hub: ``hub`` in ``artifacts.py``, its folders on a node ``hub_folder`` in ``node/shared.py``.
+
 - HF_TOKEN leaves this machine for gated models only: a node downloads without it first, and gets it if the hub, asked
   from here, denies the model without one. It goes to the hub that was asked: the operator's ``HF_ENDPOINT``, else
   huggingface.co, whatever the node is configured for. Without a token the node's own ``HF_ENDPOINT`` counts where the

@@ -29,6 +29,14 @@ def test_pages_are_up_to_date() -> None:
     assert old == [], "run scripts/make-docs"
 
 
+def test_the_page_on_architecture_names_files_that_exist() -> None:
+    text = (DOCS / "architecture.md").read_text()
+    named = {name for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.[a-z]+)?)`", text) if "NAME" not in name}
+    rooms = DOCS.parent / "sparkcluster"
+    missing = {name for name in named if not (rooms / name).exists() and not (DOCS.parent / name).exists()}
+    assert missing == set()
+
+
 def code(text: str) -> Iterator[str]:
     """Every line of a page's code blocks without its comment, and every piece of code in its text."""
     for block in BLOCK.findall(text):

@@ -3,11 +3,12 @@
 - Per-node values survive Ray. vLLM copies the driver's environment to the workers. Every name that differs between
   nodes, or is set on one alone, goes into ``ray_non_carry_over_env_vars.json`` under ``VLLM_CONFIG_ROOT``, on every
   node, before the engine starts.
-- A stop lets requests finish. vLLM from 0.19 on is started with ``--shutdown-timeout 60`` where the playbook does not
-  set it: after SIGTERM it ends new requests at once (``finish_reason`` ``abort``, which ``ask`` and ``status`` report
-  as not ready) and lets those in flight finish. The head is labelled with these seconds
-  (``io.sparkcluster.drain_s``), and gets them (at most 600) and 30 s more before SIGKILL; workers are stopped after
-  it. A launch that failed has nothing to wait for, and gets 30 s.
+- A stop lets requests finish (``DRAIN_S`` in ``planned.py``, at most ``DRAIN_MOST_S`` in ``runtime/ranks.py``). vLLM
+  from 0.19 on is started with ``--shutdown-timeout 60`` where the playbook does not set it: after SIGTERM it ends new
+  requests at once (``finish_reason`` ``abort``, which ``ask`` and ``status`` report as not ready) and lets those in
+  flight finish. The head is labelled with these seconds (``io.sparkcluster.drain_s``), and gets them (at most 600)
+  and 30 s more before SIGKILL; workers are stopped after it. A launch that failed has nothing to wait for, and gets
+  30 s.
 """
 
 from __future__ import annotations
