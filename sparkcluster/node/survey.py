@@ -182,8 +182,9 @@ def foreign(machine: Machine, path: str, uid: int) -> int:
     """
     if uid == 0:
         return 0
-    count = 'find "$1" -xdev -uid 0 -printf x 2>/dev/null | head -c %d' % _MOST_FOREIGN
-    return len(machine.run(["sh", "-c", count, "sh", machine.at(path)])[1])
+    # A directory on which another disk is mounted is listed with that disk's number.
+    listed = 'find "$1" -xdev -uid 0 -printf "%%D\\n" 2>/dev/null | grep -xFm %d "$(stat -c %%d "$1")"' % _MOST_FOREIGN
+    return len(machine.run(["sh", "-c", listed, "sh", machine.at(path)])[1].split())
 
 
 def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:

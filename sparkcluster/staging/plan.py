@@ -193,7 +193,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
                     f"{staging.name} need {size(needed)}",
                     node=name,
                     step=f"copy {staging.what}",
-                    hint=f"{hint}   on {name}",
+                    hint=hint,
                 )
             )
     if errors:

@@ -153,7 +153,7 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
     with pytest.raises(StageError) as caught:
         check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
-    assert shlex.split(caught.value.hint.partition("; or ")[2]) == ["du", "-sh", f"/{hostile}/*", "on", "b"]
+    assert shlex.split(caught.value.hint.partition("; or on b: ")[2]) == ["du", "-sh", f"/{hostile}/*"]
     with pytest.raises(StageError) as caught:
         find_missing(*three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}}), "weights")
     assert shlex.split(caught.value.hint.partition(": ")[2]) == [
@@ -172,7 +172,7 @@ def test_all_disks_that_are_too_small_are_reported(three):
         check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
     errors = [caught.value, *caught.value.others]
     assert [(error.node, error.hint) for error in errors] == [
-        (node, f"sparkcluster models INVENTORY --prune; or du -sh /home/*   on {node}") for node in "bc"
+        (node, f"sparkcluster models INVENTORY --prune; or on {node}: du -sh /home/*") for node in "bc"
     ]
 
 
