@@ -235,7 +235,9 @@ class Cluster:
     def honest(self, state: str, name: str, program: str, request: dict[str, Any], bad_way: bool) -> list[Any]:
         """The documents with which node ``name`` answers ``request``."""
         if program == "probe":
-            return [self.states[state][name]]
+            facts = self.states[state][name]
+            of_release = {key: facts[key] for key in ("image", "layers", "weights", "companions")}
+            return [facts | {"also": [of_release for _ in request["also"]]}]
         answers: dict[str, list[Any]] = {
             "image": [{"gpus": 1} if request.get("count") else IMAGE["inside"]],
             "releases": [{"records": [self.record], "images": {"000001": IMAGE["id"]}, "secrets": [1], "switch": None}],
