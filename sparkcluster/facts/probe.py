@@ -68,7 +68,7 @@ def begin(
     def probe(host: Host) -> Answer:
         node_request = dict(common_request)
         if node_request["runtime"] == "process" and node_request["python"] is None:
-            node_request["python"] = getattr(host, "python", None)
+            node_request["python"] = host.python
         sent_s = time.time()
         document = call(
             host, "probe", node_request, answer=dict[str, Any], timeout_s=PROBE_S, engine=spec.playbook.engine

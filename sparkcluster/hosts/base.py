@@ -205,6 +205,9 @@ class Host(Closing):
     One connection, made at first use; safe for threads. Every method raises a HostError that names the node.
     """
 
+    python: str | None = None
+    """With runtime ``process``: the interpreter beside which the engine is looked up, unless the inventory names one."""
+
     def __init__(self, name: str) -> None:
         self.name = name
 

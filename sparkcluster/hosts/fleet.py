@@ -62,19 +62,19 @@ class Calls(Generic[T]):
 
     def __init__(self, function: Callable[[Argument], T], arguments: Mapping[str, Argument]) -> None:
         self._outcomes: dict[str, T | BaseException] = {}
+        # No Thread.join: after Ctrl-C in it, Python 3.11 takes a thread that runs for one that ended.
+        self._ended = {name: threading.Event() for name in arguments}
 
         def run(name: str, argument: Argument) -> None:
             try:
                 self._outcomes[name] = function(argument)
             except BaseException as error:  # noqa: BLE001 - raised again by wait()
                 self._outcomes[name] = error
+            finally:
+                self._ended[name].set()
 
-        self._threads = {
-            name: threading.Thread(target=run, args=(name, argument), daemon=True, name=f"each {name}")
-            for name, argument in arguments.items()
-        }
-        for thread in self._threads.values():
-            thread.start()
+        for name, argument in arguments.items():
+            threading.Thread(target=run, args=(name, argument), daemon=True, name=f"each {name}").start()
 
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
         """Per node the result of the function or its error, once all have ended.
@@ -85,7 +85,7 @@ class Calls(Generic[T]):
         self.ended(limit_s)
         outcomes: dict[str, T | SparkclusterError] = {}
         defects: list[BaseException] = []
-        for name in self._threads:
+        for name in self._ended:
             late = CommandTimeout(f"{name} did not end within {limit_s:g} s", node=name, step="wait")
             outcome = self._outcomes.get(name, late)
             if isinstance(outcome, BaseException) and not isinstance(outcome, SparkclusterError):
@@ -101,15 +101,16 @@ class Calls(Generic[T]):
     def ended(self, limit_s: float) -> bool:
         """Whether all have ended, at the latest ``limit_s`` seconds from now."""
         deadline = time.monotonic() + limit_s
-        for thread in self._threads.values():
+        for event in self._ended.values():
             # In short waits: Ctrl-C ends a wait, but Python notes one that comes just before a wait begins after it.
-            while thread.is_alive() and time.monotonic() < deadline:
-                thread.join(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
-        return not self.pending()
+            while not event.wait(max(0.0, min(_WAIT_S, deadline - time.monotonic()))):
+                if time.monotonic() >= deadline:
+                    return False
+        return True
 
     def pending(self) -> list[str]:
         """Names of the calls that have not ended."""
-        return [name for name, thread in self._threads.items() if thread.is_alive()]
+        return [name for name, event in self._ended.items() if not event.is_set()]
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from sparkcluster.hosts.quote import quote, shown
 
 class LocalHost(Host):
     """The machine that runs sparkcluster. Commands start in the home directory, as over SSH."""
+
+    python = sys.executable
 
     @property
     def user(self) -> str:

@@ -84,3 +84,20 @@ def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
         Calls(interrupt, {"spark-1": None}).wait(60)
     assert not ended
     over.set()
+
+
+def test_after_ctrl_c_in_a_wait_what_still_runs_is_waited_for_again():
+    """The ranks that were started are stopped then, by the thread that started them."""
+    release = threading.Event()
+
+    def work(name: str) -> str:
+        release.wait(60)
+        return name
+
+    calls = Calls(work, {"default": "stopped"})
+    threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        calls.wait(60)
+    assert calls.pending() == ["default"]
+    release.set()
+    assert calls.wait(60) == {"default": "stopped"}
