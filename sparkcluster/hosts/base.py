@@ -206,7 +206,7 @@ class Host(Closing):
     """
 
     python: str | None = None
-    """With runtime ``process``: the interpreter beside which the engine is looked up, unless the inventory names one."""
+    """With runtime ``process``: where the engine is looked up first, unless the inventory names an interpreter."""
 
     def __init__(self, name: str) -> None:
         self.name = name
