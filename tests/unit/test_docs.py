@@ -29,10 +29,13 @@ def test_pages_are_up_to_date() -> None:
     assert old == [], "run scripts/make-docs"
 
 
-def test_the_page_on_architecture_names_files_that_exist() -> None:
-    text = (DOCS / "architecture.md").read_text()
-    named = {name for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.[a-z]+)?)`", text) if "NAME" not in name}
+def test_pages_on_the_code_name_files_that_exist() -> None:
+    """That of the architecture, and those of the rooms, which are the docstrings of their packages."""
     rooms = DOCS.parent / "sparkcluster"
+    pages = [DOCS / "architecture.md", *rooms.glob("*/__init__.py")]
+    named = {
+        name for page in pages for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]*\.(?:py|toml|tsv|sh))`", page.read_text())
+    }
     missing = {name for name in named if not (rooms / name).exists() and not (DOCS.parent / name).exists()}
     assert missing == set()
 
