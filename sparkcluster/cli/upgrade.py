@@ -91,7 +91,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
     would = would if found.model == model else f"this would serve {model}"
     data(f"{serves if found.source else 'nothing was deployed yet'}; {would}")
     for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s):
-        data(f"  {word:<11}{text}")
+        data(f"  {word:<9}{text}")
     if args.verbose:
         for line in [*(line for each in found.differences for line in each.shown()), *found.versions]:
             data(line, indent="  ")
@@ -105,7 +105,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
 
 def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     """What would change, be copied, and for how long nothing answers."""
-    yield from ((each.kind, each.brief) for each in found.differences)
+    yield from found.changes
     moving = [each for each in found.staging.stagings if each.what in ("weights", "image")]
     for staging in moving:
         yield from (("copy", f"{staging.what}{text}") for text in _moves(found.staging.expected.get(staging.name, ())))

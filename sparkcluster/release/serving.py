@@ -32,6 +32,7 @@ from sparkcluster.release.states import (
     State,
     Verdict,
     after_asking,
+    brief,
     differences,
     group_states,
 )
@@ -200,6 +201,8 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     served = next((group.recorded for group in differing if group.recorded), None)
     cluster = f"{spec.inventory.cluster} serves{f' release {served.release}' if served else ''}"
     found = [each for group in refused.values() for each in differences(view, group)]
+    chosen = brief(served, spec, "sparkcluster plan INVENTORY -v") if served else ()
+    lines = [f"{word} {text}" for word, text in chosen] or [each.brief for each in found]
     if not differing:
         keys = {engines.engine(spec.playbook.engine).api_key}
         only_key = all(keys >= {*group.rotated} for group in refused.values())
@@ -217,7 +220,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
-        "\n".join([f"{message}; nothing was changed", *(each.brief for each in found)]),
+        "\n".join([f"{message}; nothing was changed", *(fill(line) for line in lines)]),
         [line for each in found for line in each.shown()],
         hint=fill(hint),
     )

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
@@ -270,6 +270,32 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         return classed(group.name, found, ())
     missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
     return classed(group.name, found, missing)
+
+
+def brief(recorded: RecordedGroup | None, spec: Spec, more: str) -> Iterator[tuple[str, str]]:
+    """In what ``spec`` is another than what is recorded: model, image, and the first setting; ``more`` shows others."""
+    old = recorded.plan if recorded else {}
+    image = spec.reference if spec.inventory.runtime.kind == "docker" else None
+    for word, new in (("model", spec.playbook.model_name), ("image", image)):
+        if old.get(word) != new:
+            yield word, f"{old.get(word) or 'none'} → {new or 'none'}"
+    found = list(_settings((recorded and recorded.playbook) or {}, spec))
+    if found:
+        yield "settings", found[0] + (f"; {len(found) - 1} more: {more}" if found[1:] else "")
+
+
+def _settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
+    """A line for each argument and variable that differs from the ``recorded`` playbook; the context first."""
+    now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
+    for section in ("args", "env"):
+        old, new = recorded.get(section) or {}, now.get(section) or {}
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
+            if recorded and old.get(name) != new.get(name):
+                yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:

@@ -22,7 +22,7 @@ from sparkcluster.release import rollback_target, stage
 from sparkcluster.release.rollback_target import accept, last_start_s, spec_of
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import states, whole
-from sparkcluster.release.states import Options, differences
+from sparkcluster.release.states import Options, brief, differences
 from sparkcluster.release.up import up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
@@ -173,6 +173,7 @@ class Preview:
     Attributes:
         source: number of the release that serves; None without one.
         model: that it serves; None likewise.
+        changes: of model, image and settings, each with what it is called.
         differences: between what runs and what would, with what each costs.
         staging: what would move.
         versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
@@ -184,6 +185,7 @@ class Preview:
 
     source: int | None
     model: str | None
+    changes: tuple[tuple[str, str], ...]
     differences: tuple[Difference, ...]
     staging: StageReport
     versions: tuple[str, ...]
@@ -230,6 +232,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     return Preview(
         source=view.newest.number if view.newest else None,
         model=recorded.plan.get("model") if recorded else None,
+        changes=tuple(brief(recorded, spec, "-v")),
         differences=tuple(each for group in groups.values() for each in differences(view, group)),
         staging=stage.expected(fleet, view, stage.Options(), report),
         versions=tuple(changed),
