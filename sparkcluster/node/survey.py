@@ -182,9 +182,10 @@ def foreign(machine: Machine, path: str, uid: int) -> int:
     """
     if uid == 0:
         return 0
+    listed = 'stat -c %%d "$1"; find "$1" -xdev -uid 0 -printf "%%y %%D\\n" 2>/dev/null | head -n %d' % _MOST_FOREIGN
+    disk, *found = machine.run(["sh", "-c", listed, "sh", machine.at(path)])[1].splitlines() or [""]
     # A directory on which another disk is mounted is listed with that disk's number.
-    listed = 'find "$1" -xdev -uid 0 -printf "%%D\\n" 2>/dev/null | grep -xFm %d "$(stat -c %%d "$1")"' % _MOST_FOREIGN
-    return len(machine.run(["sh", "-c", listed, "sh", machine.at(path)])[1].split())
+    return sum(not each.startswith("d") or each == "d " + disk for each in found)
 
 
 def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:

@@ -199,7 +199,7 @@ def require_secrets(target: RollbackTarget, names: Collection[str], records: Map
             message,
             node=lost[0],
             step="go back",
-            hint="sparkcluster upgrade INVENTORY   starts what is written, with the secrets that are set here",
+            hint="sparkcluster down INVENTORY, then sparkcluster up INVENTORY: with the secrets that are set here",
         )
 
 

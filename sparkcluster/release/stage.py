@@ -131,7 +131,7 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
     """
     report.step("copy", " and ".join(options.what))
     changer = staging_lease(fleet, view.spec, "stage").changer
-    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
+    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report, expect=False)
     if options.verify or any(staging.missing for staging in done.stagings):
         done = _copy(dataclasses.replace(acquire(), tell=report.note), view, options, report)
     nodes = {copied.node for copied in done.copied}
@@ -140,7 +140,7 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
     return done
 
 
-def _copy(changer: Changer, view: View, options: Options, report: Report) -> StageReport:
+def _copy(changer: Changer, view: View, options: Options, report: Report, *, expect: bool = True) -> StageReport:
     """Weights and image, what the engine would download when it starts, and what the playbook mounts from beside it."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
@@ -151,6 +151,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report) -> Sta
         view.spec,
         what=options.what,
         dry_run=options.dry_run,
+        expect=expect,
         verify=options.verify,
         progress=report.progress,
         report=report,

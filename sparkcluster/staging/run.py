@@ -74,6 +74,7 @@ def stage(
     *,
     what: Sequence[Artifact] = ("weights", "image"),
     dry_run: bool = False,
+    expect: bool = True,
     verify: bool = False,
     progress: Progress = lambda _node, _text: None,
     report: Report | None = None,
@@ -82,6 +83,7 @@ def stage(
 ) -> StageReport:
     """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
 
+    A ``dry_run`` finds what is missing, and what would move where that is to be ``expect``ed: the hub is asked for it.
     ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
     gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
     the one artifact of ``what`` is, for the case that no node has it.
@@ -119,7 +121,7 @@ def stage(
                 run.bring(staging)
             else:
                 check_disk_space(transfers.facts, staging, run.spec)
-                if found := run.expect(staging):
+                if expect and (found := run.expect(staging)):
                     expected[staging.name] = found
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             missing = stagings[-1].missing

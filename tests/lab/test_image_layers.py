@@ -82,7 +82,7 @@ def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
     assert runs(sparks[1], new)
     assert runs(sparks[1], old)
     saved = sparks[1].run(["sh", "-c", f"docker save {new} | tar t | grep -cE 'blobs/sha256/.|layer.tar'"]).stdout
-    assert int(saved) > 3
+    assert int(saved) >= 2  # the layer that was there, and the new one
 
 
 def has(spark, reference):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
@@ -74,13 +75,17 @@ def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_image
 
 @pytest.mark.full
 def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
-    """What was begun is not on every node any more: the release that served before serves again."""
+    """The secrets of the release that served before are gone with it: what is written starts with those of today."""
     old, new, newer = two_images
     killed(cli, lab, newer, "stop")
     lab.sparks[0].run(["rm", "-rf", f"{STATE}/clusters"])
     other = make_cli()
     done = other("upgrade", elsewhere(lab), "--resume", "--json")
-    assert done.code in {0, 4}, (done.out, done.err)
+    assert done.code == 1, (done.out, done.err)
+    assert "lost the secrets of release 1" in done.error["message"]
+    assert re.search("sparkcluster down .*, then sparkcluster up ", done.error["hint"])
+    other("down", lab.inventory).ok()
+    other("up", lab.inventory).ok()
     assert ended(lab, other, ranks, {old, new}) == old
 
 
