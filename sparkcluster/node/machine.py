@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 LIMIT_S = 3.0  # of one program or one answer of the Docker engine
+GRACE_S = 0.3  # for a reader, so that the limit of a program ends first and is reported
 DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, absolute, failed, unread
+from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, absolute, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
-_GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What is read of each release that is asked about.
@@ -37,7 +36,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     in_docker = request.get("runtime") != "process"
     names = [str(name) for name in request.get("names") or ()]
 
-    readings = Readings(LIMIT_S, _GRACE_S)
+    readings = Readings(LIMIT_S, GRACE_S)
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
         "loaded": lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")),

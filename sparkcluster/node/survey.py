@@ -16,10 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, absolute, because, owner, unread
+from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, Unreadable, absolute, because, owner, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
-_GRACE_S = 0.3  # so that the limit of a program ends first and is reported
 _FILE_BYTES = 1 << 20
 _JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
 _MOST_FOREIGN = 10000
@@ -58,7 +57,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
     paths = _paths(machine, [absolute(str(path), home) for path in request.get("files") or ()])
 
-    readings = Readings(LIMIT_S, _GRACE_S)
+    readings = Readings(LIMIT_S, GRACE_S)
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
         "os": lambda: system.os_release(machine.text("/etc/os-release")),

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from sparkcluster.errors import FoundErrors, LaunchError
 from sparkcluster.facts.probe import Answer
@@ -28,10 +27,6 @@ from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.transfers import Copied
-
-LEASE_AGAIN_S = 2.0
-
-T = TypeVar("T")
 
 
 def up(

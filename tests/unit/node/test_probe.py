@@ -78,7 +78,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
 
 def test_a_hanging_reading_is_abandoned(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LIMIT_S", 0.2)
-    monkeypatch.setattr(probe, "_GRACE_S", 0.0)
+    monkeypatch.setattr(probe, "GRACE_S", 0.0)
     release = threading.Event()
     machine = make_machine("founders-p1")
     monkeypatch.setattr(storage, "weights", lambda *_: release.wait(30))

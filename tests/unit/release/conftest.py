@@ -18,7 +18,7 @@ from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
 from tests.unit.conftest import WEIGHTS, accepted
-from tests.unit.release.planned import planned  # noqa: F401 - a fixture
+from tests.unit.release.planned import launch, planned, two  # noqa: F401 - fixtures
 
 ANSWER = Reply("default", "alpha", ttft_s=0.1, tokens_per_s=10.0, tokens=3, text="204")
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
@@ -99,7 +99,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 run.tick("stopped")
             return {}
 
-        def launch(changer, launches, report, logs):
+        def launch_all(changer, launches, report, logs):
             outcomes = {}
             report.step("start")
             for each in launches:
@@ -133,7 +133,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(serving, "AGAIN_S", 0)
         monkeypatch.setattr(rollout, "DYING_S", 0)
         monkeypatch.setattr(rollout, "stop", stop)
-        monkeypatch.setattr(rollout, "launch_groups", launch)
+        monkeypatch.setattr(rollout, "launch_groups", launch_all)
         monkeypatch.setattr(replacement, "measure_speed", lambda *_: replacement.Speed(None))
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(rollout, "Lease", HeldLease)

@@ -11,6 +11,7 @@ import pytest
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.plan.model import Plan
+from sparkcluster.release.readiness import Readiness
 from sparkcluster.topology.model import Topology
 
 
@@ -50,3 +51,15 @@ def planned(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[
         return Planned(planning.build(spec, facts, topology, release=4), topology)
 
     return make
+
+
+@pytest.fixture
+def two(planned: Callable[..., Planned]) -> Planned:
+    """A group of alpha and beta."""
+    return planned()
+
+
+@pytest.fixture
+def launch(two: Planned) -> Readiness:
+    """The launch of that group, from second 100 on."""
+    return Readiness(two.plan, two.topology, now=100.0)

@@ -6,7 +6,6 @@ import pytest
 
 from sparkcluster.engines.causes import failed_rank
 from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.release.readiness import Readiness
 from sparkcluster.runtime.watching import RankReport
 from tests.unit import watched
 
@@ -28,16 +27,6 @@ HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
 )
 def test_a_line_names_its_rank(line, rank):
     assert failed_rank(ENGINE, ["something before", line, "something after"], MEMBERS) == rank
-
-
-@pytest.fixture
-def two(planned):
-    return planned()
-
-
-@pytest.fixture
-def launch(two):
-    return Readiness(two.plan, two.topology, now=100.0)
 
 
 def died(two, node, code):

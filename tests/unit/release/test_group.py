@@ -101,11 +101,6 @@ class Told(Report):
 
 
 @pytest.fixture
-def two(planned):
-    return planned()
-
-
-@pytest.fixture
 def log():
     return []
 

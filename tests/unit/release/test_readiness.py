@@ -12,16 +12,6 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
 
 @pytest.fixture
-def two(planned):
-    return planned()
-
-
-@pytest.fixture
-def launch(two):
-    return Readiness(two.plan, two.topology, now=100.0)
-
-
-@pytest.fixture
 def tick(two):
     def make(node, state="running", *, links=None, listening=False, **reported):
         return watched.tick(
