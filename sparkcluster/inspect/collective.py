@@ -106,7 +106,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]
     return [*argv[:-2], "-c", source("all_gather"), json.dumps(asked)]
 
 
-def read(output: str, exit_code: int | None) -> AllGather:
+def read(output: str, exit_code: int) -> AllGather:
     """What a rank's output says."""
     network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
     marked = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
@@ -119,7 +119,5 @@ def read(output: str, exit_code: int | None) -> AllGather:
         return AllGather(printed.bus_gb_s, over)
     last = [line.strip() for line in output.splitlines() if line.strip()]
     ended = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
-    if exit_code is None:
-        ended = f"it did not end within {LIMIT_S} s and was stopped"
     over = f"NCCL over {network}" if network else "NCCL"
     return AllGather(None, over, printed.no_torch or printed.failed or ended, torch=printed.no_torch is None)

@@ -36,24 +36,19 @@ from sparkcluster.topology.model import Group, Member, Topology
 T = TypeVar("T")
 
 
-class Received(Fact):
-    """What came over TCP, from the first byte to the last."""
+class Sent(Fact):
+    """What went over TCP in so many seconds, and the median round trip of a small message."""
 
     bytes: Number
     seconds: Measure
-
-
-class Sent(Fact):
-    """The median round trip of a small message."""
-
     latency_ms: Measure
 
 
 class Ran(Fact):
-    """The output of a program, and its exit code if it ended."""
+    """The output of a program, and its exit code."""
 
     output: Raw
-    exit: int | None
+    exit: int
 
 
 _ASK_S = 10
@@ -155,14 +150,13 @@ class _Run:
 
     def _tcp(self, one: Measurement) -> Rate:
         (source, target), (local, remote), options = one.ends, one.rails[0], self.options
-        common = {"token": secrets.token_hex(16), "streams": options.streams, "address": remote.address}
+        common: dict[str, Any] = {"token": secrets.token_hex(16), "address": remote.address}
+        common |= {"streams": options.streams, "messages": options.messages}
         silence_s = options.seconds + _SPARE_S
         with self._start(target.name, {**common, "do": "receive"}, silence_s) as receiver:
             request = {**common, "do": "send", "port": _value(receiver, "port", Port), "source": local.address}
-            request |= {"seconds": options.seconds, "messages": options.messages}
-            sent = self._single(source.name, Sent, request, silence_s)
-            received = _value(receiver, "done", Received)
-        gbit_s = received.bytes * 8 / max(received.seconds, 1e-6) / 1e9
+            sent = self._single(source.name, Sent, {**request, "seconds": options.seconds}, silence_s)
+        gbit_s = sent.bytes * 8 / max(sent.seconds, 1e-6) / 1e9
         return one.rate(round(gbit_s, 3), latency_ms=sent.latency_ms)
 
     def _rdma(self, one: Measurement) -> Rate:
@@ -238,6 +232,6 @@ class _NoResult(Exception):
 def _value(conversation: Conversation, key: str, kind: type[T]) -> T:
     """The value of ``key``, once it arrives; ``done`` is the result."""
     while key not in (answer := conversation.answer(dict[str, Any])):
-        if "failed" in answer:
-            raise _NoResult(f"{conversation.host.name}: {answer['failed']}")
+        if why := answer.get("failed") or answer.get("refused"):
+            raise _NoResult(f"{conversation.host.name}: {why}")
     return checked(kind, answer[key], node=conversation.host.name, step="measure")

@@ -37,10 +37,8 @@ def average_gbit_s(output: str) -> float | None:
     return found[-1] if head and found else None
 
 
-def complaint(output: str, exit_code: int | None) -> str:
+def complaint(output: str, exit_code: int) -> str:
     """Why there was no result, in the program's own words."""
-    if exit_code is None:
-        return f"{TOOL} did not end and was stopped"
     lines = [line.strip() for line in output.splitlines()]
     complaints = [
         line for line in lines if re.search(r"fail|error|unable|couldn.t|not found|down", line, re.IGNORECASE)

@@ -326,10 +326,10 @@ class Cluster:
         row = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 1048576 500 96.1 95.2 0.01\n"
         return {
             "tools": [{"done": {"ib_write_bw": True}}],
-            "receive": [{"port": 40002}, {"done": {"bytes": 10**10, "seconds": 2.0}}],
-            "send": [{"done": {"latency_ms": 0.03}}],
+            "receive": [{"port": 40002}, {"done": {}}],
+            "send": [{"done": {"latency_ms": 0.03, "bytes": 10**10, "seconds": 2.0}}],
             "run": [*([{"port": 18515}] if "listens" in request else []), {"done": {"output": row, "exit": 0}}],
-            "contain": [{"alive": True}, {"done": {"output": gathered, "exit": 0}}],
+            "contain": [{"done": {"output": gathered, "exit": 0}}],
         }[request["do"]]  # fmt: skip
 
     def attack(self, words: Sequence[str], state: str, program: str, seed: int) -> tuple[int, str]:

@@ -182,8 +182,7 @@ def program(request):
 
 def test_a_program_that_does_not_end_is_ended_at_its_limit():
     conversation = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
-    answer = conversation.answer(dict)
-    assert answer["done"]["exit"] is None
+    assert conversation.answer(dict)["failed"] == "sleep did not end within 0 s"
     conversation.close()
 
 
@@ -198,7 +197,7 @@ def test_what_is_being_started_ends_with_its_controller(tmp_path):
 
 
 def test_who_does_not_know_the_token_is_not_served():
-    conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1})
+    conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1, "messages": 3})
     port = conversation.answer(dict)["port"]
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         assert len(stranger.recv(100)) == 32
@@ -211,8 +210,9 @@ def test_who_does_not_know_the_token_is_not_served():
             "seconds": 0.1, "messages": 3,
         }
     )  # fmt: skip
-    assert sender.answer(dict)["done"]["latency_ms"] > 0
-    assert conversation.answer(dict)["done"]["bytes"] > 0
+    sent = sender.answer(dict)["done"]
+    assert sent["latency_ms"] > 0
+    assert sent["bytes"] > 0
     for each in (conversation, sender):
         each.close()
 
@@ -223,5 +223,5 @@ def test_no_container_for_who_has_no_lease(tmp_path):
         "limit_s": 5,
     }  # fmt: skip
     conversation = program(request)
-    assert "is over" in conversation.answer(dict)["failed"]
+    assert "is over" in conversation.answer(dict)["refused"]
     conversation.close()

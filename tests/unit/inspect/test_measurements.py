@@ -72,7 +72,6 @@ def test_the_average_is_read_from_the_row():
     [
         (SAMPLE.rsplit(" 65536", 1)[0], 0, "no result row, exit code 0"),
         ("Couldn't connect to 192.168.177.12:18515\n Unable to open file descriptor", 1, "Couldn't connect"),
-        ("", None, "was stopped"),
     ],
 )
 def test_without_a_row_there_is_no_result_whatever_the_exit_code(output, exit_code, words):
