@@ -53,7 +53,7 @@ class RunningCluster:
     Attributes:
         ranks: every rank that is present; ``groups`` has them by group.
         ended: by group, every rank that should run and does not, in the order they ended.
-        failed: groups that gave no whole answer.
+        failed: groups that gave no whole answer, or were not asked: no release has recorded them, or a rank is gone.
         unlinked: by group that fails or has lost a rank, its first link without a carrier, and the node.
         firsts: the rank that failed first of each such group, and why.
         causes: causes in the logs of these groups: each once, with its node. What may follow from another rank or a
@@ -73,6 +73,7 @@ class RunningCluster:
         ended = [(name, rank) for name, rank in self.ranks if rank.state in ENDED]
         self.ended = _by_group(sorted([*ended, *self._gone()], key=lambda ended: ended[1].finished_at or ""))
         self.failed = {group for group, reply in self.replies.items() if reply.problem is not None}
+        self.failed |= self.groups.keys() - self.replies.keys()
         sick = {group: ranks for group, ranks in self.groups.items() if group in self.ended or group in self.failed}
         self.unlinked = {group: down for group, ranks in sick.items() if (down := self._unlinked(group, ranks))}
         self.firsts = {group: self._first(group, ranks) for group, ranks in sick.items()}

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             return found, status(fleet, found), time.monotonic()
 
         def read() -> Calls[Observation]:
-            return begin_observing(fleet, spec, found.facts, READ_S, interval_s=1.0, brief=True)
+            return begin_observing(fleet, spec, found.facts, READ_S, brief=True)
 
         found, document, asked_at = ask()
         waiting.end()
@@ -115,15 +115,15 @@ def view(
 
 
 def _cells(observation: Observation | Unread) -> list[str]:
-    from sparkcluster.facts.base import Unread
-    from sparkcluster.inspect.observing import node_now
+    from sparkcluster.facts.base import Unread, read
+    from sparkcluster.inspect.observing import gbps
 
     if isinstance(observation, Unread):
         return [paint(observation.unread, "bad")]
-    node = node_now(observation)
-    memory = node.memory
+    memory, gpus = read(observation.memory), read(observation.gpus)
     used = "-" if memory is None else share(memory.total_bytes - memory.available_bytes, memory.total_bytes)
-    gpu = [f"{node.gpu_percent:3.0f} %"] if node.gpu_percent is not None else []
-    gpu += [f"{node.power_w:.0f} W"] if node.power_w is not None else []
-    rates = (node.rdma_gbps, node.socket_gbps)
+    kinds = {"utilization_percent": "{:3.0f} %", "power_w": "{:.0f} W"}
+    figures = {key: getattr(gpus[-1], key) for key in kinds} if gpus else {}
+    gpu = [kinds[key].format(figure) for key, figure in figures.items() if figure is not None]
+    rates = (gbps(observation, "rdma_bytes"), gbps(observation, "socket_bytes"))
     return [used, " ".join(gpu) or "-", *("-" if rate is None else f"{rate:6.1f} Gb/s" for rate in rates)]

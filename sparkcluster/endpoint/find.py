@@ -56,18 +56,6 @@ def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
     return found
 
 
-def of_launcher(
-    launcher: Mapping[str, Any], engine: str, *, group: str, head: str, model: str, key_file: str | None
-) -> Endpoint:
-    """The endpoint of a group without a record, from the launcher document of its head.
-
-    ``model`` is its name where the command line does not say it.
-    """
-    serving = engines.engine(engine)
-    served = _flag(launcher, serving.api_flags["model"], model)
-    return Endpoint(group, head, _url(launcher, serving), served, key_file, serving.api_key if key_file else None)
-
-
 def recorded_endpoints(recorded: Mapping[str, Any]) -> dict[str, Endpoint]:
     """The endpoint of every group of a recorded release; by group."""
     return endpoints(recorded["plan"], recorded.get("playbook", {}).get("engine", engines.DEFAULT))

@@ -15,7 +15,7 @@ from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.inspect.observing import ROUND_TRIP_S, Question, begin_asking, launched, observe_nodes, replies
+from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_asking, observe_nodes, replies
 from sparkcluster.inspect.preflight import examine
 from sparkcluster.inspect.state import (
     DEGRADED,
@@ -119,25 +119,9 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     view = see(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     report.step("inspect", "ranks, logs, counters and one answer")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
-    found = {name: (endpoint, view.groups[name].verify) for name, endpoint in view.endpoints.items()}
-
-    def questions() -> dict[str, Question]:
-        return {
-            name: Question(endpoint, verify, spec.playbook.engine, limit_s, min(TOKENS, verify.max_tokens))
-            for name, (endpoint, verify) in found.items()
-            if endpoint.head in view.facts
-        }
-
-    asked = questions()
-    calls = begin_asking(fleet, asked)
+    asked = begin_asking(fleet, view, view.groups, limit_s, TOKENS)
     observations = observe_nodes(fleet, spec, view.facts, limit_s)
-    if not view.recorded:
-        limit_s = max(2.0, until - time.monotonic() - ROUND_TRIP_S)
-        heads = launched(spec, view.facts, observations)
-        found = {name: (endpoint, spec.playbook.verifying) for name, endpoint in heads.items()}
-        asked = questions()
-        calls = begin_asking(fleet, asked)
-    answers = replies(calls, asked, until - time.monotonic() + 1)
+    answers = replies(asked, view, until - time.monotonic() + 1)
     kept = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
     verified_at = view.newest.record.get("verified_at", 0.0) if view.newest else 0.0
     failed = kept.described(time.time()) if kept and kept.at_s >= verified_at else ""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.find import Endpoint, of_launcher
 from sparkcluster.errors import CommandTimeout, SparkclusterError
 from sparkcluster.facts.base import Unread, read
-from sparkcluster.facts.model import Facts, Memory
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import readings
-from sparkcluster.facts.running import Observation, RankSeen, Reply, Running, Traffic
+from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
+from sparkcluster.inspect.cluster import View
 from sparkcluster.plan.build import SECRETS_FILE
-from sparkcluster.plan.release_record import labelled_heads
+from sparkcluster.plan.release_record import RecordedGroup, labelled_heads
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Verify
 
 INTERVAL_S = 3.0
 # An engine logs its configuration within its first thousand lines (130 with tensor parallel 2 over Ray).
@@ -36,14 +34,13 @@ def observe_nodes(
     fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float
 ) -> dict[str, Observation | Unread]:
     """What runs on every node that answered the probe, or why that is unknown."""
-    calls = begin_observing(fleet, spec, facts, limit_s, interval_s=min(INTERVAL_S, limit_s / 4))
-    return observed(calls, limit_s + ROUND_TRIP_S)
+    return observed(begin_observing(fleet, spec, facts, limit_s), limit_s + ROUND_TRIP_S)
 
 
 def begin_observing(
-    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float, *, interval_s: float, brief: bool = False
+    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float, *, brief: bool = False
 ) -> Calls[Observation]:
-    """Begin to read what runs on every node of ``facts``, twice ``interval_s`` apart.
+    """Begin to read what runs on every node of ``facts``; what moves is read twice within ``limit_s``.
 
     ``brief`` leaves out logs, what is asked within containers, and Ray: only what can be read at once.
     """
@@ -54,7 +51,7 @@ def begin_observing(
             "cluster": spec.inventory.cluster,
             "state_dir": facts[host.name].state_dir,
             "runtime": spec.inventory.runtime.kind,
-            "interval_s": interval_s,
+            "interval_s": min(INTERVAL_S, limit_s / 4),
             "limit_s": limit_s,
             "head_lines": HEAD_LINES,
             "tail_lines": TAIL_LINES,
@@ -85,54 +82,24 @@ def running_heads(spec: Spec, facts: Mapping[str, Facts], seen: Observations) ->
             yield node, rank
 
 
-def launched(spec: Spec, facts: Mapping[str, Facts], seen: Observations) -> dict[str, Endpoint]:
-    """Endpoints of groups that run without a record, from the launcher documents of their heads."""
-    ranks = f"{spec.inventory.state_dir}/clusters/{spec.inventory.cluster}/ranks"
-    return {
-        rank.group: of_launcher(
-            rank.launcher,
-            spec.playbook.engine,
-            group=rank.group,
-            head=node,
-            model=spec.playbook.model_name,
-            key_file=f"{ranks}/{rank.name}/{SECRETS_FILE}" if spec.inventory.api.key is not None else None,
-        )
-        for node, rank in running_heads(spec, facts, seen)
-    }
+def begin_asking(fleet: Fleet, view: View, names: Iterable[str], limit_s: float, tokens: int) -> Calls[Reply]:
+    """Begin to ask the groups of ``names`` whose head answered for one streamed completion of at most ``tokens``."""
+
+    def once(group: RecordedGroup) -> Reply:
+        endpoint, counters = view.endpoints[group.name], engines.engine(group.engine).counters
+        host, most = fleet[endpoint.head], min(tokens, group.verify.max_tokens)
+        return ask(host, endpoint, group.verify, limit_s=limit_s, max_tokens=most, counters=counters)
+
+    return Calls(once, {name: view.groups[name] for name in names if view.endpoints[name].head in view.facts})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Question:
-    """What a group is asked: its endpoint, how its answer is verified, and limits of time and tokens."""
-
-    endpoint: Endpoint
-    verify: Verify
-    engine: str
-    limit_s: float
-    max_tokens: int
-
-
-def begin_asking(fleet: Fleet, questions: Mapping[str, Question]) -> Calls[Reply]:
-    """Begin to ask every group for one streamed completion, by name."""
-
-    def once(question: Question) -> Reply:
-        counters = engines.engine(question.engine).counters
-        host: Host = fleet.hosts[question.endpoint.head]
-        limits: dict[str, Any] = {"limit_s": question.limit_s, "max_tokens": question.max_tokens}
-        return ask(host, question.endpoint, question.verify, counters=counters, **limits)
-
-    return Calls(once, questions)
-
-
-def replies(calls: Calls[Reply], questions: Mapping[str, Question], limit_s: float) -> dict[str, Reply]:
+def replies(calls: Calls[Reply], view: View, limit_s: float) -> dict[str, Reply]:
     """What came within ``limit_s``; the reply of a group without an answer says so."""
     found = {}
     for name, outcome in calls.wait(limit_s).items():
         if isinstance(outcome, SparkclusterError):
-            asked, late = questions[name], isinstance(outcome, CommandTimeout)
-            message = f"no answer within {asked.limit_s:.0f} s" if late else outcome.message
-            problem = "timeout" if late else "malformed"
-            found[name] = Reply(name, asked.endpoint.head, problem=problem, message=message, limit_s=asked.limit_s)
+            problem, head = "timeout" if isinstance(outcome, CommandTimeout) else "malformed", view.endpoints[name].head
+            found[name] = Reply(name, head, problem=problem, message=outcome.message, limit_s=limit_s)
         else:
             found[name] = outcome
     return found
@@ -154,41 +121,12 @@ def load_of(nodes: Iterable[str], seen: Observations) -> dict[str, Any] | None:
     return {"running": last.running, "waiting": last.waiting, "kv_cache": last.kv_cache, "tokens_per_s": speed}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodeNow:
-    """One node at one moment; None for what it does not report.
+def gbps(observation: Observation, key: str) -> float | None:
+    """Gb/s (10⁹ bits) between the first reading of ``key`` of the traffic and the last; None where there is none.
 
-    Attributes:
-        memory: which CPU and GPU share.
-        gpu_percent: utilization of its busiest GPU.
-        power_w: of its GPUs together.
-        rdma_gbps: that its HCAs sent since the reading before, in Gb/s (10⁹ bits).
-        socket_gbps: likewise by sockets of the same ports: with NCCL over RoCE next to nothing.
+    A counter that went back was reset.
     """
-
-    memory: Memory | None
-    gpu_percent: float | None
-    power_w: float | None
-    rdma_gbps: float | None
-    socket_gbps: float | None
-
-
-def node_now(observation: Observation) -> NodeNow:
-    """What a node reported in one reading. Pure."""
-    samples, traffic = read(observation.gpus) or (), read(observation.traffic) or ()
-    gpus = [sample for sample in samples if sample.at_s == samples[-1].at_s]
-    power = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
-    return NodeNow(
-        read(observation.memory),
-        max((gpu.utilization_percent for gpu in gpus if gpu.utilization_percent is not None), default=None),
-        sum(power) if power else None,
-        _gbps(traffic, "rdma_bytes"),
-        _gbps(traffic, "socket_bytes"),
-    )
-
-
-def _gbps(traffic: tuple[Traffic, ...], key: str) -> float | None:
-    """Gb/s between the first reading and the last; a counter that went back was reset."""
+    traffic = read(observation.traffic) or ()
     if not traffic or traffic[-1].at_s <= traffic[0].at_s:
         return None
     first, last = getattr(traffic[0], key), getattr(traffic[-1], key)

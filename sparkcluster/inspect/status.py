@@ -14,15 +14,7 @@ from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.observing import (
-    Observations,
-    Question,
-    begin_asking,
-    begin_observing,
-    load_of,
-    observed,
-    replies,
-)
+from sparkcluster.inspect.observing import Observations, begin_asking, begin_observing, load_of, observed, replies
 from sparkcluster.node.shared import LABEL_RANK
 from sparkcluster.plan.release_record import RecordedGroup, current_staging, release_of, runs_recorded, unreadable
 from sparkcluster.runtime import secrets
@@ -32,8 +24,6 @@ from sparkcluster.spec.inventory import OPEN_API
 STATUS_LIMIT_S = 30.0
 # An idle engine gives one in less, and with the round trips before it the user waits less than 2 s.
 QUICK_S = 1.0
-# Between two readings of what moves.
-INTERVAL_S = 0.5
 
 Document = dict[str, Any]
 
@@ -44,20 +34,16 @@ def status(fleet: Fleet, view: View, quick: Callable[[Document], None] | None = 
     ``quick`` gets the document as far as it is known where a group gave no token within ``QUICK_S``, with the names of
     those groups as ``waiting``.
     """
-    ranks, asked = view.ranks.groups(), dict[str, Question]()
-    for name, group in view.groups.items():
-        endpoint = view.endpoints[name]
-        if endpoint.head in fleet.hosts and runs_recorded(group, ranks.get(name, {}), group.ranks):
-            limit_s = min(STATUS_LIMIT_S, group.verify.timeout_s)
-            asked[name] = Question(endpoint, group.verify, group.engine, limit_s, max_tokens=1)
-    calls = begin_asking(fleet, asked)
+    ranks = view.ranks.groups()
+    running = [name for name, each in view.groups.items() if runs_recorded(each, ranks.get(name, {}), each.ranks)]
+    calls = begin_asking(fleet, view, running, STATUS_LIMIT_S, 1)
     runs = view.facts if view.ranks.running else {}
-    seen = begin_observing(fleet, view.spec, runs, QUICK_S, interval_s=INTERVAL_S, brief=True)
+    seen = begin_observing(fleet, view.spec, runs, QUICK_S * 2, brief=True)
     if quick is not None and not calls.ended(QUICK_S):
         waiting = calls.pending()
-        answers = {name: reply for name, reply in replies(calls, asked, 0).items() if name not in waiting}
-        quick({**document(view, answers, observed(seen, INTERVAL_S)), "waiting": waiting})
-    return document(view, replies(calls, asked, STATUS_LIMIT_S * 2), observed(seen, QUICK_S * 2))
+        answers = {name: reply for name, reply in replies(calls, view, 0).items() if name not in waiting}
+        quick({**document(view, answers, observed(seen, QUICK_S)), "waiting": waiting})
+    return document(view, replies(calls, view, STATUS_LIMIT_S * 2), observed(seen, QUICK_S * 2))
 
 
 def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Document:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sparkcluster.endpoint import ask as endpoint_ask
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.endpoint.dead import Movement, busy, dead, shows_life, stall_limit_s
-from sparkcluster.endpoint.find import Endpoint, endpoints, of_launcher
+from sparkcluster.endpoint.find import Endpoint, endpoints
 from sparkcluster.endpoint.judge import TOOL, judge_content, judge_reasoning, judge_tools
 from sparkcluster.errors import CommandTimeout, HostLost
 from sparkcluster.facts.running import Done, Reply
@@ -48,8 +48,6 @@ def plan(*engine, secrets=(), env_file=None):
 )
 def test_the_head_reaches_its_api_where_it_listens(engine, url):
     assert endpoints(plan(*engine), "vllm") == {"g0": Endpoint("g0", "alpha", url, "m", None)}
-    launched = of_launcher({"engine": list(engine)}, "vllm", group="g0", head="alpha", model="m", key_file=None)
-    assert launched == Endpoint("g0", "alpha", url, "m", None)
 
 
 def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
