@@ -228,12 +228,11 @@ def measure(
         epochs: Mapping[str, int] = {}
         refused = None if whole else "skipped: fix the errors above first"
         if whole and any(len(group.members) > 1 for group in topology.groups):
-            inventory = spec.inventory
-            lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
+            lease = partial(Lease, fleet, spec.inventory, "measure")
             try:
                 taken = stack.enter_context(lease().acquire(list(facts)))
-                stack.enter_context(lease(kind="staging").acquire(list(facts)))  # a copy would share the links
-                epochs = taken.epochs
+                stack.enter_context(lease("staging").acquire(list(facts)))  # a copy would share the links
+                epochs = taken.changer.epochs
             except LeaseHeld as error:
                 stack.close()
                 refused = "it starts containers, and another operator holds the lease"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -100,9 +99,7 @@ def down(
     ranks: dict[str, tuple[Rank, ...]] = {}
     if view.facts:
         # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
-        with Lease(fleet, cluster=cluster, state_dir=spec.inventory.state_dir, operation="down").acquire(
-            list(view.facts), lost=failed
-        ) as lease:
+        with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
             # Facts from before the lease may be stale.
             now = see(fleet, spec, [name for name in view.facts if name not in failed])
             failed |= now.collected.errors
@@ -113,12 +110,11 @@ def down(
             ranks = {name: found for name, found in now.ranks.ours.items() if found}
             if ranks:
                 report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            changer = dataclasses.replace(lease.changer, tell=report.note)
             # First: a guard restarts what is gone.
             stay = {name: [{"do": "stay-down"}] for name, node in now.facts.items() if node.enabled is not None}
             stay = {name: steps for name, steps in stay.items() if name not in failed}
-            failed |= failures(changer.attempt(stay, timeout_s=60))
-            failed |= stop(changer, ranks, report)
+            failed |= failures(lease.changer.attempt(stay, timeout_s=60))
+            failed |= stop(lease.changer, ranks, report)
             wipe = {
                 name: [
                     {"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"},
@@ -127,7 +123,7 @@ def down(
                 for name, node in now.facts.items()
                 if name not in failed
             }
-            changer.attempt(wipe, timeout_s=60)
+            lease.changer.attempt(wipe, timeout_s=60)
     if failed:
         name, error = next(iter(failed.items()))
         raise StopError(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import secrets as random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import LaunchError, LeaseHeld, SparkclusterError, StopError, UsageError
+from sparkcluster.errors import LaunchError, LeaseHeld, StopError, UsageError
 from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
@@ -104,7 +104,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
             hint="sparkcluster up INVENTORY; then enable",
         )
     rollback_target.find(spec, document["release"], node_records(fleet, spec)[0], report, yes=yes)
-    with _lease(fleet, spec, "enable", list(fleet.hosts)) as lease:
+    with Lease(fleet, spec.inventory, "enable").acquire(list(fleet.hosts)) as lease:
         view = see(fleet, spec)
         all_values(view.collected.errors, LeaseHeld)
         newest, facts = view.newest, view.facts
@@ -149,7 +149,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
         all_values(failed, LeaseHeld)
     if view.lease is not None and view.lease.operation == "restart":
         end_guards(fleet, spec, view.facts)
-    with _lease(fleet, spec, "disable", list(view.facts), failed) as lease:
+    with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
         report.step("disable", count(len(view.facts), "Spark"))
         steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in view.facts if name not in failed}
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
@@ -183,11 +183,3 @@ def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
     """A port on which nothing listens on any of ``nodes``."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
     return next((port for port in range(FIRST_PORT, FIRST_PORT + _PORTS) if port not in taken), FIRST_PORT)
-
-
-def _lease(
-    fleet: Fleet, spec: Spec, operation: Any, names: Sequence[str], lost: dict[str, SparkclusterError] | None = None
-) -> Lease:
-    inventory = spec.inventory
-    lease = Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation)
-    return lease.acquire(list(names), lost=lost)

@@ -53,14 +53,13 @@ def prune(
         CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
         LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
-    inventory = spec.inventory
-    lease = partial(Lease, fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="prune")
-    with lease().acquire(list(fleet.hosts)), lease(kind="staging").acquire(list(fleet.hosts)) as staging:
+    lease = partial(Lease, fleet, spec.inventory, "prune")
+    with lease().acquire(list(fleet.hosts)), lease("staging").acquire(list(fleet.hosts)) as staging:
         found = look()
         for node, why in found.errors.items():
             text = f"{why}; nothing is removed while it is unknown what {node} serves"
             raise CommandFailed(text, node=node, step="prune")
-        nodes, kept = prunable(found, inventory.cluster)
+        nodes, kept = prunable(found, spec.inventory.cluster)
         for name, why in kept.items():
             report.note(f"kept: {name}: {why}")
         if nodes and not yes:

@@ -127,15 +127,12 @@ class Rollout:
                     self.report.note(f"{held.message}: waiting up to {wait_s:g} s")
                 waiting = True
                 time.sleep(min(LEASE_AGAIN_S, max(0.0, until - time.monotonic())))
-        changer = dataclasses.replace(lease.changer, tell=self.report.note)
         if kind == "cluster":
-            self.changer = changer
-        return changer
+            self.changer = lease.changer
+        return lease.changer
 
     def _lease(self, kind: LeaseKind) -> Lease:
-        inventory, operation = self.desired.spec.inventory, self.desired.operation
-        name, state_dir = inventory.cluster, inventory.state_dir
-        return Lease(self.fleet, cluster=name, state_dir=state_dir, operation=operation, kind=kind)
+        return Lease(self.fleet, self.desired.spec.inventory, self.desired.operation, kind)
 
     def begin(self, step: str, text: str = "") -> None:
         """Report that a step begins, and remember it for an interruption."""

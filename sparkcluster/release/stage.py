@@ -19,7 +19,7 @@ from sparkcluster.plan.image import ray_name
 from sparkcluster.printable import shell
 from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
-from sparkcluster.runtime.lease import Lease, Operation
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
@@ -85,7 +85,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     if options.dry_run:
         return expected(fleet, view, options, report)
     with contextlib.ExitStack() as leases:
-        lease = staging_lease(fleet, spec, "stage")
+        lease = Lease(fleet, spec.inventory, "stage", "staging")
         acquire = functools.cache(lambda: leases.enter_context(lease.acquire(list(view.facts))).changer)
         done = copy(fleet, view, options, report, acquire)
         now = view_cluster(fleet, spec) if any(staging.missing for staging in done.stagings) else view
@@ -98,7 +98,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
 
 def expected(fleet: Fleet, view: View, options: Options, report: Report) -> StageReport:
     """What ``stage`` would copy; nothing is changed."""
-    changer = staging_lease(fleet, view.spec, "stage").changer
+    changer = Lease(fleet, view.spec.inventory, "stage", "staging").changer
     done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
     if "image" not in options.what or view.topology is None or (lacking := lacking_ray(view)) is None:
         return done
@@ -110,12 +110,6 @@ def expected(fleet: Fleet, view: View, options: Options, report: Report) -> Stag
         found = moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE)
         done = dataclasses.replace(done, expected={**done.expected, lacking.name: found})
     return dataclasses.replace(done, stagings=(*done.stagings, lacking))
-
-
-def staging_lease(fleet: Fleet, spec: Spec, operation: Operation) -> Lease:
-    """The lease of staging, not yet acquired."""
-    inventory = spec.inventory
-    return Lease(fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation=operation, kind="staging")
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
@@ -130,10 +124,10 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
         LeaseLost: another operator has the lease.
     """
     report.step("copy", " and ".join(options.what))
-    changer = staging_lease(fleet, view.spec, "stage").changer
+    changer = Lease(fleet, view.spec.inventory, "stage", "staging").changer
     done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report, expect=False)
     if options.verify or any(staging.missing for staging in done.stagings):
-        done = _copy(dataclasses.replace(acquire(), tell=report.note), view, options, report)
+        done = _copy(acquire(), view, options, report)
     nodes = {copied.node for copied in done.copied}
     moved = f"{size(sum(copied.bytes for copied in done.copied))} to {count(len(nodes), 'Spark')}"
     report.step("copy", moved if nodes else "nothing is missing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sparkcluster.answers import checked, malformed
@@ -18,9 +18,6 @@ Step = dict[str, Any]
 LeaseKind = Literal["cluster", "staging"]
 """What a lease is for: the ranks and records of a cluster, or what is staged for it."""
 
-TELL_S = 10
-# Every change has a limit of its own.
-WAIT_S = 900
 _AGAIN = {
     **dict.fromkeys(("upgrade", "rollback", "restart"), "upgrade INVENTORY --resume"),
     "prune": "models INVENTORY --prune",
@@ -77,14 +74,12 @@ class Changer:
         state_dir: the inventory's; ``~`` stands for the user's home on each node.
         kind: of the lease.
         operation: the command that took the lease.
-        tell: called with what a change waits for, every ``TELL_S``.
     """
 
     fleet: Fleet
     cluster: str
     state_dir: str
-    epochs: Mapping[str, int]
-    tell: Callable[[str], None] | None = None
+    epochs: dict[str, int]
     kind: LeaseKind = "cluster"
     operation: str = ""
 
@@ -100,41 +95,16 @@ class Changer:
 
         An attempt that comes after another is never overtaken by it, even where the other was given up.
         """
-        order = time.monotonic_ns()  # one process holds a lease, however many of us it makes
+        more = {"order": time.monotonic_ns(), "wait_s": timeout_s / 2}  # one process holds a lease
 
         def change(host: Host) -> list[Any]:
-            more = {"order": order, "wait_s": timeout_s / 2, "steps": list(steps[host.name])}
+            request = {**self.lease(host.name), **more, "steps": list(steps[host.name])}
             try:
-                return self._change(host, {**self.lease(host.name), **more}, timeout_s)
+                return _change(host, request, timeout_s)
             except HostSilent as error:
                 raise self.left(error) from error.__cause__
 
-        calls = self.fleet.start(change, [name for name in steps if steps[name]])
-        tasks = " and ".join(sorted({str(each[-1]["do"]) for each in steps.values() if each}))
-        for waited_s in range(TELL_S, WAIT_S, TELL_S):
-            if calls.ended(TELL_S):
-                break
-            if self.tell is not None:
-                self.tell(f"still waiting for {', '.join(calls.pending())} after {waited_s} s: {tasks}")
-        return calls.wait(TELL_S)
-
-    def _change(self, host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
-        """What the agent answers to ``request``."""
-        steps = request["steps"]
-        task = str(steps[-1]["do"])
-        answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
-        if answer.refused is not None:
-            raise refusal(host.name, answer.refused, task)
-        if answer.failed is not None:
-            step, why = answer.failed.step, answer.failed.message
-            raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
-        results = answer.results or ()
-        if len(results) != len(steps):
-            raise malformed(host.name, task, f"{len(results)} results of {len(steps)} steps")
-        return [
-            checked(_RESULTS.get(step["do"], Fact), result, node=host.name, step=step["do"])
-            for step, result in zip(steps, results, strict=True)
-        ]
+        return self.fleet.each(change, [name for name in steps if steps[name]])
 
     def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[Any]]:
         """Run ``steps`` by node; raises the first error once every node has answered.
@@ -151,6 +121,25 @@ class Changer:
         command = _AGAIN.get(self.operation, f"{self.operation} INVENTORY")
         error.hint = f"sparkcluster {command}   continues, once {error.node} can be reached: its work goes on"
         return error
+
+
+def _change(host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
+    """What the agent answers to ``request``."""
+    steps = request["steps"]
+    task = str(steps[-1]["do"])
+    answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
+    if answer.refused is not None:
+        raise refusal(host.name, answer.refused, task)
+    if answer.failed is not None:
+        step, why = answer.failed.step, answer.failed.message
+        raise CommandFailed(f"{step} failed on {host.name}: {why}", node=host.name, step=step)
+    results = answer.results or ()
+    if len(results) != len(steps):
+        raise malformed(host.name, task, f"{len(results)} results of {len(steps)} steps")
+    return [
+        checked(_RESULTS.get(step["do"], Fact), result, node=host.name, step=step["do"])
+        for step, result in zip(steps, results, strict=True)
+    ]
 
 
 def refusal(node: str, why: str, step: str) -> LeaseLost:

@@ -26,6 +26,7 @@ from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.runtime.change import Changer, LeaseKind
+from sparkcluster.spec import Inventory
 
 Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]
 
@@ -50,30 +51,22 @@ class _Answer(Fact):
 class Lease(Closing):
     """The right to change a cluster on all of its nodes, or to stage for it. Use as a context manager.
 
-    ``kind`` is cluster or staging. ``operation`` and ``operator`` (default: this user, host and process) are for those
-    who have to wait.
+    ``kind`` is cluster or staging. ``operation`` is for those who have to wait.
 
     Attributes:
-        epochs: by node, of those that are held.
         changer: changes nodes under this lease.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        *,
-        cluster: str,
-        state_dir: str,
-        operation: Operation,
-        operator: str | None = None,
-        kind: LeaseKind = "cluster",
-    ) -> None:
-        self.epochs: dict[str, int] = {}
-        self.changer = Changer(
-            fleet, cluster=cluster, state_dir=state_dir, epochs=self.epochs, kind=kind, operation=operation
-        )
-        who = {"operator": operator or this_operator(), "operation": operation}
-        self._request = {"kind": kind, "state_dir": state_dir, "cluster": cluster, **who, "ttl_s": TTL_S}
+    def __init__(self, fleet: Fleet, inventory: Inventory, operation: Operation, kind: LeaseKind = "cluster") -> None:
+        self.changer = Changer(fleet, inventory.cluster, inventory.state_dir, {}, kind, operation)
+        self._request = {
+            "kind": kind,
+            "state_dir": inventory.state_dir,
+            "cluster": inventory.cluster,
+            "operator": this_operator(),
+            "operation": operation,
+            "ttl_s": TTL_S,
+        }
         self._programs = Conversations("lease")
         self._holders: dict[str, Conversation] = {}
 
@@ -89,8 +82,9 @@ class Lease(Closing):
         """
         first, *others = sorted(names)
         try:
-            self.epochs |= self._all(self._take, [first], lost) | self._all(self._take, others, lost)
-            self._all(self._grant, list(self.epochs), lost)
+            for asked in [first], others:
+                self.changer.epochs.update(self._all(self._take, asked, lost))
+            self._all(self._grant, list(self.changer.epochs), lost)
         except BaseException:
             self.close()
             raise
@@ -131,7 +125,7 @@ class Lease(Closing):
                 time.sleep(HEARTBEAT_S)
 
     def _grant(self, host: Host) -> int:
-        holder, epoch = self._holders[host.name], self.epochs[host.name]
+        holder, epoch = self._holders[host.name], self.changer.epochs[host.name]
         holder.say({"grant": epoch})
         said = holder.answer(_Answer)
         if said.busy is not None:

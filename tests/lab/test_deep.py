@@ -41,10 +41,8 @@ class Inspection:
 
     @contextlib.contextmanager
     def lease(self):
-        inventory = self.spec.inventory
-        taken = Lease(self.fleet, cluster=inventory.cluster, state_dir=inventory.state_dir, operation="measure")
-        with taken.acquire(list(self.facts)) as lease:
-            yield lease.epochs
+        with Lease(self.fleet, self.spec.inventory, "measure").acquire(list(self.facts)) as lease:
+            yield lease.changer.epochs
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,7 +116,9 @@ def test_a_node_whose_connection_breaks_or_says_nothing_is_given_up(sshd, host, 
 
 def test_a_lease_whose_connection_broke_is_lost(sshd, host, tmp_path):
     fleet, directory = Fleet({"spark-1": host}), tmp_path / "s/clusters/atlas"
-    with Lease(fleet, cluster="atlas", state_dir=str(tmp_path / "s"), operation="up").acquire(["spark-1"]) as lease:
+    with Lease(fleet, SimpleNamespace(cluster="atlas", state_dir=str(tmp_path / "s")), "up").acquire(
+        ["spark-1"]
+    ) as lease:
         sshd.stop()
         limit = time.monotonic() + 60
         while common.is_locked(str(directory / "lease.lock")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,10 +170,11 @@ def measured(monkeypatch):
     taken = []
 
     class Held:
-        def __init__(self, *_, kind="cluster", **__):
+        def __init__(self, _fleet, _inventory, _operation, kind="cluster"):
             seen["leases"] += 1
             self.kind = kind
-            self.epochs = {"alpha": 7, "beta": 8} if kind == "cluster" else {"alpha": 1, "beta": 1}
+            epochs = {"alpha": 7, "beta": 8} if kind == "cluster" else {"alpha": 1, "beta": 1}
+            self.changer = SimpleNamespace(epochs=epochs)
 
         @contextlib.contextmanager
         def acquire(self, names):

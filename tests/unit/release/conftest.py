@@ -121,11 +121,11 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
             def acquire(self, names):
                 done.append({"cluster": "lease", "staging": "lease of staging"}[self.changer.kind])
                 run.held(self.changer.kind)
-                self.epochs |= {"alpha": 1, "beta": 1}
+                self.changer.epochs.update(alpha=1, beta=1)
                 return self
 
             def close(self):
-                if self.changer.kind == "staging" and self.epochs and not self._programs.closed:
+                if self.changer.kind == "staging" and self.changer.epochs and not self._programs.closed:
                     done.append("end of staging")
                 super().close()
 

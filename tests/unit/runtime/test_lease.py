@@ -52,8 +52,11 @@ def fleet(homes):
     return Fleet({name: Elsewhere(name, home) for name, home in homes.items()})
 
 
-def lease(fleet, operator="ann"):
-    return Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator=operator)
+INVENTORY = SimpleNamespace(cluster="atlas", state_dir="~/s")
+
+
+def lease(fleet):
+    return Lease(fleet, INVENTORY, "up")
 
 
 def change(fleet, epochs):
@@ -78,14 +81,14 @@ def says(home, epoch):
 def test_every_node_has_an_epoch_of_its_own_one_above_its_last(fleet, homes):
     says(homes["beta"], 41)
     with lease(fleet).acquire(list(NODES)) as taken:
-        assert taken.epochs == {"alpha": 1, "beta": 42}
-        assert change(fleet, taken.epochs) == list(NODES)
+        assert taken.changer.epochs == {"alpha": 1, "beta": 42}
+        assert change(fleet, taken.changer.epochs) == list(NODES)
         assert change(fleet, {"alpha": 42, "beta": 1}) == []
         assert change(fleet, {"beta": 42}) == ["beta"]
     for name, home in homes.items():
-        assert json.loads((home / "s/clusters/atlas/lease.json").read_text())["epoch"] == taken.epochs[name]
+        assert json.loads((home / "s/clusters/atlas/lease.json").read_text())["epoch"] == taken.changer.epochs[name]
     assert free(homes)
-    assert change(fleet, taken.epochs) == []
+    assert change(fleet, taken.changer.epochs) == []
 
 
 def test_an_epoch_that_one_node_claims_keeps_no_operator_from_another_node(fleet, homes, monkeypatch):
@@ -93,7 +96,7 @@ def test_an_epoch_that_one_node_claims_keeps_no_operator_from_another_node(fleet
     with lease(fleet).acquire(list(NODES)) as taken:
         assert change(fleet, taken.changer.epochs) == list(NODES)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 60, sleep=time.sleep))
-    with lease(fleet, "bob, whose clock is slow").acquire(list(NODES)) as taken:
+    with lease(fleet).acquire(list(NODES)) as taken:
         assert change(fleet, taken.changer.epochs) == list(NODES)
 
 
@@ -102,32 +105,32 @@ def test_of_many_operators_at_once_exactly_one_has_it(fleet):
         taken, refused = [], []
         start = threading.Barrier(4)
 
-        def operator(name, start=start, taken=taken, refused=refused):
+        def operator(start=start, taken=taken, refused=refused):
             start.wait()
             try:
-                taken.append(lease(fleet, name).acquire(list(NODES)))
+                taken.append(lease(fleet).acquire(list(NODES)))
             except LeaseHeld as held:
                 refused.append(held)
 
-        threads = [threading.Thread(target=operator, args=(f"op{at}",)) for at in range(4)]
+        threads = [threading.Thread(target=operator) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert (len(taken), len(refused)) == (1, 3)
-        assert all(error.exit_code == 3 and error.message.startswith("op") and error.hint for error in refused)
+        assert all(error.exit_code == 3 and module.this_operator() in error.message and error.hint for error in refused)
         taken[0].close()
 
 
-def staging(fleet, operator="sue"):
-    return Lease(fleet, cluster="atlas", state_dir="~/s", operation="stage", operator=operator, kind="staging")
+def staging(fleet):
+    return Lease(fleet, INVENTORY, "stage", "staging")
 
 
 def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
     """Each kind has its own epochs: a change under one is refused under the other."""
     with staging(fleet).acquire(list(NODES)) as first:
-        with pytest.raises(LeaseHeld, match=r"^sue is running stage on atlas"):
-            staging(fleet, "tom").acquire(list(NODES))
+        with pytest.raises(LeaseHeld, match=r" is running stage on atlas"):
+            staging(fleet).acquire(list(NODES))
         for _ in range(2):
             with lease(fleet).acquire(list(NODES)) as taken:
                 steps = {name: [{"do": "mkdir", "path": "~/s/x"}] for name in NODES}
@@ -140,9 +143,11 @@ def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
 
 
 def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
-    with lease(fleet, "ann@desk").acquire(["beta"]):
-        with pytest.raises(LeaseHeld, match=r"^ann@desk is running up on atlas, started \d+ s ago$") as caught:
-            lease(fleet, "bob").acquire(list(NODES))
+    with lease(fleet).acquire(["beta"]):
+        with pytest.raises(
+            LeaseHeld, match=r"^\S+@\S+ \(pid \d+\) is running up on atlas, started \d+ s ago$"
+        ) as caught:
+            lease(fleet).acquire(list(NODES))
         assert caught.value.hint.startswith("wait until it ends, or stop it where it was typed")
         assert "inventory" not in caught.value.hint
         until = time.monotonic() + 60
@@ -156,13 +161,14 @@ def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
     with lease(fleet).acquire(list(NODES)) as taken:
         time.sleep(4.5)
-        assert change(fleet, taken.epochs) == list(NODES)
+        assert change(fleet, taken.changer.epochs) == list(NODES)
 
 
 def operator(fleet, tmp_path, ttl_s):
     """An operator in a process of its own: takes the lease, says so, and then changes something for every line."""
     program = f"""
 import sys
+from types import SimpleNamespace
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.runtime import lease as module
@@ -178,8 +184,8 @@ class Elsewhere(LocalHost):
 
 module.TTL_S, module.HEARTBEAT_S = {ttl_s}, {ttl_s} / 5
 fleet = Fleet({{name: Elsewhere(name, f"{tmp_path}/{{name}}") for name in {NODES!r}}})
-with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", operator="ann").acquire(list(fleet.names)) as taken:
-    print(*taken.epochs.values(), flush=True)
+with module.Lease(fleet, SimpleNamespace(cluster="atlas", state_dir="~/s"), "up").acquire(list(fleet.names)) as taken:
+    print(*taken.changer.epochs.values(), flush=True)
     for _ in sys.stdin:
         steps = {{name: [{{"do": "mkdir", "path": "~/s/of-ann"}}] for name in fleet.names}}
         try:
@@ -202,14 +208,14 @@ with module.Lease(fleet, cluster="atlas", state_dir="~/s", operation="up", opera
 def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_path):
     with operator(fleet, tmp_path, ttl_s=600) as ann:
         with pytest.raises(LeaseHeld):
-            lease(fleet, "bob").acquire(list(NODES))
+            lease(fleet).acquire(list(NODES))
         os.kill(ann.pid, signal.SIGKILL)
         ann.wait()
         until = time.monotonic() + 60
         while not free(homes) and time.monotonic() < until:
             time.sleep(0.02)
-        with lease(fleet, "bob").acquire(list(NODES)) as taken:
-            assert taken.epochs == {"alpha": 2, "beta": 2}
+        with lease(fleet).acquire(list(NODES)) as taken:
+            assert taken.changer.epochs == {"alpha": 2, "beta": 2}
 
 
 def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet, homes, tmp_path):
@@ -219,13 +225,13 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
             until = time.monotonic() + 60
             while not free(homes) and time.monotonic() < until:
                 time.sleep(0.05)
-            with lease(fleet, "bob").acquire(list(NODES)) as taken:
+            with lease(fleet).acquire(list(NODES)) as taken:
                 os.kill(ann.pid, signal.SIGCONT)
                 ann.stdin.write("change\n")
                 ann.stdin.flush()
                 assert ann.stdout.readline() == "LeaseLost\n"
                 assert not any((home / "s/of-ann").exists() for home in homes.values())
-                assert change(fleet, taken.epochs) == list(NODES)
+                assert change(fleet, taken.changer.epochs) == list(NODES)
         finally:
             os.kill(ann.pid, signal.SIGKILL)
 
@@ -234,7 +240,7 @@ def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet,
     lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/change.lock"))
     threading.Timer(0.5, lock.close).start()
     with lease(fleet).acquire(list(NODES)) as taken:
-        assert change(fleet, taken.epochs) == list(NODES)
+        assert change(fleet, taken.changer.epochs) == list(NODES)
 
 
 class Scripted(FakeHost):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -252,7 +253,7 @@ def test_what_another_cluster_staged_as_well_stays(place):
 def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
     """What his up has staged is named by nothing until its ranks start, and his lease of staging is over by then."""
     before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
-    with Lease(place.fleet, cluster="atlas", state_dir=STATE, operation="up").acquire(["a", "b"]):
+    with Lease(place.fleet, SimpleNamespace(cluster="atlas", state_dir=STATE), "up").acquire(["a", "b"]):
         with pytest.raises(LeaseHeld, match="up"):
             place.prune()
         assert {name: tree(host.hf_home) for name, host in place.nodes.items()} == before
