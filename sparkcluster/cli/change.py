@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli.common import emitted, reporting
@@ -12,7 +12,6 @@ from sparkcluster.report import Report, size, speed_change
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
-    from sparkcluster.release.after_ready import Ran
     from sparkcluster.release.rollout import Rollout
     from sparkcluster.release.states import Options
     from sparkcluster.spec import Spec
@@ -66,7 +65,7 @@ def _difference(chosen: Spec) -> str:
     return ", ".join(f"{key}: {new.get(key, 'removed')}" for key in differing)
 
 
-def _document(done: Rollout, ran: Sequence[Ran]) -> dict[str, Any]:
+def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
     """What is reported; ``ran`` are commands of ``after_ready``."""
     spec, plan = done.view.spec, done.view.planned
     drifted = {} if done.changed else {name: list(group.drift) for name, group in done.groups.items() if group.drift}
@@ -81,7 +80,7 @@ def _document(done: Rollout, ran: Sequence[Ran]) -> dict[str, Any]:
             {"name": group.name, "nodes": list(group.nodes), "endpoint": group.endpoint}
             for group in (plan.groups if plan else ())
         ],
-        "after_ready": [each.as_json() for each in ran],
+        "after_ready": ran,
         "drift": drifted,
         "from": done.source,
         "restored": done.restored,

@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shlex
 import signal
 import subprocess
-import threading
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sparkcluster.errors import Interrupted
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.report import Report, duration
 from sparkcluster.spec import Spec
 
-# How long a command has to end after SIGTERM.
-GRACE_S = 2.0
-_LINE = 4096
 
+def run(spec: Spec, done: Rollout, report: Report) -> list[dict[str, Any]]:
+    """Run the commands in order if ``done`` changed something; how each ended, with ``problem`` None for exit code 0.
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ran:
-    """How one command ended; ``problem`` is None for exit code 0."""
-
-    command: Sequence[str]
-    seconds: float
-    problem: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {"command": list(self.command), "seconds": round(self.seconds, 2), "problem": self.problem}
-
-
-def run(spec: Spec, done: Rollout, report: Report) -> list[Ran]:
-    """Run the commands in order if ``done`` changed something; what fails is reported, and changes nothing.
-
-    The cluster serves whatever they do, so that none is an error. They start in the inventory's directory.
+    The cluster serves whatever they do: what fails is reported, and is no error. They start in the directory of the
+    inventory.
 
     Raises:
         Interrupted: by Ctrl-C, which ends the command that runs.
     """
-    commands = spec.inventory.after_ready if done.changed else []
-    out: list[Ran] = []
-    for command in commands:
-        limit_s = spec.inventory.after_ready_timeout_s
+    out = []
+    for command in spec.inventory.after_ready if done.changed else []:
+        limit_s, began = spec.inventory.after_ready_timeout_s, time.monotonic()
         report.step("run", f"{shlex.join(command)}, within {duration(limit_s)}")
         try:
             directory = spec.inventory_path.absolute().parent
-            ran = _run(command, environment(spec, done), directory=directory, limit_s=limit_s, report=report)
+            problem = _run(command, environment(spec, done), directory=directory, limit_s=limit_s, report=report)
         except KeyboardInterrupt:
             text = f"interrupted; {spec.inventory.cluster} serves release {done.number}"
             raise Interrupted(text, step="after_ready") from None
-        if ran.problem:
+        if problem:
             report.failed()
-            report.note(f"warning: after_ready: {shlex.join(command)}: {ran.problem}; release {done.number} serves")
-        out.append(ran)
+            report.note(f"warning: after_ready: {shlex.join(command)}: {problem}; release {done.number} serves")
+        out.append({"command": list(command), "seconds": round(time.monotonic() - began, 2), "problem": problem})
     return out
 
 
@@ -77,47 +59,37 @@ def environment(spec: Spec, done: Rollout) -> dict[str, str]:
 
 def _run(
     command: Sequence[str], variables: Mapping[str, str], *, directory: Path, limit_s: float, report: Report
-) -> Ran:
-    began, name = time.monotonic(), Path(command[0]).name
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return Ran(command, time.monotonic() - began, f"cannot be started: {error.strerror}")
-    reader = threading.Thread(target=_lines, args=(process.stdout, name, report), daemon=True)
-    reader.start()
-    try:
-        process.wait(limit_s)
-        code = process.returncode
-        problem = f"exited with {f'code {code}' if code > 0 else f'signal {-code}'}" if code else None
-    except subprocess.TimeoutExpired:
-        problem = f"took longer than {limit_s:g} s (after_ready_timeout_s) and was stopped"
-    finally:
-        _stop(process)
-    # Not until the output ends: a process that the command left behind may hold it open.
-    reader.join(1)
-    return Ran(command, time.monotonic() - began, problem)
-
-
-def _lines(output: IO[bytes] | None, name: str, report: Report) -> None:
-    with output or contextlib.nullcontext() as lines:
-        while line := lines.readline(_LINE) if lines else b"":
-            report.note(f"  {name}: {line.decode(errors='replace').rstrip()}")
+) -> str | None:
+    """Run ``command``, and report its output when it has ended; what is wrong with how that was."""
+    # A file and no pipe: a process that the command left behind holds that open.
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"cannot be started: {error.strerror}"
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return f"took longer than {limit_s:g} s (after_ready_timeout_s) and was stopped"
+        finally:
+            _stop(process)
+            output.seek(0)
+            for line in output:
+                report.note(f"  {Path(command[0]).name}: {line.decode(errors='replace').rstrip()}")
+    return f"exited with {f'code {code}' if code > 0 else f'signal {-code}'}" if code else None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End what still runs of a session."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
+    if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -145,7 +145,7 @@ after_ready:
   `SPARKCLUSTER_ENDPOINT` (of the first group; it ends in `/v1`), `SPARKCLUSTER_ENDPOINTS` (of all groups, separated by
   spaces), `SPARKCLUSTER_MODEL`, `SPARKCLUSTER_CLUSTER` and `SPARKCLUSTER_RELEASE`. They get no API key but what your
   environment has. With `api: {host: 127.0.0.1}`, the default, the endpoint can be reached on the head only.
-- Each may take `after_ready_timeout_s`, and is then stopped with its children. Its output goes to stderr.
+- Each may take `after_ready_timeout_s`, and is then stopped with its children. Its output goes to stderr at its end.
 - A command that fails is a warning: the cluster serves, and the exit code is that of the cluster, 0. The next command
   runs all the same. `after_ready` in the output of `--json` says how each ended.
 - They do not run where an `up` changed nothing, where an upgrade failed and the release before serves again (exit code
