@@ -12,9 +12,8 @@ state: ranks of the group; what ``up`` does.
 - EMPTY: no rank of this cluster; start: check, stage, start, watch, verify, record
 - STARTED: the ranks of this plan run, and some node has no record that they have answered; watch, verify, record
 - SERVING: every rank that the newest release recorded runs, and the plan would do the same; ask
-- OTHER: likewise, and the plan would do something else; ask
-- UNKNOWN: ranks of another plan run on every node, and no release recorded them; refuse, exit 1; ``--replace`` cleans
-  them
+- OTHER: likewise, and the plan would do something else; ask. Or ranks of another plan run on every node, and no
+  release recorded them; refuse, exit 1; ``--replace`` cleans them
 - REMAINS: any other ranks of this cluster: some are gone, or there are others; clean, then start
 - TAKEN: ranks with the same name of another cluster; refuse
 

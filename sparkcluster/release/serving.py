@@ -69,10 +69,10 @@ def survey(
     A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
     groups = {name: group for name, group in group_states(view).items() if desired.only is None or name in desired.only}
-    begun = {name: groups[name] for name in (view.switch.groups if view.switch else ()) if name in groups}
+    to_ask = {name: group for name, group in groups.items() if group.state not in TABLE and group.recorded}
+    begun = [name for name in (view.switch.groups if view.switch else ()) if name in groups]
     # Where a switch that was cut off has stopped a group, the others go the same way.
-    stopped = any(group.state not in {State.SERVING, State.OTHER} for group in begun.values())
-    to_ask = {name: group for name, group in groups.items() if TABLE[group.state] is Action.ASK}
+    stopped = any(name not in to_ask for name in begun)
     found = {
         name: earlier.verdict
         for name, earlier in before.items()
@@ -81,20 +81,13 @@ def survey(
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
-        if name not in found:
-            action = Action.CLEAN if group.state is State.UNKNOWN and replace else TABLE[group.state]
-            groups[name] = dataclasses.replace(group, action=action)
+        if group.state in TABLE:
+            groups[name] = dataclasses.replace(group, action=TABLE[group.state])
             continue
         rotated = rotated_secrets(view, group, desired.release.groups if desired.release else None)
-        action = after_asking(
-            group.state,
-            answers=found[name].wrong is None,
-            dead=found[name].dead is not None,
-            rotated=bool(rotated) or (group.recorded is not None and desired.restarts(group.recorded.release)),
-            drifted=bool(group.drift),
-            replace=replace,
-        )
-        groups[name] = dataclasses.replace(group, verdict=found[name], rotated=rotated, action=action)
+        asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
+        action = after_asking(asked, again=desired.restarts(group), replace=replace)
+        groups[name] = dataclasses.replace(asked, action=action)
     return groups
 
 
@@ -192,7 +185,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
         text = f"{rank.name} on {node} belongs to a cluster of this name with state_dir {where}"
         hint = "give this cluster another name, or use that state_dir in the inventory"
         raise LaunchError(text, node=node, step="stop", hint=hint)
-    differing = [group for group in refused.values() if group.state in {State.OTHER, State.UNKNOWN}]
+    differing = [group for group in refused.values() if group.state is State.OTHER]
     if not differing and not any(group.rotated for group in refused.values()):
         return
     if differing and view.plan is None and view.unplanned is not None:

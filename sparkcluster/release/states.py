@@ -8,9 +8,8 @@
               they have answered
     SERVING   every rank that the newest release recorded runs, and the   ask
               plan would do the same
-    OTHER     likewise, and the plan would do something else              ask
-    UNKNOWN   ranks of another plan run on every node, and no release     refuse
-              recorded them
+    OTHER     likewise, and the plan would do something else, or ranks    ask, if recorded
+              of another plan run on every node
     REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
     TAKEN     ranks with our name and another state directory             refuse
 
@@ -24,8 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
@@ -55,8 +54,6 @@ from sparkcluster.topology.recorded import drift, restored
 
 if TYPE_CHECKING:
     from sparkcluster.release.rollback_target import RollbackTarget
-
-AnyGroup = TypeVar("AnyGroup", Group, GroupPlan)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,9 +100,10 @@ class Desired:
     release: RollbackTarget | None = None
     only: Collection[str] | None = None
 
-    def restarts(self, release: int) -> bool:
-        """Whether a group that runs since ``release`` is started anew though it serves as it should."""
-        return self.operation == "restart" and self.release is not None and release <= self.release.number
+    def restarts(self, group: GroupState) -> bool:
+        """Whether a group is started anew though it serves as it should; one that was already has a later release."""
+        since = group.recorded.release if group.recorded else 0
+        return self.operation == "restart" and self.release is not None and since <= self.release.number
 
 
 class State(enum.Enum):
@@ -115,7 +113,6 @@ class State(enum.Enum):
     STARTED = "started"
     SERVING = "serving"
     OTHER = "other"
-    UNKNOWN = "unknown"
     REMAINS = "remains"
     TAKEN = "taken"
 
@@ -125,7 +122,6 @@ class Action(enum.Enum):
 
     START = "start"
     WATCH = "watch"
-    ASK = "ask"
     KEEP = "keep"
     REFUSE = "refuse"
     CLEAN = "clean"
@@ -134,12 +130,10 @@ class Action(enum.Enum):
 TABLE: dict[State, Action] = {
     State.EMPTY: Action.START,
     State.STARTED: Action.WATCH,
-    State.SERVING: Action.ASK,
-    State.OTHER: Action.ASK,
-    State.UNKNOWN: Action.REFUSE,
     State.REMAINS: Action.CLEAN,
     State.TAKEN: Action.REFUSE,
 }
+"""What ``up`` does with a group that does not serve; see ``after_asking`` for others."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,12 +191,16 @@ class GroupState:
         return self.action is Action.CLEAN and self.verdict is not None and not self.dead
 
 
-def after_asking(state: State, *, answers: bool, dead: bool, rotated: bool, drifted: bool, replace: bool) -> Action:
-    """What to do with a group in ``state`` SERVING or OTHER; ``replace`` allows to replace what is not dead."""
-    if dead:
+def after_asking(group: GroupState, *, again: bool, replace: bool) -> Action:
+    """What to do with a group that is SERVING or OTHER, and was asked if a release recorded it.
+
+    ``replace`` allows to replace what is not dead; then ``again`` is whether it is, though it serves as it should.
+    """
+    if group.dead:
         return Action.CLEAN
-    if state is State.SERVING and answers and not rotated:
-        return Action.CLEAN if drifted and replace else Action.KEEP
+    answers = group.verdict is not None and group.verdict.wrong is None
+    if group.state is State.SERVING and answers and not group.rotated and not (replace and (again or group.drift)):
+        return Action.KEEP
     return Action.CLEAN if replace else Action.REFUSE
 
 
@@ -219,12 +217,17 @@ def group_states(view: View) -> dict[str, GroupState]:
     }
 
 
-def _named(groups: Iterable[AnyGroup], name: str) -> AnyGroup | None:
-    return next((group for group in groups if group.name == name), None)
+def _now(view: View, name: str) -> Group | None:
+    """The group of that name in the topology of today."""
+    return next((group for group in view.topology.groups if group.name == name), None) if view.topology else None
+
+
+def _planned(plan: Plan | None, name: str) -> GroupPlan | None:
+    return next((group for group in plan.groups if group.name == name), None) if plan else None
 
 
 def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorded: RecordedGroup | None) -> GroupState:
-    planned = _named(view.planned.groups, name) if view.planned else None
+    planned = _planned(view.planned, name)
     nodes = set(planned.nodes) if planned else {*ranks, *view.ranks.stray}
     if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
@@ -240,7 +243,7 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         unread = (facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread))
         why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded"
         why = next((f"the record of its release cannot be read: {reason}" for reason in unread), why)
-        return GroupState(name, State.UNKNOWN, ranks, planned=(Change("arguments", why),))
+        return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", why),))
     return GroupState(name, State.STARTED if runs_plan else State.REMAINS, ranks, recorded)
 
 
@@ -257,7 +260,7 @@ def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
 
 def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
     """Everything in which a group that serves differs from what is written, by class, with what it costs."""
-    if group.state not in {State.SERVING, State.OTHER, State.UNKNOWN}:
+    if group.state not in {State.SERVING, State.OTHER}:
         return ()
     found = [*group.planned, *(Change("addresses", line) for line in group.drift)]
     if group.recorded is not None:
@@ -265,10 +268,9 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
         found += [Change("secrets", f"{name}: {variable} has a new value") for variable in group.rotated]
         written = view.newest.record.get("playbook", {}) if view.newest else {}
         found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verifying)
-    now = _named(view.topology.groups, group.name) if view.topology else None
-    if now is None or view.topology is None:
-        return classed(group.name, found, ())
-    missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
+    now, missing = _now(view, group.name), set()
+    if now is not None and view.topology is not None:
+        missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)
     return classed(group.name, found, missing)
 
 
@@ -310,16 +312,15 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], t
         return found, ()
     if _changes(view, recorded, _plan_with(view, before)):
         return found, ()
-    return (), tuple(drift(before, _named(view.topology.groups, recorded.name) if view.topology else None))
+    return (), tuple(drift(before, _now(view, recorded.name)))
 
 
 def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
     if plan is None:
         return (Change("arguments", "no plan can be made from the playbook and the facts of the nodes"),)
-    if _named(plan.groups, recorded.name) is None:
+    if _planned(plan, recorded.name) is None:
         return (Change("arguments", f"group {recorded.name} is no longer in the inventory"),)
-    now = _named(view.topology.groups, recorded.name) if view.topology else None
-    playbook = view.spec.playbook
+    now, playbook = _now(view, recorded.name), view.spec.playbook
     own = engines.engine(playbook.engine).own_arguments(playbook)
     own |= environment.own(playbook, now.members[0]) if now else frozenset()
     return tuple(changes(recorded.plan, group_plan(plan.as_json(), recorded.name), own))
@@ -327,16 +328,10 @@ def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[Ch
 
 def _plan_with(view: View, group: Group) -> Plan | None:
     """The plan where ``group`` has the topology given."""
-    others = view.topology.groups if view.topology else ()
-    groups = tuple(group if other.name == group.name else other for other in others) or (group,)
-    rails = view.topology.rails if view.topology else ()
+    topology = view.topology or Topology(view.spec.inventory.cluster, (group,), ())
+    groups = tuple(group if other.name == group.name else other for other in topology.groups)
+    now = dataclasses.replace(topology, groups=groups)
     try:
-        return build(
-            view.spec,
-            view.facts,
-            Topology(view.spec.inventory.cluster, groups, rails),
-            release=0,
-            bring_ray=view.bring_ray,
-        )
+        return build(view.spec, view.facts, now, release=0, bring_ray=view.bring_ray)
     except (PlanError, LookupError, ValueError):
         return None

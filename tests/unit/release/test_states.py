@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sparkcluster.facts.collect import Collected
 from sparkcluster.inspect.cluster import assess
 from sparkcluster.plan.release_record import next_number
-from sparkcluster.release.states import Action, State, after_asking, group_states
+from sparkcluster.release.states import Action, GroupState, State, Verdict, after_asking, group_states
 
 PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
 
@@ -80,7 +81,8 @@ def test_another_plan_that_was_never_recorded(world):
     cluster = world(playbook={"env": {"A": "1"}})
     cluster.run(cluster.plan(release=3))
     edited = world(playbook={"env": {"A": "2"}})
-    assert seen(edited, cluster.facts) is State.UNKNOWN
+    (group,) = states(edited, cluster.facts).values()
+    assert (group.state, group.recorded) == (State.OTHER, None)
     assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
 
 
@@ -160,12 +162,14 @@ def test_drift_beside_an_edit_is_another_plan(world, spark):
 # ------------------------------------------------------------------------------------------- what to do
 
 
-@pytest.mark.parametrize("seen", list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 3)))
+@pytest.mark.parametrize("seen", list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 4)))
 def test_what_is_not_dead_is_cleaned_with_replace_alone(seen):
-    state, answers, rotated, drifted = seen
-    asked = {"answers": answers, "rotated": rotated, "drifted": drifted}
-    assert after_asking(state, dead=True, replace=False, **asked) is Action.CLEAN
+    state, answers, rotated, drifted, again = seen
+    verdict = Verdict(None, None if answers else "no answer")
+    group = GroupState("default", state, {}, drift=("moved",) * drifted, rotated=("KEY",) * rotated, verdict=verdict)
+    dead = dataclasses.replace(group, verdict=Verdict(None, "no answer", dead="its engine says so"))
+    assert after_asking(dead, again=again, replace=False) is Action.CLEAN
     as_wanted = state is State.SERVING and answers and not rotated
-    assert after_asking(state, dead=False, replace=False, **asked) is (Action.KEEP if as_wanted else Action.REFUSE)
-    kept = as_wanted and not drifted
-    assert after_asking(state, dead=False, replace=True, **asked) is (Action.KEEP if kept else Action.CLEAN)
+    assert after_asking(group, again=again, replace=False) is (Action.KEEP if as_wanted else Action.REFUSE)
+    kept = as_wanted and not drifted and not again
+    assert after_asking(group, again=again, replace=True) is (Action.KEEP if kept else Action.CLEAN)
