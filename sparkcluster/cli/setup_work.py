@@ -22,7 +22,7 @@ from sparkcluster.hosts.own_key import create, public_key
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.setup import run as setup
 from sparkcluster.setup.journal import describe
-from sparkcluster.setup.steps import requests
+from sparkcluster.setup.steps import REQUESTS
 from sparkcluster.setup.survey import Collected, survey
 from sparkcluster.spec.inventory import Inventory
 
@@ -118,7 +118,7 @@ class Work:
             UsageError: nobody can be asked, or the operator says no.
         """
         args = self.args
-        found = survey(self.fleet, self.inventory.hf_home, args.node or None, requests())
+        found = survey(self.fleet, self.inventory.hf_home, args.node or None, REQUESTS)
         rows = {
             node: [row for row in describe(each) if not args.only or row["step"] in args.only]
             for node, each in found.surveys.items()

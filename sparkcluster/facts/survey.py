@@ -85,15 +85,16 @@ class Survey(Machine):
         unaddressed: interfaces of QSFP ports that have a link, but neither an IPv4 nor an IPv6 address.
         host_keys: public host keys.
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
-        foreign: files at and below ``hf_home`` that root owns, where the login is not root; counted up to 10000.
-        docker: version of the Docker engine; where the login may not use it, of the program; None without Docker.
-        runtimes: names of the engine's runtimes; where the login may not use it, of those in daemon.json.
-        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it.
+        foreign: files at and below ``hf_home`` that root owns, where the login is not root.
+        docker: whether Docker is installed.
+        runtimes: names of the engine's runtimes; None where the login may not ask it.
+        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it, if
+            anything does.
         sysctls: value of each requested name; None where the kernel has none.
-        packages: version of each requested package, None where it is not installed; of a pattern those installed.
-        held: packages that apt does not upgrade, if they were asked for.
+        packages: of the requested packages, or of those that match a requested pattern, those that are installed, with
+            what dpkg is to do with them: ``install``, or ``hold`` if apt does not upgrade them.
         default_target: what systemd starts at boot, such as graphical.target.
-        ntp: whether the clock is set to be synchronized; None where timedatectl does not say.
+        ntp: whether the clock is set to be synchronized.
         journal: what ``setup`` changed here and did not undo.
     """
 
@@ -103,14 +104,13 @@ class Survey(Machine):
     unaddressed: Few[Device] = ()
     ranks: Few[str] = ()
     foreign: int = 0
-    docker: str | None = None
-    runtimes: Few[str] = ()
+    docker: bool = False
+    runtimes: Few[str] | None = None
     files: dict[str, FileState] = Field(default_factory=dict)
     sysctls: dict[str, str | None] = Field(default_factory=dict)
-    packages: dict[str, str | None] = Field(default_factory=dict)
-    held: Few[str] = ()
+    packages: dict[str, str] = Field(default_factory=dict)
     default_target: str | None = None
-    ntp: bool | None = None
+    ntp: bool = False
     journal: tuple[JournalEntry, ...] = ()
 
     @property

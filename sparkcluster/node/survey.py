@@ -1,61 +1,59 @@
-"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it.
+"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it; nothing is changed.
 
-Nothing is changed. Where sudo asks for no password, root reads the requested files that this user may not.
+What only root may read is read by root, where sudo asks for no password.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import fnmatch
-import hashlib
 import os
-import re
-import stat
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, Unreadable, absolute, because, owner, unread
+from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, Unreadable, absolute, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
-_FILE_BYTES = 1 << 20
-_JOURNAL_BYTES, _MOST_ENTRIES = 1 << 23, 1 << 16
-_MOST_FOREIGN = 10000
+_LOOK_S = 3 * LIMIT_S  # for sudo that does not answer, and the same without it
 _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
+_FIELDS = ("number", "at", "operator", "step", "kind", "target", "before", "after")
 _DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
-_DAEMON = "/etc/docker/daemon.json"
-_ENTRY = re.compile(r"^([1-9]\d{0,8})\t(\d{1,11}(?:\.\d{1,9})?)((?:\t[^\t]*){6})$", re.ASCII)
-_FIELDS = ("operator", "step", "kind", "target", "before", "after")
-_KEY = re.compile(r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII)
-# What root reads: containers of a cluster where this user may not ask Docker, then a line for each file.
-_ROOT = """
-[ -z "$1" ] || docker ps --filter "label=$1" --format 'rank {{.Names}}' 2>/dev/null
+# The containers of a cluster that run, then of each path, or what matches it: mode and owner if it is there, and hash
+# and content if it can be read.
+_LOOK = """
+exec 2>/dev/null
+IFS=
+timeout 2 docker ps --filter "label=$1" --format 'rank {{.Names}}'
 shift
-for path do
-  if [ ! -e "$path" ]; then echo absent
-  elif [ ! -f "$path" ]; then echo other
-  else printf 'file %%s ' "$(stat -Lc '%%a %%U' "$path")"; head -c %d "$path" | base64 -w 0; echo
-  fi
+for pattern do
+  for path in $pattern; do
+    about=$(stat -Lc '%a %U' "$path") sum=$(sha256sum <"$path") content=$(base64 -w 0 <"$path")
+    printf 'file %s\t%s\t%s\t%s\n' "$path" "$about" "$sum" "$content"
+  done
 done
-""" % (_FILE_BYTES + 1)
+exit 0
+"""
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
     """Return the document that ``facts.survey.Survey`` parses.
 
     Args:
-        request: hf_home and state_dir; files (paths, whose last part may be a pattern), sysctls and packages whose
-            state is wanted; held (whether the packages that apt holds are wanted, which takes apt up to a second);
-            look_for (IPv4 addresses of other nodes' rails).
+        request: hf_home and state_dir; files (paths, also with patterns of sh), sysctls and packages whose state is
+            wanted; look_for (IPv4 addresses of other nodes' rails).
         machine: the node.
+
+    Raises:
+        Unreadable: the files could not be read.
     """
     machine = machine or Machine()
     facts: dict[str, Any] = machine.identity()
-    home = facts["home"]
+    home, uid = facts["home"], facts["uid"]
     hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
     state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
-    paths = _paths(machine, [absolute(str(path), home) for path in request.get("files") or ()])
+    files = [absolute(str(path), home) for path in request.get("files") or ()]
 
     readings = Readings(LIMIT_S, GRACE_S)
     value = readings.value
@@ -66,173 +64,94 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "neighbours": lambda: neighbours.neighbours(machine, value("interfaces"), request.get("look_for") or ()),
         "unaddressed": lambda: neighbours.unaddressed(machine, value("interfaces")),
         "engine": lambda: container_facts.docker(machine),
-        "containers": lambda: ranks.containers(machine, LABEL_CLUSTER),
         "processes": lambda: ranks.processes(machine, state_dir),
-        "root": lambda: _root(machine, paths, facts["uid"], value),
         "host_keys": lambda: _host_keys(machine),
         "machine": lambda: system.machine_id(machine),
-        "foreign": lambda: foreign(machine, hf_home, facts["uid"]),
-        "sysctls": lambda: _sysctls(machine, request.get("sysctls", [])),
+        "foreign": lambda: foreign(machine, hf_home) if uid else 0,
+        "sysctls": lambda: {
+            name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in request.get("sysctls", [])
+        },
         "packages": lambda: _packages(machine, request.get("packages", [])),
         "default_target": lambda: _default_target(machine),
-        "ntp": lambda: _ntp(machine),
+        "ntp": lambda: machine.run(["timedatectl", "show", "-p", "NTP"])[1] == "NTP=yes\n",
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
-        "held": lambda: _held(machine) if request.get("held") else [],
     }
+    readings.start("look", lambda: _look(machine, uid, files))
     facts.update(readings.all(readers))
-    engine, root = facts.pop("engine"), facts.pop("root")
-    usable = not unread(engine)
-    facts["docker"] = engine["version"] if usable else _docker_program(machine)
-    facts["runtimes"] = engine["runtimes"] if usable else _runtimes(machine)
-    facts["sudo"], files, running = ("password", {}, []) if unread(root) else root
-    facts["files"] = files or {path: {"unread": root["unread"]} for path in (paths if unread(root) else ())}
-    for found in (facts.pop("processes"), facts.pop("containers")):
-        running += [] if unread(found) else [each["name"] for each in found if each["state"] == "running"]
-    facts["ranks"] = sorted(set(running))
+    look, engine, processes = value("look", _LOOK_S), facts.pop("engine"), facts.pop("processes")
+    if unread(look):
+        raise Unreadable(look["unread"])
+    facts.update(look)
+    facts["runtimes"] = None if unread(engine) else engine["runtimes"]
+    facts["docker"] = not unread(engine) or shutil.which("docker") is not None
+    facts["ranks"] += [] if unread(processes) else [each["name"] for each in processes if each["state"] == "running"]
     facts.update(reached_at=machine.reached_at(), hf_home=hf_home)
     return facts
 
 
-# ------------------------------------------------------------------------------------------------------ files
-
-
-def _paths(machine: Machine, wanted: list[str]) -> list[str]:
-    """Absolute paths, with each pattern in a last part replaced by what matches it."""
-    found: list[str] = []
-    for path in wanted:
-        folder, name = os.path.split(path)
-        if "*" in name:
-            with contextlib.suppress(Unreadable):
-                found += [os.path.join(folder, each) for each in fnmatch.filter(machine.names(folder), name)]
-        else:
-            found.append(path)
-    return list(dict.fromkeys(found))
-
-
-def _root(
-    machine: Machine, paths: list[str], uid: int, value: Callable[[str], Any]
-) -> tuple[str, dict[str, Any], list[str]]:
-    """How this user becomes root, the state of each file, and containers of a cluster that only root sees."""
-    files: dict[str, Any] = {}
-    denied = []
-    for path in paths:
+def _look(machine: Machine, uid: int, files: list[str]) -> dict[str, Any]:
+    """How this user becomes root, the state of each file, and running containers of a cluster."""
+    argv = ["sh", "-c", _LOOK, "sh", LABEL_CLUSTER, *files]
+    sudo, exit_code, output = "root", 1, ""
+    if uid:
         try:
-            files[path] = _file(machine, path)
-        except PermissionError:
-            denied.append(path)
-        except OSError as error:
-            is_absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
-            files[path] = {} if is_absent else {"unread": because(error)}
-    files.update({path: {"unread": "permission denied"} for path in denied})
-    if uid == 0:
-        return "root", files, []
-    label = LABEL_CLUSTER if unread(value("engine")) else ""
-    try:
-        exit_code, output = machine.run(["sudo", "-n", "--", "sh", "-c", _ROOT, "sh", label, *denied])
-    except Unreadable as error:
-        return "absent" if "not installed" in str(error) else "password", files, []
+            exit_code, output = machine.run(["sudo", "-n", "--", *argv])
+            sudo = "password" if exit_code else "free"
+        except Unreadable as error:
+            sudo = "absent" if "not installed" in str(error) else "password"
     if exit_code:
-        return "password", files, []
-    lines = output.splitlines()
-    running = [line[5:] for line in lines if line.startswith("rank ")]
-    files.update(zip(denied, (_told(line) for line in lines if not line.startswith("rank "))))  # noqa: B905
-    return "free", files, running
+        output = machine.run(argv)[1]
+    lines = [line.partition(" ") for line in output.split("\n")]
+    found = [rest.split("\t") for kind, _, rest in lines if kind == "file"]
+    return {
+        "sudo": sudo,
+        "files": {path: _state(about, digest, content) for path, about, digest, content in found},
+        "ranks": [rest for kind, _, rest in lines if kind == "rank"],
+    }
 
 
-def _file(machine: Machine, path: str) -> dict[str, Any]:
-    handle = os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            return {"unread": "not a regular file"}
-        with open(handle, "rb", closefd=False) as file:
-            return _state(stat.S_IMODE(found.st_mode), owner(found.st_uid), file.read(_FILE_BYTES + 1))
-    finally:
-        os.close(handle)
-
-
-def _told(line: str) -> dict[str, Any]:
-    """The state of a file from a line of root's."""
-    words = line.split(" ")
-    if words[0] == "absent":
+def _state(about: str, digest: str, content: str) -> dict[str, Any]:
+    if not about:
         return {}
-    try:
-        return _state(int(words[1], 8), words[2], base64.b64decode(words[3], validate=True))
-    except (IndexError, ValueError):
-        return {"unread": "not a regular file" if words[0] == "other" else "sudo printed something else"}
-
-
-def _state(mode: int, user: str, content: bytes) -> dict[str, Any]:
-    if len(content) > _FILE_BYTES:
-        return {"unread": "larger than %d bytes" % _FILE_BYTES}
+    if not digest:
+        return {"unread": "permission denied"}
+    mode, _, owner = about.partition(" ")
     text = None
-    if b"\0" not in content:
-        with contextlib.suppress(UnicodeDecodeError):
-            text = content.decode()
-    return {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode, "owner": user, "text": text}
+    with contextlib.suppress(UnicodeDecodeError):
+        text = base64.b64decode(content).decode()
+    return {"sha256": digest.partition(" ")[0], "mode": int(mode, 8), "owner": owner, "text": text}
 
 
-def foreign(machine: Machine, path: str, uid: int) -> int:
-    """Files and directories at and below ``path`` that root owns, counted to 10000; 0 for root.
+def foreign(machine: Machine, path: str) -> int:
+    """Files and directories at and below ``path`` that root owns.
 
     Those on other file systems do not count: ``setup`` leaves them alone.
     """
-    if uid == 0:
-        return 0
-    listed = 'stat -c %%d "$1"; find "$1" -xdev -uid 0 -printf "%%y %%D\\n" 2>/dev/null | head -n %d' % _MOST_FOREIGN
-    disk, *found = machine.run(["sh", "-c", listed, "sh", machine.at(path)])[1].splitlines() or [""]
-    # A directory on which another disk is mounted is listed with that disk's number.
-    return sum(not each.startswith("d") or each == "d " + disk for each in found)
+    mounted = ["-type", "d", "!", "-path", path, "-exec", "mountpoint", "-q", "{}", ";"]
+    return machine.run(["find", path, "-xdev", "-uid", "0", "!", "(", *mounted, ")", "-print0"])[1].count("\0")
 
 
 def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:
-    """The entries of a journal of ``setup``; a line that is none is skipped, such as one that was not finished."""
-    try:
-        with open(os.open(machine.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            text = file.read(_JOURNAL_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return []
-    found = []
-    for line in text.split("\n"):
-        entry = _ENTRY.match(line)
-        if entry:
-            fields = dict(zip(_FIELDS, entry.group(3)[1:].split("\t"), strict=True))
-            found.append({"number": int(entry.group(1)), "root": root, "at": float(entry.group(2)), **fields})
-    return found[-_MOST_ENTRIES // 2 :]
-
-
-# --------------------------------------------------------------------------------------------------- settings
+    """The entries of a journal of ``setup``, which replaces it as a whole."""
+    lines = [line.split("\t") for line in machine.text(path, "").splitlines()]
+    return [dict(zip(_FIELDS, fields, strict=True), root=root) for fields in lines]
 
 
 def _host_keys(machine: Machine) -> list[str]:
     """Public host keys as ``type base64``."""
-    names = fnmatch.filter(machine.names("/etc/ssh"), "ssh_host_*_key.pub")
-    keys = [_KEY.match(machine.text("/etc/ssh/" + name, "")) for name in names]
-    return [key.group() for key in keys if key]
+    names = [name for name in machine.names("/etc/ssh") if name.startswith("ssh_host_") and name.endswith("_key.pub")]
+    return [" ".join(machine.text("/etc/ssh/" + name).split()[:2]) for name in names]
 
 
-def _sysctls(machine: Machine, names: list[str]) -> dict[str, str | None]:
-    return {name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in names}
-
-
-def _packages(machine: Machine, names: list[str]) -> dict[str, str | None]:
-    """Version of each installed package by name, None of one that is not; of a pattern those that match it."""
-    found: dict[str, str | None] = {name: None for name in names if not set(name) & set("*?[")}
-    if names:
-        # exit code 1 where one is unknown; the others are printed all the same
-        form = "${Package}\\t${db:Status-Status}\\t${Version}\\n"
-        for line in machine.run(["dpkg-query", "-W", "-f", form, *names])[1].splitlines():
-            fields = line.split("\t")
-            if len(fields) == 3 and fields[1] == "installed":
-                found[fields[0]] = fields[2]
-    return found
-
-
-def _held(machine: Machine) -> list[str]:
-    exit_code, output = machine.run(["apt-mark", "showhold"])
-    return [] if exit_code else output.split()
+def _packages(machine: Machine, names: list[str]) -> dict[str, str]:
+    """Installed packages with these ``names``, or that match one, each with what dpkg is to do with it."""
+    # exit code 1 where one is unknown; the others are printed all the same
+    form = "${Package} ${db:Status-Status} ${db:Status-Want}\n"
+    output = machine.run(["dpkg-query", "-W", "-f", form, *names])[1] if names else ""
+    rows = [line.split(" ") for line in output.splitlines()]
+    return {row[0]: row[2] for row in rows if row[1:2] == ["installed"]}
 
 
 def _default_target(machine: Machine) -> str | None:
@@ -241,27 +160,3 @@ def _default_target(machine: Machine) -> str | None:
         with contextlib.suppress(OSError):
             return os.path.basename(os.readlink(machine.at(path)))
     return None
-
-
-def _ntp(machine: Machine) -> bool | None:
-    """Whether NTP is on."""
-    exit_code, output = machine.run(["timedatectl", "show", "-p", "NTP"])
-    found = system.assignments("" if exit_code else output)
-    return {"yes": True, "no": False}.get(found.get("NTP", ""))
-
-
-def _docker_program(machine: Machine) -> str | None:
-    """Version of Docker where this user may not ask the engine."""
-    try:
-        found = re.match(r"Docker version ([^\s,]{1,100})", machine.run(["docker", "--version"])[1])
-    except Unreadable:
-        return None
-    return found.group(1) if found else None
-
-
-def _runtimes(machine: Machine) -> list[str]:
-    try:
-        found = machine.document(_DAEMON).get("runtimes")
-    except Unreadable:
-        return []
-    return sorted(found) if isinstance(found, dict) else []

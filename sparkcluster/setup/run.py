@@ -26,7 +26,7 @@ from sparkcluster.setup.ports import Trouble
 from sparkcluster.setup.rails import proposal
 from sparkcluster.setup.script import CONFIRM, CONFIRMED_ANEW, EXIT_BUSY, Run, parse_line, script, undo
 from sparkcluster.setup.step import Change, Wanted
-from sparkcluster.setup.steps import STEPS, changes, requests, selected
+from sparkcluster.setup.steps import REQUESTS, STEPS, changes, selected
 from sparkcluster.setup.survey import survey
 from sparkcluster.spec.inventory import Inventory
 
@@ -116,7 +116,7 @@ def assess(
     steps = selected(only, options)
     joint = [step.name for step in steps if step.joint]
     apart = bool(changing) and not joint
-    found = survey(fleet, inventory.hf_home, changing if apart else None, requests(steps))
+    found = survey(fleet, inventory.hf_home, changing if apart else None, REQUESTS)
     missing = {name: error for name, error in found.errors.items() if changing and name not in changing}
     everyone = {} if apart or missing else found.surveys
     cables = cabling(everyone)

@@ -40,15 +40,14 @@ def survey(
         fleet: the nodes.
         hf_home: directory of the Hugging Face cache on them, as the inventory has it.
         names: the nodes to survey.
-        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted; ``held``, not empty, asks for packages
-            that are held.
+        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted.
     """
     request: dict[str, Any] = {"hf_home": hf_home, **(requests or {})}
     request["files"] = [*request.get("files", ()), rails.FILES]
     outcomes = fleet.each(lambda host: _one(host, request), names)
     surveys, errors = values(outcomes), failures(outcomes)
     asked = addresses(surveys)
-    look = {**request, "look_for": asked, "files": [], "sysctls": [], "packages": [], "held": []}
+    look = {"hf_home": hf_home, "look_for": asked}
 
     # Linux notes who asks for an address of its own before it answers (arp_process in net/ipv4/arp.c), so who answered
     # in the second round trip has heard since.

@@ -21,7 +21,12 @@ PROGRAM = "/usr/local/lib/gb10/gb10"
 HOLDS = "/var/lib/gb10/holds"
 """Packages on hold, one a line; absent if there is none."""
 
-FIELDS = {"Package": "perftest", "Version": "24.01.0-1build2", "db:Status-Status": "installed"}
+FIELDS = {
+    "Package": "perftest",
+    "Version": "24.01.0-1build2",
+    "db:Status-Status": "installed",
+    "db:Status-Want": "install",
+}
 """What dpkg-query says of perftest; the version is Ubuntu 24.04's (launchpad.net/ubuntu/noble)."""
 
 LOCKED = "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)"
@@ -81,7 +86,11 @@ def dpkg_query(args: list[str]) -> int:
     code = 0
     if others:
         command = ["/usr/bin/dpkg-query", "-W", "-f", options.showformat, *others]
-        code = subprocess.run(command, check=False).returncode
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+        code = done.returncode
+        for line in done.stdout.decode().splitlines(keepends=True):
+            held = line.split(" ")[0] in _holds()
+            sys.stdout.write(line.replace(" installed install\n", " installed hold\n") if held else line)
     if not os.path.lexists(PERFTEST):
         return hardware.refuse("dpkg-query: no packages found matching perftest")
     text = re.sub(r"\$\{([^};]*)[^}]*\}", lambda field: FIELDS.get(field.group(1), ""), options.showformat)

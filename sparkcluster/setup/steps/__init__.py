@@ -30,6 +30,12 @@ _MODULES = (
 )
 STEPS: tuple[Step, ...] = tuple(module.STEP for module in _MODULES)
 BY_NAME = {step.name: step for step in STEPS}
+REQUESTS = {
+    "files": [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, docker_group.FILE, nvidia_runtime.FILE],
+    "sysctls": list(sysctl.VALUES),
+    "packages": [perftest.PACKAGE, *hold.PACKAGES],
+}
+"""What a survey has to read for the steps."""
 
 
 def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple[Step, ...]:
@@ -50,19 +56,8 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
     return tuple(step for step in STEPS if step.name in chosen)
 
 
-def requests(steps: Collection[Step] = STEPS) -> dict[str, list[str]]:
-    """What a survey has to read for ``steps``; ``held`` is not empty if that is to be read."""
-    files = [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, docker_group.FILE, nvidia_runtime.FILE]
-    return {
-        "files": files,
-        "sysctls": list(sysctl.VALUES),
-        "packages": [perftest.PACKAGE, *hold.PACKAGES],
-        "held": [step.name for step in steps if step is hold.STEP],
-    }
-
-
 def changes(node: str, survey: Survey, wanted: Wanted, steps: Collection[Step]) -> list[Change]:
-    """What is not as ``wanted`` on ``node``, whose survey was asked for ``requests``; in the order of ``steps``."""
+    """What is not as ``wanted`` on ``node``, whose survey was asked for ``REQUESTS``; in the order of ``steps``."""
     found = []
     for step in steps:
         change = step.look(survey, wanted)

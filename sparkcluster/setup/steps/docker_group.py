@@ -13,7 +13,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
     if survey.uid == 0 or "docker" in survey.groups or member:
         return None
     found, then = f"{survey.user} is not in the group docker", f"{survey.user} is in it"
-    if survey.docker is None:
+    if not survey.docker:
         return without_docker(found, then)
     join = command("change", "group", f"docker:{survey.user}", "member")
     return Change(found, then, (join,), later=f"when {survey.user} logs in again")

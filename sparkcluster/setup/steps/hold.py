@@ -9,9 +9,8 @@ PACKAGES = ("linux-image-*", "linux-headers-*", "linux-nvidia*", "nvidia-driver-
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Of ``PACKAGES`` those that are installed."""
-    installed = sorted(name for name, version in survey.packages.items() if version and name != PACKAGE)
-    free = [name for name in installed if name not in survey.held]
+    """Of ``PACKAGES`` those that are installed and not held."""
+    free = sorted(name for name, wanted in survey.packages.items() if wanted != "hold" and name != PACKAGE)
     if not free:
         return None
     commands = tuple(command("change", "hold", name, "hold") for name in free)

@@ -8,7 +8,7 @@ PACKAGE = "perftest"
 
 def look(survey: Survey, _: Wanted) -> Change | None:
     """Whether the package is installed."""
-    if survey.packages.get(PACKAGE) is not None:
+    if PACKAGE in survey.packages:
         return None
     return Change("perftest is not installed", "perftest is installed", (command("install_package", PACKAGE),))
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from sparkcluster.facts.survey import Survey
-from sparkcluster.setup.steps import requests
+from sparkcluster.setup.steps import REQUESTS
 
 ROOT = Path(__file__).parents[3]
 STATE = "/run/stand-ins"
@@ -201,13 +201,13 @@ shift
 for each; do sed -i "/^$each\\$/d" {STATE}/packages; done
 """,
     "dpkg-query": f"""
-# -W -f FORMAT NAME...: of the survey the names with status and version, else the status alone
+# -W -f FORMAT NAME...: of the survey the names with their states, else the status alone
 status=1
 for each; do
   for name in $(grep -x "$(echo "$each" | sed 's/[*]/.*/')" {STATE}/packages); do
     status=0
     case $3 in
-      *Version*) printf '%s\\tinstalled\\t4.5\\n' "$name" ;;
+      *Package*) printf '%s installed install\\n' "$name" ;;
       *) printf installed ;;
     esac
   done
@@ -388,7 +388,7 @@ class Machine:
         )
         done = subprocess.run(
             self.argv(["env", "PYTHONPATH=/run/src", "PYTHONDONTWRITEBYTECODE=1", "python3", "-c", program], user),
-            input=json.dumps(requests()),
+            input=json.dumps(REQUESTS),
             capture_output=True,
             text=True,
             check=False,

@@ -48,7 +48,7 @@ def bare(**changed: Any) -> Survey:
         "groups": [USER, "sudo"],
         "hf_home": f"{HOME}/.cache/huggingface",
         "foreign": 3,
-        "docker": "28.1.1",
+        "docker": True,
         "runtimes": ["runc"],
         "files": {
             f"{HOME}/.ssh/authorized_keys": {},
@@ -59,7 +59,7 @@ def bare(**changed: Any) -> Survey:
             "/etc/group": state(f"sudo:x:27:{USER}\ndocker:x:988:\n"),
         },
         "sysctls": {"vm.swappiness": "60", "vm.dirty_bytes": "0", "vm.dirty_ratio": "20"},
-        "packages": {"perftest": None, "linux-image-6.14.0-1015-nvidia": "6.14", "nvidia-driver-580-open": "580.95"},
+        "packages": {"linux-image-6.14.0-1015-nvidia": "install", "nvidia-driver-580-open": "install"},
         "default_target": "graphical.target",
         "ntp": False,
     }
@@ -84,8 +84,7 @@ def ready(**changed: Any) -> Survey:
             "/etc/group": state(f"sudo:x:27:{USER}\ndocker:x:988:{USER}\n"),
         },
         "sysctls": {"vm.swappiness": "1", "vm.dirty_bytes": "268435456", "vm.dirty_ratio": "0"},
-        "packages": {**found["packages"], "perftest": "4.5"},
-        "held": ["linux-image-6.14.0-1015-nvidia", "nvidia-driver-580-open"],
+        "packages": {"perftest": "install", "linux-image-6.14.0-1015-nvidia": "hold", "nvidia-driver-580-open": "hold"},
         "default_target": "multi-user.target",
         "ntp": True,
     }
@@ -121,10 +120,17 @@ def test_options_are_switched_on_or_named():
     assert one(bare(), "headless").later == "at the next boot"
     every = changes("spark-a", bare(), WANTED, selected((), ["headless"]))
     assert "headless" in {each.step for each in every}
-    hold = one(bare(held=["nvidia-driver-580-open"]), "hold")
+    hold = one(bare(packages={**bare().packages, "nvidia-driver-580-open": "hold"}), "hold")
     assert hold
     assert hold.commands == (["act change hold linux-image-6.14.0-1015-nvidia hold || return 1"],)
     assert hold.found == "not held: linux-image-6.14.0-1015-nvidia"
+
+
+def test_where_the_login_may_not_ask_docker_its_configuration_tells_the_runtimes():
+    files = bare().model_dump()["files"]
+    for text, configured in (('{"runtimes": {"nvidia": {}}}', True), ('{"log-level": "warn"}', False)):
+        known = bare(runtimes=None, files={**files, "/etc/docker/daemon.json": state(text)})
+        assert (one(known, "nvidia-runtime") is None) is configured
 
 
 def test_ranks_that_run_block_what_disturbs_them():
