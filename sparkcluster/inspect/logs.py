@@ -6,29 +6,23 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
 
-from sparkcluster.errors import NotServing, UsageError
+from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import see
+from sparkcluster.inspect.cluster import View, see
 from sparkcluster.runtime import failed_logs, observed
 from sparkcluster.runtime.watching import Event, Report, Watching, watch_request
 from sparkcluster.spec import Spec
 
-# Signs of life after which a node has sent the lines that it already had.
-BACKLOG_TICKS = 2
-# Limit for that, in seconds: nodes send 20,000 lines in one.
-BACKLOG_S, BACKLOG_S_PER_LINE = 30, 1e-3
-# While a log is followed, nobody waits longer for what a slow node had.
-FIRST_S = 3.0
+# While a log is followed, nodes have so long to send what it had; a slower one is not waited for.
+FIRST_S = 2.0
 # A line of another node is on its way for less: a batch of the watch program and the round trip of a LAN or WiFi.
 HOLD_S = 0.3
-# Lines that are held at most, some hundreds of bytes each.
-MOST = 200_000
-# How long to wait for the next event while lines are held, and while none is.
-_NEXT_S, _IDLE_S = 0.1, 0.5
+_NEXT_S = 0.1
+ENDED = ("exited", "dead", "gone")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -48,35 +42,25 @@ class LogLine:
 
 
 class Merge:
-    """Orders the lines of ``nodes`` by time; time is passed in.
+    """Orders the lines of several nodes by time; time is passed in.
 
-    Until no node is ``behind`` with the lines that it had, all are held; later each for ``HOLD_S`` at most. Lines of
-    one node keep their order; those without a time have that of the line before.
+    Lines of one node keep their order; those without a time have that of the line before.
     """
 
-    def __init__(self, nodes: Iterable[str]) -> None:
-        self.behind = set(nodes)
+    def __init__(self) -> None:
         self.held: list[tuple[float, float, LogLine]] = []
         self._last: dict[str, float] = {}
 
     def add(self, lines: Sequence[LogLine], now: float, wall_s: float) -> None:
-        """Take in lines of one node; ``wall_s`` is the time of lines without one once the node is up to date."""
+        """Take in lines of one node; ``wall_s`` is the time of lines without one."""
         for line in lines:
-            at = line.at_s
-            if at is None:
-                at = 0.0 if line.node in self.behind else wall_s
-            at = self._last[line.node] = max(self._last.get(line.node, 0.0), at)
+            at = max(self._last.get(line.node, 0.0), wall_s if line.at_s is None else line.at_s)
+            self._last[line.node] = at
             self.held.append((at, now, line))
 
-    def due(self, now: float) -> list[LogLine]:
-        """The lines to show at the monotonic time ``now``, in order."""
-        if len(self.held) > MOST:
-            return self.take()
-        waited = [] if self.behind else [at for at, arrived, _ in self.held if arrived <= now - HOLD_S]
-        return self.take(max(waited, default=-math.inf))
-
-    def take(self, until: float = math.inf) -> list[LogLine]:
-        """The lines up to the time ``until``, in order; they are no longer held."""
+    def take(self, before: float = math.inf) -> list[LogLine]:
+        """What arrived before the monotonic time ``before``, and what was logged earlier, in order; no longer held."""
+        until = max((at for at, arrived, _ in self.held if arrived <= before), default=-math.inf)
         found = sorted((each for each in self.held if each[0] <= until), key=itemgetter(0))
         self.held = [each for each in self.held if each[0] > until]
         return [line for *_, line in found]
@@ -141,16 +125,7 @@ def follow(
     ranks = {name: on_node for name, on_node in view.ranks.ours.items() if on_node}
     errors = view.collected.errors
     if not ranks:
-        for error in errors.values():  # ranks may run on a node that did not answer
-            raise error
-        failed = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
-        kept = "sparkcluster logs INVENTORY --failed   shows those of the last launch that failed"
-        raise NotServing(
-            f"no rank of {spec.inventory.cluster} on {node or 'any node'}",
-            node=node,
-            step="logs",
-            hint=kept if failed else "sparkcluster up INVENTORY",
-        )
+        raise _nothing_runs(view, node)
     for name, error in errors.items():
         show(_own(name, error.message.removeprefix(f"{name}: ")))
     ahead_s = {name: view.facts[name].clock_offset_s or 0.0 for name in ranks}
@@ -158,61 +133,43 @@ def follow(
         name: watch_request(
             on_node,
             tail=tail,
-            interval_s=2 if go_on else 1,
+            follow=go_on and any(rank.state == "running" for rank in on_node),
+            interval_s=2 if go_on else 0.5,
             times=True,
             since=None if since_s is None else since_s + ahead_s[name],
         )
         for name, on_node in ranks.items()
     }
-    merge = Merge(requests)
-    limit_s = math.inf if go_on else BACKLOG_S + tail * BACKLOG_S_PER_LINE
+    merge, watched, lost = Merge(), {*requests}, {*errors}
+    in_order_at = time.monotonic() + FIRST_S if go_on else math.inf
     try:
         with Watching(fleet, requests, reconnect=go_on) as watching:
-            unended, lost = _watch(watching, merge, ahead_s, pattern, show, limit_s=limit_s)
+            while watched:
+                event, now = watching.next(_NEXT_S), time.monotonic()
+                live = now >= in_order_at
+                if event is not None:
+                    merge.add(_lines(event, ahead_s[event.node], pattern), now, time.time() if live else 0.0)
+                    if event.over or (go_on and _ended(event.report)):
+                        watched.discard(event.node)
+                    if event.gone is not None:
+                        lost.add(event.node)
+                for line in merge.take(now - HOLD_S) if live else ():
+                    show(line)
     finally:
         for line in merge.take():
             show(line)
-    for name in unended:
-        show(_own(name, "this log did not end; add -f to follow it"))
-    return 1 if errors or unended or lost else 0
+    return 1 if lost else 0
 
 
-def _watch(
-    watching: Watching,
-    merge: Merge,
-    ahead_s: Mapping[str, float],
-    pattern: re.Pattern[str] | None,
-    show: Callable[[LogLine], None],
-    *,
-    limit_s: float,
-) -> tuple[list[str], list[str]]:
-    """Show what ``watching`` brings for ``limit_s``, which may be infinite.
-
-    Returns:
-        The nodes whose log did not end, and those that cannot be watched any more.
-    """
-    lost: list[str] = []
-    waiting = dict.fromkeys(ahead_s, BACKLOG_TICKS)
-    following, began = limit_s == math.inf, time.monotonic()
-    now = began
-    while waiting and now - began < limit_s:
-        event = watching.next(_NEXT_S if merge.held else _IDLE_S)
-        found: list[LogLine] = []
-        if event is not None and event.gone is not None:
-            found = [_own(event.node, event.gone.message)]
-            waiting.pop(event.node, None)
-            lost.append(event.node)
-        elif event is not None:
-            found = _lines(event, ahead_s[event.node], pattern)
-            if event.report.states is not None and not (following and _runs(event.report)):
-                waiting[event.node] = waiting.get(event.node, 1) - 1
-        waiting = {name: ticks for name, ticks in waiting.items() if ticks}
-        now = time.monotonic()
-        merge.behind &= waiting.keys() if now - began <= FIRST_S or not following else set()
-        merge.add(found, now, time.time())
-        for line in merge.due(now):
-            show(line)
-    return list(waiting), lost
+def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
+    """Why there is no log, on ``node`` or any; ranks may run on a node that did not answer."""
+    for error in view.collected.errors.values():
+        return error
+    cluster = view.spec.inventory.cluster
+    failed = failed_logs.read(failed_logs.directory(cluster))
+    kept = "sparkcluster logs INVENTORY --failed   shows those of the last launch that failed"
+    hint = kept if failed else "sparkcluster up INVENTORY"
+    return NotServing(f"no rank of {cluster} on {node or 'any node'}", node=node, step="logs", hint=hint)
 
 
 def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch, str, list[str]]:
@@ -251,6 +208,8 @@ def _own(node: str, text: str) -> LogLine:
 
 
 def _lines(event: Event, ahead_s: float, pattern: re.Pattern[str] | None) -> list[LogLine]:
+    if event.gone is not None:
+        return [_own(event.node, event.gone.message)]
     lines, times = event.report.lines, event.report.times
     return [
         LogLine(event.node, text, None if at is None else max(0, at - ahead_s))
@@ -259,5 +218,5 @@ def _lines(event: Event, ahead_s: float, pattern: re.Pattern[str] | None) -> lis
     ]
 
 
-def _runs(report: Report) -> bool:
-    return any(state.state == "running" for state in (report.states or {}).values())
+def _ended(report: Report) -> bool:
+    return report.states is not None and all(rank.state in ENDED for rank in report.states.values())

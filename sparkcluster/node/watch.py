@@ -1,6 +1,7 @@
 """Watches the ranks of one node: a sign of life every tick, states, and new log lines.
 
-Answers in JSON lines until its input closes, which means that the controller has stopped reading::
+Answers in JSON lines until its input closes, which means that the controller has stopped reading, or with
+``"follow": false`` until the logs were read to their end::
 
     {"tick": 3, "states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "listening": true,
      "links": {"enp1s0f0np0": true}}
@@ -88,8 +89,9 @@ class Watch:
             if self.request.get("since") is not None:
                 query += "&since=%d" % self.request["since"]
         remainder, last = b"", at
-        # no limit: a serving engine may be quiet for hours, and the ticks are the sign of life
-        for piece in ranks.log_pieces(self.machine, name, query, None):
+        # a serving engine may be quiet for hours, and the ticks are the sign of life
+        limit_s = None if self.follow else self.machine.docker_limit_s
+        for piece in ranks.log_pieces(self.machine, name, query, limit_s):
             stamp = _STAMP.match(piece)
             if stamp:
                 piece, last = piece[stamp.end() :], stamp.group(1).decode()
@@ -222,13 +224,11 @@ class Watch:
             yield from self.batch(0)
 
     def report(self) -> None:
-        """Write events, tick by tick."""
+        """Write events, tick by tick; without ``follow`` until every log was read to its end."""
         reported: dict[str, dict[str, Any]] = {}
         self.polled.wait(self.interval_s)
-        if not self.follow:
-            for drained in self.drained.values():
-                drained.wait(10)
         for tick in itertools.count():
+            over = not self.follow and all(drained.is_set() for drained in self.drained.values())
             for event in self.until_tick(reported):
                 common.emit(event)
             reported = dict(sorted(self.states.items()))
@@ -238,7 +238,7 @@ class Watch:
             if self.listening is not None:
                 sign["listening"] = self.listening
             common.emit(sign)
-            if not self.follow:
+            if over:
                 return
 
 
@@ -272,7 +272,7 @@ def unix_time(stamp: str) -> str:
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Watch until the input closes, or without ``follow`` report the logs' last lines and the states once."""
+    """Watch until the input closes, or without ``follow`` until the logs were read to their end."""
     watch = Watch(request)
     if watch.follow:
         common.end_with(lines, lambda _: os._exit(0))

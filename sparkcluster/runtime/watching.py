@@ -66,18 +66,19 @@ class Report(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """What a node reports, or why it cannot be watched any more."""
+    """What a node reports, or that it is ``over``: it was read to the end, or is ``gone``, which says why."""
 
     node: str
     report: Report = dataclasses.field(default_factory=Report)
     gone: HostError | None = None
+    over: bool = False
 
 
 def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: Any) -> dict[str, Any]:
     """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs.
 
-    ``more`` are other fields of it: ``times``, whether to send when lines were logged; ``since``, to leave out those
-    before it, by the node's clock in seconds since 1970.
+    ``more`` are other fields of it: ``follow``, whether to go on after them; ``times``, whether to send when lines were
+    logged; ``since``, to leave out those before it, by the node's clock in seconds since 1970.
     """
     asked = [
         {
@@ -137,10 +138,10 @@ class Watching(Closing):
             host.renew()
             self._over.wait(AGAIN_S)
         if not self._over.is_set():
-            self._events.put(Event(host.name, gone=failure))
+            self._events.put(Event(host.name, gone=failure, over=True))
 
-    def _read(self, host: Host, request: dict[str, Any]) -> HostError:
-        """Pass on what one run of the program says; why it ended."""
+    def _read(self, host: Host, request: dict[str, Any]) -> HostError | None:
+        """Pass on what one run of the program says; why it ended, None where it has read the logs to their end."""
         node, step = host.name, "start"
         names = {rank["name"] for rank in request.get("ranks", ())}
         try:
@@ -153,7 +154,10 @@ class Watching(Closing):
                 self._events.put(Event(node, report))
                 if report.at and report.rank in names:
                     request["from"][report.rank] = report.at
-            return CommandFailed(f"watch on {node} ended: {following.finish().reason}", node=node, step=step)
+            result = following.finish()
+            if result.ok and not request["follow"]:
+                return None
+            return CommandFailed(f"watch on {node} ended: {result.reason}", node=node, step=step)
         except CommandTimeout:
             text = f"no report from {node} for {time.monotonic() - self._heard[node]:.0f} s"
             return HostTimeout(text, node=node, step=step, hint=f"try: ssh {node} true")

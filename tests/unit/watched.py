@@ -20,4 +20,4 @@ def tick(node: str, states: dict[str, Any], *, links: dict[str, bool] | None = N
 
 def gone(node: str, error: HostError) -> Event:
     """The end of it."""
-    return Event(node, gone=error)
+    return Event(node, gone=error, over=True)

@@ -14,7 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import logs
 from sparkcluster.inspect.cluster import View
 from sparkcluster.runtime import failed_logs
-from sparkcluster.runtime.watching import RankReport
+from sparkcluster.runtime.watching import Event, RankReport
 from tests.unit import watched
 
 NOW = 1_764_130_000.0
@@ -54,18 +54,19 @@ def followed(world, monkeypatch):
     return run
 
 
-def tick(node):
-    return watched.tick(node, {"r": RankReport(state="running")})
+def over(node):
+    """Its logs were read to their end."""
+    return Event(node, over=True)
 
 
-TICKS = [tick(node) for node in ("alpha", "alpha", "beta", "beta")]
+OVER = [over("alpha"), over("beta")]
 
 
 def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
     shown, _ = followed(
         watched.lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
         watched.lines("beta", "r", ("second",), times=(NOW + 61,)),
-        *TICKS,
+        *OVER,
         ahead={"beta": 60.0},
     )
     assert [(line.node, line.text, line.at_s) for line in shown] == [
@@ -76,7 +77,7 @@ def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
 
 
 def test_since_is_asked_of_each_node_by_its_own_clock(followed):
-    _, requested = followed(*TICKS, ahead={"beta": 60.0}, since_s=NOW)
+    _, requested = followed(*OVER, ahead={"beta": 60.0}, since_s=NOW)
     assert {node: request["since"] for node, request in requested.items()} == {"alpha": NOW, "beta": NOW + 60}
 
 
@@ -84,7 +85,7 @@ def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed)
     shown, _ = followed(
         watched.lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
         watched.gone("beta", CommandFailed("watch ended", node="beta")),
-        *TICKS[:2],
+        over("alpha"),
         pattern=re.compile("ERROR [xy]$"),
     )
     assert [line.text for line in shown] == [
@@ -92,6 +93,18 @@ def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed)
         "ERROR y",
         "[sparkcluster] watch ended",
     ]
+
+
+def test_following_ends_where_no_rank_runs_any_more(followed):
+    shown, requested = followed(
+        watched.tick("alpha", {"r": RankReport(state="running")}),
+        watched.lines("alpha", "r", ("last",)),
+        watched.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
+        watched.gone("beta", CommandFailed("no report from beta", node="beta")),
+        go_on=True,
+    )
+    assert [line.text for line in shown] == ["last", "[sparkcluster] no report from beta"]
+    assert all(request["follow"] for request in requested.values())
 
 
 @pytest.mark.parametrize(

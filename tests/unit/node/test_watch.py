@@ -252,6 +252,24 @@ def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: C
     process.communicate()
 
 
+def test_logs_that_are_not_followed_are_read_to_their_end(
+    tmp_path: Path, engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
+    """Also what does not fit in the queue of lines, and of a rank that runs."""
+    request, process = process_rank(tmp_path, "read x")
+    (tmp_path / "log").write_text("".join(f"{number}\n" for number in range(30_000)) + "cut")
+    docker, path = engine
+    docker.log.put(frame(b"of a container"))
+    docker.log.put(None)
+    both = {"ranks": [*request["ranks"], {"name": "r1", "runtime": "docker"}], "tail": 100_000, "follow": False}
+    program = start_watch({**request, **both}, DOCKER_HOST=f"unix://{path}")
+    seen = list(iter(lambda: program.events.get(timeout=LIMIT_S), None))
+    assert program.process.wait(60) == 0
+    assert sorted(lines(seen)) == sorted([*map(str, range(30_000)), "cut", "of a container"])
+    assert "follow=0" in docker.queries[0]
+    process.communicate()
+
+
 def test_a_document_has_so_many_lines_that_reading_them_takes_no_time() -> None:
     watching = watch.Watch(docker_request())
     for _ in range(3 * BATCH_LINES):
