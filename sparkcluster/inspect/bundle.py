@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import re
-import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from sparkcluster import output_file
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts, Image
+from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
@@ -104,14 +104,11 @@ def _forms(value: str) -> Iterator[str]:
             yield _BETWEEN.join(letters)
 
 
-# What only real machines can tell (docs/first-hour.md): of the facts, and by the node program ``first_hour``.
-_KNOWN = {"docker", "memory", "hcas", "image", "weights"}
-_UNKNOWN: Any = {"image": {"inside": {"flags"}}, "weights": {"config", "files"}}
 _NODE_LIMIT_S = 180
 
 
 def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dict[str, Any]:
-    """The document ``first-hour.json``, of the nodes that answered; what was not gathered is there with the reason.
+    """The document ``first-hour.json``: what only real machines can tell, and is no fact (docs/first-hour.md).
 
     ``containers``: whether two of the image are started on each node, to the end of a short program.
     """
@@ -130,11 +127,8 @@ def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dic
             request |= {"containers": {"plain": [], "rank": rank}, "image_id": image.id, "python": image.inside.python}
         return call(host, "first_hour", request, answer=dict[str, Any], timeout_s=_NODE_LIMIT_S)
 
-    nodes = {}
-    for name, seen in fleet.each(look, facts).items():
-        known = facts[name].model_dump(mode="json", include=_KNOWN, exclude=_UNKNOWN)
-        nodes[name] = known | ({"unread": seen.message} if isinstance(seen, SparkclusterError) else seen)
-    return {"nodes": nodes}
+    found = fleet.each(look, facts).items()
+    return {name: {"unread": seen.message} if isinstance(seen, SparkclusterError) else seen for name, seen in found}
 
 
 def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:
@@ -163,34 +157,33 @@ def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> Ite
     def document(value: Any) -> str:
         return json.dumps(scrubber.document(value), indent=1, ensure_ascii=False) + "\n"
 
-    readme = _README.read_text(encoding="utf-8")
-    when, cluster = time.strftime("%Y-%m-%d %H:%M:%S %z"), spec.inventory.cluster
-    yield "README.txt", readme.format(version=sparkcluster.__version__, cluster=cluster, when=when, removed=REMOVED)
-    yield "findings.txt", scrubber.text("".join(_findings(found)))
-    yield f"{'doctor' if isinstance(found, Diagnosis) else 'preflight'}.json", document(found.as_json())
-    entries = observed.read(cluster)
-    yield "first-hour.json", document({**first_hour, "observed": f"{len(entries)} lines"})
-    if entries:
+    yield (
+        "README.txt",
+        _README.read_text(encoding="utf-8").format(
+            version=sparkcluster.__version__,
+            python=platform.python_version(),
+            platform=platform.platform(),
+            cluster=spec.inventory.cluster,
+            when=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            removed=REMOVED,
+        ),
+    )
+    yield "findings.txt", scrubber.text("".join(_findings(found.findings)))
+    running = found.running if isinstance(found, Diagnosis) else None
+    yield f"{'doctor' if running else 'preflight'}.json", document(found.as_json())
+    yield "first-hour.json", document(first_hour)
+    if entries := observed.read(spec.inventory.cluster):
         yield "observed.jsonl", "".join(f"{json.dumps(scrubber.document(entry))}\n" for entry in entries)
     for name, facts in found.view.facts.items():
-        yield f"facts/{_file(name)}.json", document(facts.model_dump(mode="json"))
-        kernel = read(facts.kernel_log)
-        if kernel:
-            yield f"kernel/{_file(name)}.log", scrubber.text("".join(f"{line}\n" for line in kernel))
-    if isinstance(found, Diagnosis):
-        for name, rank in found.running.ranks():
-            lines = "".join(f"{line}\n" for line in rank.lines)
-            yield f"logs/{_file(name)}-{_file(rank.name)}.log", scrubber.text(lines)
+        yield f"facts/{name}.json", document(facts.model_dump(mode="json"))
+        if kernel := read(facts.kernel_log):
+            yield f"kernel/{name}.log", scrubber.text(_lines(kernel))
+    for name, rank in running.ranks() if running else ():
+        yield f"logs/{name}-{rank.name}.log", scrubber.text(_lines(rank.lines))
     yield "spec/inventory.json", document(spec.inventory.model_dump(mode="json", exclude_defaults=True))
     yield "spec/playbook.json", document(spec.playbook.model_dump(mode="json", exclude_defaults=True))
-    if isinstance(found, Diagnosis) and found.running.recorded is not None:
-        yield "release.json", document(found.running.recorded.model_dump(mode="json"))
-    versions = {
-        "sparkcluster": sparkcluster.__version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-    }
-    yield "versions.json", document(versions)
+    if running and running.recorded is not None:
+        yield "release.json", document(running.recorded.model_dump(mode="json"))
 
 
 def known_secrets(spec: Spec) -> list[str]:
@@ -200,13 +193,11 @@ def known_secrets(spec: Spec) -> list[str]:
     return [*found, *secrets.of_inventory(spec).values()]
 
 
-def _findings(found: Diagnosis | Preflight) -> Iterator[str]:
-    if isinstance(found, Diagnosis):
-        yield f"{found.verdict()}\n"
-    for finding in found.findings:
+def _findings(findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
         yield f"\n{finding.severity}: {finding.code} {finding.node or 'cluster'}: {one_line(finding.summary)}\n"
         yield from (f"  {word}: {one_line(text)}\n" for word, text in finding.details())
 
 
-def _file(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
