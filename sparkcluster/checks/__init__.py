@@ -56,12 +56,12 @@ from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import EMPTY, Topology
 
-# Modules whose checks judge each node by itself.
-ALONE = {module.__name__ for module in (disks, docker, gpu, host, memory)}
-
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
-    """Findings of every check that needs only facts, errors first; ``allow`` and ``ignore`` lower severities."""
+    """Findings of every check that needs only facts, errors first; ``allow`` and ``ignore`` lower severities.
+
+    ``topology`` is ``EMPTY`` where none can be made: then each node is judged by itself.
+    """
     return run_stage(Context(spec, facts, topology), ("written", "facts"))
 
 
@@ -76,9 +76,3 @@ def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
 def check_written(spec: Spec) -> list[Finding]:
     """Findings about inventory and playbook, without contacting a node."""
     return run_stage(Context(spec, {}, EMPTY), ["written"])
-
-
-def check_hosts(spec: Spec, facts: Mapping[str, Facts]) -> list[Finding]:
-    """Findings about each node by itself, if no topology can be made."""
-    alone = [check for check in CATALOGUE.values() if check.module in ALONE]
-    return run(Context(spec, facts, EMPTY), alone)

@@ -124,26 +124,6 @@ def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
 
 
 @gpu_check(
-    "HOST-020",
-    "The GPU gets full power",
-    severity="warning",
-    source="minefield PR #55: 36.5 instead of 91.6 TFLOP/s until the power was removed",
-    remedy=POWER_CYCLE,
-)
-def power(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
-    """The GPU runs at a third of its clock without any error until it is disconnected from power.
-
-    Detected by a utilisation of 90 % or more at no more than 20 W and 850 MHz; healthy is 92 W at 2281-2405 MHz. A
-    reboot does not help, a minute without power does. Visible only under load.
-    """
-    if short_of_power(device):
-        yield Seen(
-            f"the GPU of {name} is short of power",
-            f"{device.utilization_percent:.0f} % at {device.power_w:.1f} W and {device.sm_clock_mhz:.0f} MHz",
-        )
-
-
-@gpu_check(
     "HOST-021",
     "No other program uses the GPU",
     needs=("ranks",),
@@ -156,8 +136,7 @@ def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
 
     22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
-    busy = _busy(device.utilization_percent) and not short_of_power(device)
-    if busy and not context.runs_rank(name):
+    if _busy(device.utilization_percent) and not context.runs_rank(name):
         hung = waits_in_collective(device)
         watts = "" if device.power_w is None else f" at {device.power_w:.1f} W"
         yield Seen(
@@ -177,7 +156,7 @@ def modules(facts: Facts) -> str:
     return f"linux-modules-nvidia-{SERIES}-open-{facts.kernel}"
 
 
-def short_of_power(gpu: Gpu | GpuSample) -> bool:
+def short_of_power(gpu: GpuSample) -> bool:
     """Whether it is busy at no more power and clock than a GPU without enough power."""
     power, clock = gpu.power_w, gpu.sm_clock_mhz
     low = power is not None and power <= THROTTLED_W and clock is not None and clock <= THROTTLED_MHZ

@@ -188,20 +188,19 @@ def first_staged(cluster: str) -> dict[str, str]:
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
     """Everything that follows from the facts. Pure."""
     # Imported late: a command that only sees needs none of it.
-    from sparkcluster.checks import check_hosts, run_checks  # noqa: PLC0415
+    from sparkcluster.checks import run_checks  # noqa: PLC0415
     from sparkcluster.topology.build import build as build_topology  # noqa: PLC0415
+    from sparkcluster.topology.model import EMPTY  # noqa: PLC0415
 
     view = View(spec, collected, facts)
-    if collected.errors:
-        view.findings = (*collected.findings(), *check_hosts(spec, facts))
-        return view
     try:
-        view.topology = build_topology(spec, facts)
-        view.findings = tuple(run_checks(spec, facts, view.topology))
-        decided = _brings_ray(view, view.topology) if bring_ray is None else bring_ray
-        _make_plan(view, view.topology, bring_ray=decided)
+        if not collected.errors:
+            view.topology = build_topology(spec, facts)
+            decided = _brings_ray(view, view.topology) if bring_ray is None else bring_ray
+            _make_plan(view, view.topology, bring_ray=decided)
     except PlanError as error:
         view.unplanned = error
+    view.findings = (*collected.findings(), *run_checks(spec, facts, view.topology or EMPTY))
     return view
 
 

@@ -36,9 +36,6 @@ from sparkcluster.topology.model import EMPTY
 
 # Enough to tell language from garbage.
 TOKENS = 48
-# What nobody needs of a launch while ranks run: that none can be planned; and HOST-020, since RUN-003 and RUN-015 judge
-# both readings of a GPU under load.
-SUPERSEDED = {UNPLANNED, "HOST-020"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +132,6 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     findings = [*examined.findings, *run_stage(context, ["running"])]
     # what lint reports is not said again
     left_out = {code for code, check in CATALOGUE.items() if check.stage == "written"}
-    left_out |= SUPERSEDED if view.ranks.running else set()
+    left_out |= {UNPLANNED} if view.ranks.running else set()  # nobody plans a launch then
     findings = [finding for finding in findings if finding.code not in left_out]
     return Diagnosis(view, running, tuple(ordered(findings)), time.monotonic() - began)

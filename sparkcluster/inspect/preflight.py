@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from sparkcluster import linting
-from sparkcluster.checks import check_hosts, netplan, run_checks, run_stage
+from sparkcluster.checks import netplan, run_checks, run_stage
 from sparkcluster.checks.catalogue import find
 from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
@@ -171,8 +171,6 @@ def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
     view = assess(spec, collected, facts)
     missing = {node.label for node in spec.inventory.nodes if node.label not in facts}
     wrong = [] if view.unplanned is None or view.topology is None else [view.unplanned]
-    if view.topology is None:
-        view.findings = (*collected.findings(), *check_hosts(spec, facts))
     while view.topology is None and len(missing) < len(spec.inventory.nodes):
         try:
             view.topology = build_topology(spec, facts, missing=missing)

@@ -48,7 +48,7 @@ BATCHES = {
     ],
     "switch": [
         Row(2, "path-mtu 1500", {("NET-042", ERROR)}, "switch port of .* to MTU 9216"),
-        Row(3, "gpu-wedged", {("HOST-020", WARNING)}, "disconnect its power supply"),
+        Row(3, "gpu-wedged", {("HOST-021", WARNING)}, "nvidia-smi"),
         Row(3, "cdi-stale", {("HOST-026", WARNING)}, "nvidia-ctk cdi generate", "^sudo"),
     ],
     "twin": [
