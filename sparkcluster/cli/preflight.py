@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, written, report):
         spec = accepted(args, written, report) if args.deep or args.bundle else written
         probes = begin_probe(fleet, spec)
-        from sparkcluster.inspect.preflight import Options, preflight
+        from sparkcluster.inspect.preflight import preflight
 
-        options = Options(deep=args.deep, hashes=args.hash, ignore=tuple(args.ignore))
-        found = preflight(fleet, spec, options, report, probes)
+        asked = {"deep": args.deep, "hashing": args.hash, "ignore": args.ignore}
+        found = preflight(fleet, spec, report, **asked, probes=probes)
         if args.bundle:
             from sparkcluster.inspect import bundle
 

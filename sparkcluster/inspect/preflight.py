@@ -34,21 +34,6 @@ from sparkcluster.topology.model import EMPTY, Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """The flags of ``preflight``.
-
-    Attributes:
-        deep: whether bandwidth is measured, which takes minutes and runs containers.
-        hashes: whether the weights' SHA-256 is compared, which reads all of them.
-        ignore: codes whose errors count as warnings.
-    """
-
-    deep: bool = False
-    hashes: bool = False
-    ignore: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Unasked:
     """What cannot be determined yet for a node (or None for all), and why."""
 
@@ -115,25 +100,41 @@ class Preflight:
 
 
 def preflight(
-    fleet: Fleet, spec: Spec, options: Options, report: Report, probes: Calls[Answer] | None = None
+    fleet: Fleet,
+    spec: Spec,
+    report: Report,
+    *,
+    deep: bool = False,
+    hashing: bool = False,
+    ignore: Collection[str] = (),
+    probes: Calls[Answer] | None = None,
 ) -> Preflight:
     """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
 
-    ``probes`` are those that were already sent, by ``facts.probe.begin``.
+    Args:
+        fleet: the nodes.
+        spec: the inventory, and the playbook.
+        report: gets the steps.
+        deep: whether bandwidth is measured, which takes minutes and runs containers.
+        hashing: whether the weights' SHA-256 is compared, which reads all of them.
+        ignore: codes whose errors count as warnings.
+        probes: those that were already sent, by ``facts.probe.begin``.
 
     Raises:
-        UsageError: ``options.ignore`` names an unknown code.
+        UsageError: ``ignore`` names an unknown code.
     """
-    if options.deep:
+    if deep:
         consent.require(spec)
     began = time.monotonic()
-    ignored = {*(find(code).code for code in options.ignore), *spec.inventory.ignore}
+    ignored = {*(find(code).code for code in ignore), *spec.inventory.ignore}
     report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "Spark"))
     view = examine(spec, collected, facts)
-    findings = [*view.findings, *unset(spec), *unchanged(spec, collected.errors)]
+    findings = [*view.findings, *unset(spec)]
+    if collected.errors:  # addresses that are still those of the example
+        findings += linting.unchanged(spec.inventory_path)
     stages: list[Stage] = ["written", "facts"]
     reach, measured, hashed = None, None, None
     if view.topology is not None:
@@ -141,14 +142,14 @@ def preflight(
         findings += more
         stages.append("reach")
     findings = softened(findings, ignored)
-    if options.deep and view.topology is not None:
+    if deep and view.topology is not None:
         measured = measure(fleet, spec, facts, view.topology, report, whole=not has_errors(findings))
         links = {name: read(node.interfaces) or () for name, node in facts.items()}
         mtu = {name: {each.name: each.mtu for each in there if each.carrier} for name, there in links.items()}
         observed.note(spec.inventory.cluster, "deep", **dataclasses.asdict(measured), mtu=mtu)
-    if options.hashes:
+    if hashing:
         hashed = hashes(fleet, facts, report, spec.playbook.choice)
-    if options.deep or options.hashes:
+    if deep or hashing:
         stages.append("deep")
         context = Context(
             spec, facts, view.topology or EMPTY, measured=measured or Measured(), hashes=hashed or Hashes()
@@ -245,16 +246,6 @@ def unset(spec: Spec) -> list[Finding]:
     except UsageError as error:
         return [error.finding(UNSET, why="up starts nothing without it")]
     return []
-
-
-def unchanged(spec: Spec, errors: Collection[str]) -> list[Finding]:
-    """Nodes among ``errors``, which did not answer, whose addresses are still those of the example."""
-    silent = {node.host: node.label for node in spec.inventory.nodes if node.label in errors}
-    marked: list[Finding] = []
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        marked += linting.unchanged(spec.inventory_path) if silent else ()
-    hosts = [(each, each.summary.rpartition(" ")[2]) for each in marked]
-    return [dataclasses.replace(each, severity="error", node=silent[host]) for each, host in hosts if host in silent]
 
 
 def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:

@@ -13,7 +13,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import bundle
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.preflight import Options, preflight
+from sparkcluster.inspect.preflight import preflight
 from sparkcluster.report import Report
 from sparkcluster.runtime import observed
 from sparkcluster.topology.build import build
@@ -53,7 +53,7 @@ def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tm
     hosts = {
         name: FakeHost(name).program("probe", json.loads(facts.model_dump_json())) for name, facts in one.facts.items()
     }
-    found = preflight(Fleet(hosts), one.spec, Options(), Report())
+    found = preflight(Fleet(hosts), one.spec, Report())
     observed.note(one.spec.inventory.cluster, "up", text=SERIAL)
     files = dict(bundle.contents(found, gather()))
     assert {"README.txt", "findings.txt", "preflight.json", "first-hour.json", "observed.jsonl"} <= set(files)
