@@ -32,15 +32,12 @@ _NETWORK = (re.compile(r"Using network (\w+)"), re.compile(r"NET/(IB|Socket) ?: 
 class AllGather:
     """What one rank came to: bus bandwidth in 10^9 bytes per second, or why there is none.
 
-    Attributes:
-        over: ``NCCL over IB``, ``NCCL over Socket``, ``Gloo over TCP``.
-        torch: whether the image has torch at all.
+    ``over`` is ``NCCL over IB``, ``NCCL over Socket`` or ``Gloo over TCP``.
     """
 
     bus_gb_s: float | None
     over: str
     seen: str = ""
-    torch: bool = True
 
 
 class _Printed(Fact):
@@ -48,7 +45,6 @@ class _Printed(Fact):
 
     bus_gb_s: Measure | None = None
     backend: str = ""
-    no_torch: str | None = None
     failed: str | None = None
 
 
@@ -57,9 +53,6 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
     names = [member.name for group in topology.groups if len(group.members) > 1 for member in group.members]
     if spec.inventory.runtime.kind != "docker":
         return "runtime process has no image to measure with"
-    absent = [name for group in topology.groups for name in group.missing]
-    if absent:
-        return f"{absent[0]} did not answer"
     for name in names:
         ranks = facts[name].ranks
         if not isinstance(ranks, tuple):
@@ -120,4 +113,4 @@ def read(output: str, exit_code: int) -> AllGather:
     last = [line.strip() for line in output.splitlines() if line.strip()]
     ended = f"exit code {exit_code}: {last[-1] if last else 'no output'}"
     over = f"NCCL over {network}" if network else "NCCL"
-    return AllGather(None, over, printed.no_torch or printed.failed or ended, torch=printed.no_torch is None)
+    return AllGather(None, over, printed.failed or ended)

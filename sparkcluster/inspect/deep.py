@@ -21,7 +21,6 @@ from sparkcluster.inspect import collective, perftest
 from sparkcluster.inspect.measurements import (
     COLLECTIVE_S,
     Measurement,
-    Options,
     Rail,
     estimate,
     in_words,
@@ -51,6 +50,8 @@ class Ran(Fact):
     exit: int
 
 
+# Of each transfer: for how long it sends, TCP connections at once, and small messages whose median time counts.
+SECONDS, STREAMS, MESSAGES = 2, 4, 200
 _ASK_S = 10
 # Added to a measurement's own duration once, this is how long it may be silent; added twice, how long it may take.
 _SPARE_S = 25
@@ -65,7 +66,6 @@ def deep(
     *,
     epochs: Mapping[str, int],
     refused: str | None = None,
-    options: Options = Options(),  # noqa: B008 - immutable
 ) -> Measured:
     """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
 
@@ -74,7 +74,7 @@ def deep(
     of our own lease; ``refused`` says why there is none, and no container may be started.
     """
     with Conversations("measure") as programs:
-        return _Run(fleet, spec, facts, topology, report, options, programs, epochs).go(refused)
+        return _Run(fleet, spec, facts, topology, report, programs, epochs).go(refused)
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,7 +84,6 @@ class _Run:
     facts: Mapping[str, Facts]
     topology: Topology
     report: Report
-    options: Options
     programs: Conversations
     epochs: Mapping[str, int]
     rates: list[Rate] = dataclasses.field(default_factory=list)
@@ -107,7 +106,7 @@ class _Run:
             [measurements(self.facts, pair, without) for pair in together]
             for together in rounds(self.topology, self.unasked)
         ]
-        seconds = estimate(todo, self.options) + (COLLECTIVE_S if refused is None else 0.0)
+        seconds = estimate(todo, SECONDS) + (COLLECTIVE_S if refused is None else 0.0)
         self.report.step("measure", f"{count(sum(map(len, todo)), 'pair')}, {in_words(seconds)}")
         if busy := [name for name in names if name in with_ranks(self.facts)]:
             slows = "its traffic lowers the figures, and measuring slows it down"
@@ -149,13 +148,13 @@ class _Run:
                 self.unasked.setdefault(error.node or source, error.message)
 
     def _tcp(self, one: Measurement) -> Rate:
-        (source, target), (local, remote), options = one.ends, one.rails[0], self.options
+        (source, target), (local, remote) = one.ends, one.rails[0]
         common: dict[str, Any] = {"token": secrets.token_hex(16), "address": remote.address}
-        common |= {"streams": options.streams, "messages": options.messages}
-        silence_s = options.seconds + _SPARE_S
+        common |= {"streams": STREAMS, "messages": MESSAGES}
+        silence_s = SECONDS + _SPARE_S
         with self._start(target.name, {**common, "do": "receive"}, silence_s) as receiver:
             request = {**common, "do": "send", "port": _value(receiver, "port", Port), "source": local.address}
-            sent = self._single(source.name, Sent, {**request, "seconds": options.seconds}, silence_s)
+            sent = self._single(source.name, Sent, {**request, "seconds": SECONDS}, silence_s)
         gbit_s = sent.bytes * 8 / max(sent.seconds, 1e-6) / 1e9
         return one.rate(round(gbit_s, 3), latency_ms=sent.latency_ms)
 
@@ -167,10 +166,9 @@ class _Run:
         return one.rate(None if wrong else round(sum(rates), 2), seen="; ".join(wrong))
 
     def _perftest(self, one: Measurement, port: int, rail: Rail) -> float | str:
-        (source, target), (local, remote), seconds = one.ends, rail, self.options.whole_seconds
-        limit_s = 2 * seconds + 10
-        serve = {"do": "run", "argv": perftest.server(remote, seconds=seconds, port=port), "listens": port}
-        drive = {"do": "run", "argv": perftest.client(local, remote.address, seconds=seconds, port=port)}
+        (source, target), (local, remote), limit_s = one.ends, rail, 2 * SECONDS + 10
+        serve = {"do": "run", "argv": perftest.server(remote, seconds=SECONDS, port=port), "listens": port}
+        drive = {"do": "run", "argv": perftest.client(local, remote.address, seconds=SECONDS, port=port)}
         try:
             with self._start(target.name, {**serve, "limit_s": limit_s + 2}, limit_s + _SPARE_S) as server:
                 _value(server, "port", Port)
@@ -183,14 +181,7 @@ class _Run:
         return f"{source.name} {local.hca} to {target.name} {remote.hca}: {reason}"
 
     def _gather(self, group: Group) -> None:
-        def measure(member: Member) -> collective.AllGather:
-            self.report.progress(member.name, "all-gather")
-            return self._contain(group, member)
-
-        results = _at_once([partial(measure, member) for member in group.members])
-        if (missing := next((result for result in results if not result.torch), None)) is not None:
-            self.skipped["collective"] = f"the image has no torch: {missing.seen}"
-            return
+        results = _at_once([partial(self._contain, group, member) for member in group.members])
         found = dict(zip(group.names, results, strict=True))
         wrong = [f"{name}: {result.seen}" for name, result in found.items() if result.bus_gb_s is None]
         rates = [result.bus_gb_s for result in results if result.bus_gb_s is not None]
@@ -201,6 +192,7 @@ class _Run:
     def _contain(self, group: Group, member: Member) -> collective.AllGather:
         """NCCL in a container of the serving image, under the lease."""
         name, inventory = member.name, self.spec.inventory
+        self.report.progress(name, "all-gather")
         ordered = {
             "do": "contain",
             "state_dir": inventory.state_dir,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.errors import CommandFailed, CommandTimeout
+from sparkcluster.errors import CommandFailed
 from sparkcluster.facts.base import Fact, Number, Sha256, read
 from sparkcluster.facts.between import HashedFile, Hashes
 from sparkcluster.facts.model import Facts
@@ -56,27 +55,19 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
         snapshot = _SNAPSHOT.fullmatch(path)  # of the hub's cache; else a directory
         place = {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
         request = {**place, "do": "list", "verify": True, "choice": choice}
-        conversation = programs.start(host, request, silence_s=_SILENT_S)
-        return _files(conversation, report, limit_s=_limit_s(places[host.name].size_bytes))
+        return _files(programs.start(host, request, silence_s=_SILENT_S), report)
 
     with Conversations("relay") as programs:
-        outcomes = fleet.each(ask, list(places), limit_s=_limit_s(most) + _SILENT_S)
+        outcomes = fleet.each(ask, list(places), limit_s=_START_S + most / _LEAST_BYTES_S)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
 
 
-def _limit_s(size_bytes: int) -> float:
-    return _START_S + size_bytes / _LEAST_BYTES_S
-
-
-def _files(conversation: Conversation, report: Report, *, limit_s: float) -> tuple[HashedFile, ...]:
-    name, limit = conversation.host.name, time.monotonic() + limit_s
+def _files(conversation: Conversation, report: Report) -> tuple[HashedFile, ...]:
+    name = conversation.host.name
     found: list[HashedFile] = []
     while (answer := conversation.answer(Progress)).done is None:
         if answer.failed is not None:
             raise CommandFailed(f"the weights on {name} could not be read: {answer.failed}", node=name, step="hash")
-        if time.monotonic() > limit:
-            late = f"the weights on {name} were not hashed within {limit_s:.0f} s"
-            raise CommandTimeout(late, node=name, step="hash")
         if (file := answer.file) is not None:
             blob = file.blob if file.blob and _SHA256.fullmatch(file.blob) else None
             found.append(HashedFile(file.name, file.size, file.sha256, blob))

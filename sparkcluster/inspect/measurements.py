@@ -22,33 +22,6 @@ COLLECTIVE_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """How thoroughly links are measured.
-
-    Attributes:
-        seconds: for which each transfer sends; ib_write_bw takes whole ones.
-        streams: TCP connections at once.
-        messages: small messages whose median time counts.
-    """
-
-    seconds: float = 2.0
-    streams: int = 4
-    messages: int = 200
-
-    @property
-    def whole_seconds(self) -> int:
-        """``seconds`` as ib_write_bw takes them."""
-        return max(1, round(self.seconds))
-
-    def lasts_s(self, kind: RateKind) -> float:
-        """Seconds of one measurement, with what it costs beside its sending.
-
-        Two programs over SSH; for ib_write_bw its own handshake and margins.
-        """
-        return self.seconds + 0.5 if kind == "tcp" else self.whole_seconds + 1.5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
     """One transfer from the first of two nodes to the other, over one of their rails or several at once."""
 
@@ -84,11 +57,12 @@ def measurements(facts: Mapping[str, Facts], pair: Ends, without: Collection[str
     return found
 
 
-def estimate(rounds: Sequence[Sequence[Sequence[Measurement]]], options: Options) -> float:
-    """Seconds of ``rounds`` of measurements by pair: a round lasts as long as its longest pair."""
-    return sum(
-        max((sum(options.lasts_s(each.kind) for each in pair) for pair in together), default=0.0) for together in rounds
-    )
+def estimate(rounds: Sequence[Sequence[Sequence[Measurement]]], sending_s: float) -> float:
+    """Seconds of ``rounds`` of measurements by pair: a round lasts as long as its longest pair.
+
+    Each takes a second beside its sending: two programs over SSH, and the handshake of ib_write_bw.
+    """
+    return sum(max(map(len, together), default=0) for together in rounds) * (sending_s + 1)
 
 
 def in_words(seconds: float) -> str:

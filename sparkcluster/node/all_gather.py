@@ -1,7 +1,7 @@
 """One rank of an all-gather, run inside the serving image by its Python.
 
 The last argument is its request as JSON. It prints one line that begins with the request's ``mark`` and holds
-``bus_gb_s`` and ``backend``, or ``no_torch``, or ``failed``.
+``bus_gb_s`` and ``backend``, or ``failed``.
 """
 
 from __future__ import annotations
@@ -56,18 +56,14 @@ def main(argv: list[str]) -> None:
     """Measure, and print the result."""
     request = json.loads(argv[-1])
     signal.alarm(int(request["limit_s"]))
-    answer: dict[str, Any]
     try:
         import torch
         import torch.distributed as dist
-    except ImportError as error:
-        answer = {"no_torch": str(error)}
-    else:
-        try:
-            answer = measure(request, torch, dist)
-        except Exception as error:
-            words = str(error).strip().splitlines()
-            answer = {"failed": "%s: %s" % (type(error).__name__, words[0] if words else "")}
+
+        answer = measure(request, torch, dist)
+    except Exception as error:
+        words = str(error).strip().splitlines()
+        answer = {"failed": "%s: %s" % (type(error).__name__, words[0] if words else "")}
     sys.stdout.write(request["mark"] + json.dumps(answer) + "\n")
     sys.stdout.flush()
     # Threads of a backend that lost its peer would prevent the exit.

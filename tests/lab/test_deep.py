@@ -12,14 +12,11 @@ from sparkcluster.checks.registry import Context
 from sparkcluster.cli.common import fleet_of
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.inspect.deep import deep
-from sparkcluster.inspect.measurements import Options
 from sparkcluster.lab.machine import wait_until
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec.load import load
 from sparkcluster.topology.build import build
-
-SHORT = Options(seconds=0.3, messages=50)
 
 
 class Inspection:
@@ -31,10 +28,10 @@ class Inspection:
         self.facts = collect_facts(fleet, spec).facts
         self.topology = build(spec, self.facts)
 
-    def measured(self, options=SHORT, epochs=None):
+    def measured(self, epochs=None):
         found = deep(
             self.fleet, self.spec, self.facts, self.topology, Report(),
-            options=options, epochs=epochs or {}, refused=None if epochs else "no lease",
+            epochs=epochs or {}, refused=None if epochs else "no lease",
         )  # fmt: skip
         context = Context(self.spec, self.facts, self.topology, measured=found)
         return found, run_stage(context, ("deep",))
@@ -50,6 +47,11 @@ def inspecting(lab, inventory=None):
     spec = load(inventory or lab.inventory)
     with fleet_of(spec.inventory) as fleet:
         yield Inspection(fleet, spec)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr("sparkcluster.inspect.deep.SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def real(make_lab):
 def test_the_real_image_gathers_over_all_ranks_and_leaves_no_container(real, clean):
     clean(real)
     with inspecting(real) as inspection, inspection.lease() as epochs:
-        measured, findings = inspection.measured(Options(seconds=0.3, messages=50), epochs=epochs)
+        measured, findings = inspection.measured(epochs)
     (whole,) = [rate for rate in measured.rates if rate.kind == "collective"]
     assert whole.gbit_s is not None, whole
     assert whole.over == "Gloo over TCP", "no GPU here"

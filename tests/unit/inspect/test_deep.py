@@ -21,11 +21,8 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import Conversation, command
 from sparkcluster.inspect.deep import deep
-from sparkcluster.inspect.measurements import Options
 from sparkcluster.report import Report
 from tests.unit.inspect.conftest import NET
-
-SHORT = Options(seconds=0.1, streams=2, messages=20)
 
 # Listens and connects as the real one does, and prints a row unless it is told not to.
 PERFTEST = """#!{python} -IS
@@ -56,6 +53,11 @@ class Told(Report):
         self.steps.append((name, text))
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr("sparkcluster.inspect.deep.SECONDS", 0.1)
+
+
 @pytest.fixture
 def two(loopback):
     return loopback("alpha", "beta")
@@ -78,7 +80,7 @@ def perftest(tmp_path, monkeypatch):
 
 def measure(lab, report=None, epochs=None):
     lease = {"epochs": epochs or {}, "refused": None if epochs else "another operator holds the lease"}
-    return deep(lab.fleet, lab.spec, lab.facts, lab.topology, report or Report(), options=SHORT, **lease)
+    return deep(lab.fleet, lab.spec, lab.facts, lab.topology, report or Report(), **lease)
 
 
 def by_kind(found):
