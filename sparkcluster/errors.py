@@ -338,9 +338,8 @@ class LaunchError(SparkclusterError):
         log: last lines of the log of the rank that failed, oldest first.
 
     Attributes:
-        logs: every line that was kept of its group, by node.
+        logs: every line that is known of its group, by node; ``logs --failed`` shows them.
         reason: the line that says why; None where none does.
-        kept: whether ``logs --failed`` shows its log.
     """
 
     def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
@@ -348,7 +347,6 @@ class LaunchError(SparkclusterError):
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
         self.reason: Reason | None = None
-        self.kept = False
 
     def details(self) -> dict[str, Any]:
         """The last log lines, and the one that says why."""

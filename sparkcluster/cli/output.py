@@ -169,7 +169,7 @@ def _show_hints(failed: SparkclusterError) -> None:
     hint = failed.hint or ""
     if hint and not any(hint in each.remedy for each in findings):
         message(hint, kind="hint")
-    if getattr(failed, "kept", False) and "--failed" not in hint:
+    if getattr(failed, "logs", None) and "--failed" not in hint:
         message("sparkcluster logs INVENTORY --failed", kind="log")
 
 

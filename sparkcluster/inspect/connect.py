@@ -65,7 +65,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
         return Serving(spec, notes=(unread,))
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
-    if warning := secrets.key_warning(found.secrets, spec, playbook.engine):
+    if warning := secrets.key_warning(found.secrets, spec):
         notes.append(warning)
     return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))
 

@@ -123,7 +123,7 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     verified_at = view.newest.record.get("verified_at", 0.0) if view.newest else 0.0
     failed = kept.described(time.time()) if kept and kept.at_s >= verified_at else ""
     started_with = {name: group.secrets for name, group in view.groups.items()}
-    changed = {name: secrets.unused(each, spec) for name, each in started_with.items()}
+    changed = {name: secrets.rotated(each, spec) for name, each in started_with.items()}
     lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
     running = Running(observations, answers, view.newest, view.lease, failed, changed, lost)
     report.step("check", count(len(view.facts), "Spark"))

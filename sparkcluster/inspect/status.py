@@ -122,7 +122,7 @@ def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observat
 def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
     """What is to be said of a group's endpoint, with what to type; None without."""
     inventory = view.spec.inventory
-    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, view.spec, group.engine)):
+    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, view.spec)):
         return warning
     if word == state.SERVING and (differing := view.spec.differs(group.selected)):
         return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"

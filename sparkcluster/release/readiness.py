@@ -192,7 +192,7 @@ class Readiness:
         how = "is gone" if rank.reported.state == "gone" else "ended" if rank.died_at is not None else "failed"
         code = "" if rank.reported.exit_code is None else f" with exit code {rank.reported.exit_code}"
         error = f" ({rank.reported.error})" if rank.reported.error else ""
-        hint = f"its log: sparkcluster logs INVENTORY {rank.node}"
+        hint = f"its log: sparkcluster logs INVENTORY {rank.node} --failed"
         return _error(f"the rank on {rank.node} {how}{code}{error}", rank, hint, why=why)
 
     def unanswered(self, error: SparkclusterError) -> LaunchError:

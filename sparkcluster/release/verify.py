@@ -28,7 +28,7 @@ from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Host
 from sparkcluster.spec.playbook import SWITCHES, Playbook, Verify
 
-LOG = "see the engine's log: sparkcluster logs INVENTORY"
+LOG = "see the engine's log: sparkcluster logs INVENTORY --failed"
 WEIGHTS = "sparkcluster stage INVENTORY weights --verify; or sparkcluster up INVENTORY --clear-caches"
 
 

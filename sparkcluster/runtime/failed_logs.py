@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from sparkcluster.output_file import state_home, write
 from sparkcluster.printable import clean
 from sparkcluster.report import duration
 
-_COMMAND = re.compile(r"sparkcluster logs INVENTORY(?: [\w.-]+)?")
 _ABOUT = "failure.json"
 
 
@@ -24,8 +24,7 @@ class FailedLaunch(Fact):
 
     Attributes:
         at_s: when, in seconds since 1970.
-        message, hint, node: of the error; ``node`` is the one that failed, None where it is not known. A hint to read
-            the log, which is here, is left out.
+        message, hint, node: of the error; ``node`` is the one that failed, None where it is not known.
         reason: the line that says why; None where none does.
         logs: files with the last log lines of every rank of the groups that failed, by node.
     """
@@ -52,38 +51,26 @@ def directory(cluster: str) -> Path:
     return state_home() / "failed" / cluster
 
 
-def keep(place: Path, failed: Sequence[LaunchError], now_s: float | None = None) -> None:
+def keep(place: Path, failed: Sequence[LaunchError]) -> None:
     """Write one log for each node of the launches in ``failed`` into ``place``, and what they say themselves.
 
-    All are readable by the user alone. The reason of each gets the file that has its line, and a hint to read a log
-    the flag that shows these. Where they cannot be written, nothing is said of them.
+    All are readable by the user alone. The reason of each gets the file that has its line. Where they cannot be
+    written, nothing is said of them.
     """
     lines = {node: found for error in failed for node, found in error.logs.items()}
     logs = {node: place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log" for node in lines}
-    try:
+    with contextlib.suppress(OSError, UsageError):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in (*place.glob("*.log"), place / _ABOUT):
-            old.unlink(missing_ok=True)
+        for old in place.glob("*.log"):
+            old.unlink()
         for node, found in lines.items():
             _write(logs[node], "".join(f"{clean(line)}\n" for line in found))
         for error in failed:
-            error.kept = True
             if error.reason is not None:
                 error.reason = error.reason._replace(file=str(logs[error.reason.node]))
         first = failed[0]
-        about = FailedLaunch(
-            at_s=time.time() if now_s is None else now_s,
-            message=first.message,
-            hint=None if _COMMAND.search(first.hint or "") else first.hint,
-            node=first.node,
-            reason=first.reason,
-            logs=logs,
-        )
-        _write(place / _ABOUT, about.model_dump_json())
-    except (OSError, UsageError):
-        return
-    for error in failed:
-        error.hint = error.hint and _COMMAND.sub(lambda found: f"{found[0].removesuffix(' NODE')} --failed", error.hint)
+        about = {"message": first.message, "hint": first.hint, "node": first.node, "reason": first.reason}
+        _write(place / _ABOUT, FailedLaunch(at_s=time.time(), logs=logs, **about).model_dump_json())
 
 
 def _write(path: Path, text: str) -> None:

@@ -23,7 +23,6 @@ from sparkcluster.runtime import observed
 from sparkcluster.runtime.change import Changer, Step
 from sparkcluster.spec.playbook import Playbook
 
-MUCH_BYTES = 10**9
 RETURN_S = 60
 """Seconds in which memory comes back after a rank ended, if it does."""
 EVICT_S = 60
@@ -72,24 +71,20 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
 
 def remains(node: str, found: Remains) -> list[str]:
     """What is to be said of what ranks left behind on ``node``, and what to type; nothing where nothing is left."""
-    if not found.missing_bytes and not found.shm:
-        return []
-    parts = []
+    files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
+    parts = [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
+    hint = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
+    if files:
+        hint = f"unless {shell('sudo fuser -v', *files)} shows a program: {shell('sudo rm', *files)}; {hint}"
     if found.missing_bytes:
         parts.append(f"{size(found.missing_bytes)} have not come back {found.waited_s} s after its rank ended")
-    files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
-    parts += [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
-    look, remove = shell("sudo fuser -v", *files), shell("sudo rm", *files)
-    remove = f"{look} shows whether a program uses it; if none: {remove}; " if files else ""
-    reboot = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
-    hint = remove + (reboot if found.missing_bytes else "it takes memory until then")
-    return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"]
+    return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"] if parts else []
 
 
 def evict(
     changer: Changer, playbook: Playbook, nodes: Mapping[str, NodePlan], facts: Mapping[str, Facts], report: Report
 ) -> None:
-    """Drop the weights and images of ranks that will start on ``nodes`` from the page cache; report what is free now.
+    """Drop the weights and images of ranks that will start on ``nodes`` from the page cache.
 
     CUDA on a Spark allocates MemFree, and takes the page cache for used (source: check HOST-022). Raises nothing.
     """
@@ -103,9 +98,6 @@ def evict(
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
             report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")
-    gained = {name: found.free_bytes - found.free_before_bytes for name, found in answers.items()}
-    if much := [f"{size(amount)} on {name}" for name, amount in gained.items() if amount > MUCH_BYTES]:
-        report.note(f"freed from the page cache: {', '.join(much)}")
 
 
 def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
@@ -117,13 +109,8 @@ def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
     memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
     if memory and engine.takes_share(playbook):
         enough = int(memory.total_bytes * engine.memory_share(playbook, facts)) + IMPORTED_BYTES
-    weights = weights_paths(playbook, facts)
-    return {"do": "evict", "paths": weights, "image": image, "enough_bytes": enough, "limit_s": EVICT_S}
-
-
-def weights_paths(playbook: Playbook, facts: Facts) -> list[str]:
-    """Where the weights of a playbook's models are on a node."""
-    found = [f"{facts.hf_home}/{hub_folder(model.id)}" for model in (playbook.model, *playbook.companions) if model.id]
+    models = [model.id for model in (playbook.model, *playbook.companions) if model.id]
+    weights = [f"{facts.hf_home}/{hub_folder(each)}" for each in models]
     if playbook.model.path is not None:
-        found.append(paths.expand(playbook.model.path, facts.home))
-    return found
+        weights.append(paths.expand(playbook.model.path, facts.home))
+    return {"do": "evict", "paths": weights, "image": image, "enough_bytes": enough, "limit_s": EVICT_S}

@@ -5,6 +5,7 @@ One JSON document in each line; nothing here fails a command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -18,7 +19,6 @@ from sparkcluster.output_file import state_home, write
 LINES = 500
 # Of the entries; as text they are in the order of time.
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-_BYTES = 4 << 20
 _writing = threading.Lock()
 
 
@@ -30,36 +30,23 @@ def path(cluster: str) -> Path:
 def note(cluster: str, what: str, **values: Any) -> None:
     """Keep ``values``, which JSON can hold, as the newest of ``LINES`` lines.
 
-    Lines that cannot be read are dropped. Of two commands that write at the same moment, one line may be lost.
+    A file that is damaged is begun anew. Of two commands that write at the same moment, one line may be lost.
     """
     file = path(cluster)
     entry = {"time": time.strftime(TIME, time.gmtime()), "what": what, **values}
-    try:
-        with _writing:
-            entries = [*read(cluster), entry][-LINES:]
-            text = "".join(f"{json.dumps(each, default=str)}\n" for each in entries)
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write(file, lambda opened: opened.write(text.encode()), private=True)
-    except (OSError, UsageError):
-        return
+    with _writing, contextlib.suppress(OSError, UsageError):
+        entries = [*read(cluster), entry][-LINES:]
+        text = "".join(f"{json.dumps(each, default=str)}\n" for each in entries)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(file, lambda opened: opened.write(text.encode()), private=True)
 
 
 def read(cluster: str) -> list[dict[str, Any]]:
-    """The lines of ``cluster``, oldest first, without those that are damaged."""
+    """The lines of ``cluster``, oldest first; none of a file that is damaged."""
     try:
-        with path(cluster).open("rb") as file:
-            lines = file.read(_BYTES).splitlines()
-    except OSError:
+        return [json.loads(line) for line in path(cluster).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
         return []
-    return [entry for line in lines if (entry := _entry(line)) is not None]
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("what"), str) else None
 
 
 class Gaps:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sparkcluster.plan.model import Plan
 
 MAKE = "sparkcluster key INVENTORY"
-_MOST_BYTES = 4096
 
 
 def values(spec: Spec, plan: Plan) -> dict[str, str]:
@@ -68,25 +67,19 @@ def renewed(recorded: Mapping[str, Any], values: Mapping[str, str], names: Colle
     return {"salt": new["salt"], "hashes": {name: hashes[name] for name in sorted(hashes.keys() & set(names))}}
 
 
-def rotated(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | None = None) -> tuple[str, ...]:
-    """Those of the secrets, or of ``names``, whose value is not the one that ``recorded``, from ``keyed_hashes``, has.
+def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
+    """The secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, has.
 
-    Of a secret that is not set here nothing can be said; nor of a record that an older version wrote.
+    The API key also where the ranks were started without any. Of a secret that is not set here nothing can be said;
+    nor of a record that an older version wrote.
     """
-    now: dict[str, str] = {}
+    now, then = of_inventory(spec), recorded.get("hashes", {})
     # A record is a node's word: no other variable is read because it names one.
-    ours = {*spec.playbook.secrets, engines.engine(spec.playbook.engine).api_key}
-    for name in ours.intersection(ours if names is None else names) & recorded.get("hashes", {}).keys():
+    for name in then.keys() & set(spec.playbook.secrets) - now.keys():
         with contextlib.suppress(UsageError):
             now[name] = _value(name, spec)
-    hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"]
-    return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], recorded["hashes"][name]))
-
-
-def unused(recorded: Mapping[str, Any], spec: Spec, names: Collection[str] | None = None) -> tuple[str, ...]:
-    """``rotated``, and the API key where there is one now and the ranks were started without any."""
-    added = of_inventory(spec).keys() - recorded.get("hashes", {}).keys() if recorded.get("salt") else set()
-    return tuple(sorted({*rotated(recorded, spec, names), *added}))
+    hashes = keyed_hashes(now, salt=recorded.get("salt"))["hashes"] if recorded.get("salt") else {}
+    return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], then.get(name, "")))
 
 
 def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
@@ -105,15 +98,15 @@ def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
     return None
 
 
-def key_warning(recorded: Mapping[str, Any], spec: Spec, engine: str) -> str | None:
-    """What is to be said of the API key of ranks of ``engine`` and the one that is here, with what to type; else None.
+def key_warning(recorded: Mapping[str, Any], spec: Spec) -> str | None:
+    """What is to be said of the API key of ranks and the one that is here, with what to type; else None.
 
     ``recorded`` is from ``keyed_hashes``.
     """
     if lost := lost_key(recorded, spec):
         return f"{lost[0]}: {lost[1]} && {RESTART}"
-    changed = unused(recorded, spec, [engines.engine(engine).api_key or ""])
-    return f"{KEY_NOT_IN_USE}: {RESTART}" if changed else None
+    key = engines.engine(spec.playbook.engine).api_key
+    return f"{KEY_NOT_IN_USE}: {RESTART}" if key in rotated(recorded, spec) else None
 
 
 def _value(name: str, spec: Spec) -> str:
@@ -134,37 +127,31 @@ def api_key(spec: Spec) -> str:
     """The API key that the inventory points at.
 
     Raises:
-        UsageError: the variable is not set, the file cannot be read or is empty, or it holds no line of text.
+        UsageError: there is none, or the variable or file that it is in does not hold one line of text.
     """
     source = spec.inventory.api.key
     if source is None:
         raise UsageError("the inventory has no API key", hint="sparkcluster key INVENTORY")
     if source.env:
-        why = "the inventory takes the API key from it"
-        return _from_environment(source.env, why, f"; or keep it in a file: {MAKE} --file FILE")
+        return _from_environment(source.env, "the inventory takes the API key from it")
     path = Path(str(source.file)).expanduser()
     try:
-        with path.open("rb") as file:
-            key = file.read(_MOST_BYTES).decode().strip()
+        key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the API key from {path}: {getattr(error, 'strerror', None) or 'not text'}",
-            hint=MAKE,
-        ) from error
-    if not key:
-        raise UsageError(f"the API key file {path} is empty", hint=MAKE)
-    return _one_line(key, f"the API key in {path}", f"{MAKE} --file FILE")
+        why = getattr(error, "strerror", None) or "not text"
+        raise UsageError(f"cannot read the API key from {path}: {why}", hint=MAKE) from error
+    if not _is_line(key):
+        raise UsageError(f"the API key file {path} has not one line of text", hint=MAKE)
+    return key
 
 
-def _from_environment(name: str, why: str, otherwise: str = "") -> str:
+def _from_environment(name: str, why: str) -> str:
     value = os.environ.get(name, "")
-    if not value:
-        raise UsageError(f"{name} is not set, and {why}", hint=f"export {name}=VALUE{otherwise}")
-    return _one_line(value, f"the value of {name}", f"export {name} again without it")
-
-
-def _one_line(value: str, subject: str, hint: str) -> str:
-    """``value``, which goes into one line of an env file and may go into an HTTP header."""
-    if not value.isprintable():
-        raise UsageError(f"{subject} contains a line break, or a character that is not text", hint=hint)
+    if not _is_line(value):
+        raise UsageError(f"{name} is not set to one line of text, and {why}", hint=f"export {name}=VALUE")
     return value
+
+
+def _is_line(value: str) -> bool:
+    """Whether ``value`` can be one line of an env file, and part of an HTTP header."""
+    return bool(value) and value.isprintable()

@@ -19,7 +19,7 @@ from sparkcluster.answers import checked
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, HostSilent, HostTimeout
 from sparkcluster.facts.base import Fact, Time
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.base import SILENT_S, Closing, Host, Stream
+from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
@@ -103,8 +103,6 @@ class Watching(Closing):
         self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
         self._over = threading.Event()
         self._reconnect = reconnect
-        self._streams: dict[str, Stream] = {}
-        self._heard = dict.fromkeys(requests, time.monotonic())
         for name, request in requests.items():
             arguments = (fleet[name], {**request, "from": {}})
             threading.Thread(target=self._follow, args=arguments, name=f"watch-{name}", daemon=True).start()
@@ -117,51 +115,35 @@ class Watching(Closing):
             return None
 
     def close(self) -> None:
-        """End the watch programs, without waiting for them."""
+        """End each watch program with its next report, without waiting for it."""
         self._over.set()
-        for name in list(self._streams):
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        following = self._streams.pop(name, None)
-        if following is not None:
-            threading.Thread(target=following.close, daemon=True).start()
 
     def _follow(self, host: Host, request: dict[str, Any]) -> None:
-        """Follow until it is over, or the node is given up."""
-        while True:
-            failure = self._read(host, request)
-            self._end(host.name)
-            recent = time.monotonic() - self._heard[host.name] < SILENT_S
-            if self._over.is_set() or not (self._reconnect and recent and isinstance(failure, HostSilent)):
-                break
+        """Pass on what the program says, until this is closed or the node is given up."""
+        node, step, heard = host.name, "start", time.monotonic()
+        while not self._over.is_set():
+            try:
+                with stream(host, "watch", request) as running:
+                    for line in running.lines(RENEW_S if self._reconnect else SILENT_S):
+                        if self._over.is_set():
+                            return
+                        heard = time.monotonic()
+                        report = checked(Report, document(line) or {}, node=node, step=step)
+                        self._events.put(Event(node, report))
+                        if report.rank and report.at:
+                            request["from"][report.rank] = report.at
+                    result = running.finish()
+                failure: HostError | None = None
+                if request["follow"] or not result.ok:
+                    failure = CommandFailed(f"watch on {node} ended: {result.reason}", node=node, step=step)
+            except CommandTimeout:
+                text = f"no report from {node} for {time.monotonic() - heard:.0f} s"
+                failure = HostTimeout(text, node=node, step=step, hint=f"try: ssh {node} true")
+            except HostError as error:
+                failure = error
+            recent = time.monotonic() - heard < SILENT_S
+            if not (self._reconnect and recent and isinstance(failure, HostSilent)):
+                self._events.put(Event(node, gone=failure, over=True))
+                return
             host.renew()
             self._over.wait(AGAIN_S)
-        if not self._over.is_set():
-            self._events.put(Event(host.name, gone=failure, over=True))
-
-    def _read(self, host: Host, request: dict[str, Any]) -> HostError | None:
-        """Pass on what one run of the program says; why it ended, None where it has read the logs to their end."""
-        node, step = host.name, "start"
-        names = {rank["name"] for rank in request.get("ranks", ())}
-        try:
-            following = self._streams[node] = stream(host, "watch", request)
-            if self._over.is_set():  # while this was still connecting
-                self._end(node)
-            for line in following.lines(RENEW_S if self._reconnect else SILENT_S):
-                self._heard[node] = time.monotonic()
-                report = checked(Report, document(line) or {}, node=node, step=step)
-                self._events.put(Event(node, report))
-                if report.at and report.rank in names:
-                    request["from"][report.rank] = report.at
-            result = following.finish()
-            if result.ok and not request["follow"]:
-                return None
-            return CommandFailed(f"watch on {node} ended: {result.reason}", node=node, step=step)
-        except CommandTimeout:
-            text = f"no report from {node} for {time.monotonic() - self._heard[node]:.0f} s"
-            return HostTimeout(text, node=node, step=step, hint=f"try: ssh {node} true")
-        except HostError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - without an event the launch would wait until its limit
-            return CommandFailed(f"watching {node} failed: {type(error).__name__}: {error}", node=node, step=step)

@@ -61,7 +61,7 @@ def test_a_failed_start_is_its_cause_the_line_the_remedy_and_where_the_log_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint="lower max-model-len")
-    error.kept, error.reason = True, Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log")
+    error.logs, error.reason = {"beta": ("x",)}, Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log")
     hints.command_line = hints.Typed("pair.yaml")
     output.show_error(error)
     assert capsys.readouterr().err.splitlines() == [

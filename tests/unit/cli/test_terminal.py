@@ -254,7 +254,7 @@ def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
 def test_a_node_that_floods_events_has_to_wait() -> None:
     """They are read by one thread, and each is a megabyte."""
     flood = FakeHost("alpha").program("watch", [{"rank": "r", "lines": ["x"]}] * 5000)
-    with Watching(Fleet({"alpha": flood}), {"alpha": {}}) as watching:
+    with Watching(Fleet({"alpha": flood}), {"alpha": {"follow": True}}) as watching:
         time.sleep(0.3)
         assert watching._events.qsize() <= 64
         seen = [watching.next(5) for _ in range(5000)]

@@ -139,7 +139,7 @@ def failed(world, monkeypatch, tmp_path):
     error = LaunchError("the rank on beta failed", node="beta", hint="use less")
     error.logs = {"alpha": ("loading", "Worker 1 failed"), "beta": ("joined",)}
     error.reason = Reason("alpha", "Worker 1 failed", 2)
-    failed_logs.keep(failed_logs.directory(site.spec.inventory.cluster), [error], NOW)
+    failed_logs.keep(failed_logs.directory(site.spec.inventory.cluster), [error])
     return site.spec
 
 
