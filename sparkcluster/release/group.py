@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sparkcluster.release.verify import verify_group
 from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import Changer, failed_logs, observed
 from sparkcluster.runtime.watching import INTERVAL_S, Watching, watch_request
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
 START_S = 180
@@ -50,22 +50,18 @@ class Launch:
     Attributes:
         plan, topology: of this group alone.
         steps: what starts its ranks, by node; None where they run already.
-        expect_at: where ``verify.expect`` is written.
         left: whether ranks that fail are left as they are, for study.
         last_s: how long its last start took until it had answered; None if that is unknown.
-        hints: what ``verify.remedies`` returns of the playbook; asked for where an answer is wrong.
     """
 
     group: str
     plan: Plan
     topology: Topology
-    verify: Verify
+    spec: Spec
     ready_timeout_s: float
     steps: Mapping[str, Sequence[dict[str, Any]]] | None
-    expect_at: str = "the playbook"
     left: bool = False
     last_s: float | None = None
-    hints: Callable[[], Mapping[str, str]] = dict
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
@@ -196,7 +192,7 @@ class _Attempt:
 
     def _received(self, _kind: str, _text: str) -> None:
         """Take in a piece of the answer: who generates is not overdue."""
-        self._answers_until = max(self._answers_until, time.monotonic() + self._launch.verify.timeout_s)
+        self._answers_until = max(self._answers_until, time.monotonic() + self._launch.spec.playbook.verify.timeout_s)
 
     def _verify(self, launch: Launch) -> Reply:
         """Ask the group twice."""
@@ -204,11 +200,9 @@ class _Attempt:
         return verify_group(
             self._changer.fleet.hosts[endpoint.head],
             endpoint,
-            launch.verify,
-            launch.expect_at,
+            launch.spec,
             first_s=self._readiness.started + launch.ready_timeout_s - time.monotonic(),
             show=self._received,
-            hints=launch.hints,
         )
 
     def _follow(self, watching: Watching) -> None:

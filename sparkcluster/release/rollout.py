@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +29,6 @@ from sparkcluster.release.rollback_target import accepted_image, build_of, last_
 from sparkcluster.release.serving import survey, whole
 from sparkcluster.release.states import Action, Desired, GroupState, State, Verdict, group_states
 from sparkcluster.release.stopping import ranks_of, stop
-from sparkcluster.release.verify import remedies
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, failed_logs, secrets, start_steps
 from sparkcluster.runtime.change import LeaseKind, Step
@@ -223,19 +221,16 @@ class Rollout:
         if options.clear_caches:
             self.changer.apply({node: self._cache_steps(plan, node) for node in nodes})
         steps, started_with = self._start_steps(starting, plan)
-        expect_at = ":".join(map(str, spec.places.get(("verify", "expect"), ("the playbook",))))
         launches = [
             Launch(
                 name,
                 plan.of_groups([name]),
                 topology.of_groups([name]),
-                spec.playbook.verifying,
+                spec,
                 options.timeout_s or spec.playbook.ready_timeout_s,
                 steps.get(name),
-                expect_at,
                 self.left,
                 last_start_s(self.view.newest, plan, name),
-                functools.partial(remedies, spec.playbook),
             )
             for name in names
         ]

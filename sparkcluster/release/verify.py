@@ -7,7 +7,7 @@ generation was dead, so none of them is a verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sparkcluster import engines
@@ -26,56 +26,36 @@ from sparkcluster.endpoint.judge import (
 from sparkcluster.errors import HostSilent, LaunchError
 from sparkcluster.facts.running import Done, Reply
 from sparkcluster.hosts.base import Host
-from sparkcluster.spec.playbook import SWITCHES, Playbook, Verify
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import SWITCHES, Verify
 
 LOG = "see the engine's log: sparkcluster logs INVENTORY --failed"
 WEIGHTS = "sparkcluster stage INVENTORY weights --verify; or sparkcluster up INVENTORY --clear-caches"
 
 
-def remedies(playbook: Playbook) -> Mapping[str, str]:
-    """What helps where the output is ``garbage``, or the API lacks what ``verify`` asks for beside its prompt."""
-    engine = engines.engine(playbook.engine)
-    first = engine.garbage_remedy(playbook, ())
-    return {**engine.api_features(playbook).remedies, **({"garbage": first} if first else {})}
-
-
-def verify_group(
-    host: Host,
-    endpoint: Endpoint,
-    verify: Verify,
-    expect_at: str,
-    *,
-    first_s: float = 0,
-    show: Show | None = None,
-    hints: Callable[[], Mapping[str, str]] = dict,
-) -> Reply:
+def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float = 0, show: Show | None = None) -> Reply:
     """Ask, judge, and ask again after the playbook's pause; returns the last reply to its prompt.
 
-    Where the playbook says so, a tool call and a stream of reasoning are asked for as well. ``expect_at`` is where
-    ``verify.expect`` is written. ``first_s`` is the time that the very first token may take, if that is more than the
-    ``timeout_s`` of every other: the engine may compile before it. ``show`` is that of ``ask``, ``hints`` returns what
-    ``remedies`` does.
+    Where the playbook says so, a tool call and a stream of reasoning are asked for as well. ``first_s`` is the time
+    that the very first token may take, if that is more than the ``timeout_s`` of every other: the engine may compile
+    before it. ``show`` is that of ``ask``.
 
     Raises:
         LaunchError: an answer did not come or was not what the playbook expects.
         HostSilent: the head did not answer, which says nothing of its engine.
     """
+    verify = spec.playbook.verifying
 
     def asked(
         question: Verify, judge: Callable[[Reply], str | None], *, when: str = "", feature: str = "", **options: Any
     ) -> Reply:
         """The reply to ``question``, where ``judge`` has nothing against it."""
-        options = {"first_s": verify.timeout_s, **options}
-        reply = ask(host, endpoint, question, show=show, **options)
-        when = when or (f"verify.{feature}: " if feature else "")
+        reply = ask(host, endpoint, question, show=show, **{"first_s": verify.timeout_s, **options})
         if reply.problem == "unreachable":
             raise HostSilent(reply.message, node=host.name, step="verify")
-        if reply.problem:
-            hint = hints().get(feature) if feature and reply.problem == "rejected" else None
-            text = f"{when}the model does not answer: {reply.message}"
-            raise LaunchError(text, node=host.name, step="verify", hint=hint or LOG)
-        if wrong := judge(reply):
-            hint = hints().get(feature) if feature else _remedy(reply, verify, expect_at, hints())
+        wrong = f"the model does not answer: {reply.message}" if reply.problem else judge(reply)
+        if wrong:
+            hint = _remedy(reply, spec, feature) or LOG
             raise LaunchError(f"{when}{wrong}", node=host.name, step="verify", hint=hint)
         return reply
 
@@ -86,33 +66,40 @@ def verify_group(
     time.sleep(verify.pause_s)
     answer = asked(verify, judged, when="again after a pause, ")
     if verify.tools:
+        tokens = max(verify.max_tokens, TOOL_TOKENS)
         asked(
-            verify.model_copy(update={"prompt": TOOL_PROMPT}),
+            verify.model_copy(update={"prompt": TOOL_PROMPT, "max_tokens": tokens}),
             lambda reply: judge_tools(Done.model_validate(reply.done)),
+            when="verify.tools: ",
             feature="tools",
-            max_tokens=max(verify.max_tokens, TOOL_TOKENS),
             tools=(TOOL,),
         )
     if verify.reasoning:
         # Where reasoning is off by default this is what turns it on; templates without it pass it over.
         named = [name for name in SWITCHES if name in verify.chat_template_kwargs] or SWITCHES[:1]
+        options = {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}
         asked(
-            verify.model_copy(
-                update={"chat_template_kwargs": {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}}
-            ),
+            verify.model_copy(update={"chat_template_kwargs": options, "max_tokens": REASONING_TOKENS}),
             lambda reply: judge_reasoning(Done.model_validate(reply.done)),
+            when="verify.reasoning: ",
             feature="reasoning",
-            max_tokens=REASONING_TOKENS,
         )
     return answer
 
 
-def _remedy(wrong: Reply, verify: Verify, expect_at: str, hints: Mapping[str, str]) -> str:
-    """What helps where the answer to the prompt is ``wrong``."""
+def _remedy(wrong: Reply, spec: Spec, feature: str) -> str | None:
+    """What helps where the answer to the prompt, or to what shows a ``feature`` of the API, is ``wrong``."""
+    playbook, engine = spec.playbook, engines.engine(spec.playbook.engine)
+    parsers = engine.api_features(playbook).remedies
+    if wrong.problem:
+        return parsers.get(feature) if wrong.problem == "rejected" else None
+    if feature:
+        return parsers.get(feature)
     if not wrong.content.strip():
         # A parser may take the whole answer for reasoning where that is off.
-        parser = hints.get("reasoning") if wrong.text and wrong.finish == "stop" else None
-        return parser or f"raise verify.max_tokens in the playbook above {verify.max_tokens}"
+        parser = parsers.get("reasoning") if wrong.text and wrong.finish == "stop" else None
+        return parser or f"raise verify.max_tokens in the playbook above {playbook.verifying.max_tokens}"
     if garbage(wrong.content):
-        return hints.get("garbage") or WEIGHTS
-    return f"verify.expect in {expect_at} says what it must match"
+        return engine.garbage_remedy(playbook, ()) or WEIGHTS
+    place = ":".join(map(str, spec.places.get(("verify", "expect"), ("the playbook",))))
+    return f"verify.expect in {place} says what it must match"

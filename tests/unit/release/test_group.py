@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from sparkcluster.release import group, readiness, stopping
 from sparkcluster.release.rollout import failure
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
-from sparkcluster.spec.playbook import Verify
+from sparkcluster.spec.playbook import Playbook
 
 
 class Spark(FakeHost):
@@ -119,6 +120,8 @@ def up(sparks, monkeypatch):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
         run.report = Told()
         changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), operation="up")
+        document = {"name": "x", "model": {"id": "a/b"}, "verify": {"pause_s": 0, **verify}}
+        spec = SimpleNamespace(playbook=Playbook.model_validate(document), places={})
         launches = []
         for each in planned.plan.groups:
             part = planned.plan.of_groups([each.name])
@@ -127,10 +130,7 @@ def up(sparks, monkeypatch):
                 for name, node in part.nodes.items()
             }
             topology = planned.topology.of_groups([each.name])
-            verify_settings = Verify.model_validate({"pause_s": 0, **verify})
-            launches.append(
-                group.Launch(each.name, part, topology, verify_settings, timeout_s, None if again else steps)
-            )
+            launches.append(group.Launch(each.name, part, topology, spec, timeout_s, None if again else steps))
         run.outcomes = group.launch_groups(changer, launches, run.report)
         failed = failure(run.outcomes, 4)
         if failed:

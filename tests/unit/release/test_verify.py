@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkcluster.endpoint.find import Endpoint
+from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.release.verify import verify_group
-from sparkcluster.spec.playbook import Playbook, Verify
+from sparkcluster.spec.playbook import Playbook
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
+MODEL = {"name": "x", "model": {"id": "a/b", "checkpoint": "modelopt"}}
 HINTS = {
-    "garbage": "write moe-backend: marlin",
-    "tools": "write a tool parser",
-    "reasoning": "write a reasoning parser",
+    "garbage": "set moe-backend: marlin under args in the playbook, then sparkcluster down INVENTORY and up again",
+    **ENGINE.api_features(Playbook.model_validate(MODEL)).remedies,
 }
 CALL = [{"name": "get_weather", "arguments": '{"city": "Paris"}'}]
 AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+
+
+def spec_of(**verify):
+    """A playbook with ``verify`` that stands in no file."""
+    playbook = Playbook.model_validate({**MODEL, "verify": {"pause_s": 0, **verify}})
+    return SimpleNamespace(playbook=playbook, places={})
 
 
 @pytest.fixture
@@ -37,8 +46,7 @@ def verified():
             return [end if "error" in end else {"done": end}]
 
         host = FakeHost("alpha").program("ask", answer)
-        settings = Verify.model_validate({"pause_s": 0, **verify})
-        reply = verify_group(host, AT, settings, "the playbook", hints=lambda: HINTS)
+        reply = verify_group(host, AT, spec_of(**verify))
         assert reply.text == "It is 204."
         return asked
 
@@ -95,9 +103,8 @@ def test_a_wrong_answer_is_explained_by_what_the_playbook_has(verified, text, ve
 def test_an_answer_in_the_reasoning_alone_is_none(finish, hint):
     end = {"content": "", "reasoning": "17 twelves are 204.", "finish_reason": finish}
     host = FakeHost("alpha").program("ask", [{"reasoning": end["reasoning"]}, {"done": end}])
-    settings = Verify(pause_s=0, expect="204", max_tokens=2048)
     with pytest.raises(LaunchError, match="the answer is empty: ") as caught:
-        verify_group(host, AT, settings, "the playbook", hints=lambda: HINTS)
+        verify_group(host, AT, spec_of(expect="204", max_tokens=2048))
     assert caught.value.hint == hint
 
 
