@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         asked = Conversation(fleet, spec, group=args.group, max_tokens=args.max_tokens, system=args.system)
         reply = asked.ask(prompt, (lambda *_: waiting.end()) if args.json else writer(waiting))
     if not emitted(args, document(reply)):
-        tell_end(asked, reply)
+        tell_end(reply)
     return 0
 
 

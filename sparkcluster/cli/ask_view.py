@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
     from sparkcluster.endpoint.ask import Show
     from sparkcluster.facts.running import Reply
-    from sparkcluster.inspect.ask import Conversation
 
 
 def writer(waiting: Shown) -> Show:
@@ -32,13 +31,13 @@ def writer(waiting: Shown) -> Show:
     return show
 
 
-def tell_end(conversation: Conversation, reply: Reply) -> None:
+def tell_end(reply: Reply) -> None:
     """End the answer's line, say how fast it came, and that it ended at the limit of tokens if it did."""
-    from sparkcluster.inspect.ask import speed
+    from sparkcluster.inspect.ask import cut, speed
 
     data()
     message(paint(speed(reply), "dim"))
-    if (said := conversation.cut(reply)) is not None:
+    if (said := cut(reply)) is not None:
         message(said)
 
 

@@ -60,8 +60,8 @@ def _act(conversation: Conversation, typed: str) -> None:
             with awaiting("waiting for the first token") as waiting:
                 reply = conversation.ask(typed, writer(waiting))
         except SparkclusterError as error:
-            if isinstance(error, PromptTooLong) and conversation.goes_on:
-                error.hint = "/clear begins a new conversation"
+            if isinstance(error, PromptTooLong):
+                error.hint = f"/clear begins a new conversation; or {error.hint}"
             show_error(error)
         else:
-            tell_end(conversation, reply)
+            tell_end(reply)

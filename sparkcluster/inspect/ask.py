@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import RESTART, Endpoint
+from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.cluster import View, see
+from sparkcluster.inspect.status import problem
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 
 TOKENS = REASONING_TOKENS
 """The most tokens of an answer where neither the user nor the playbook says how many."""
+
+
+PARSER = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
 
 
 def document(reply: Reply) -> dict[str, Any]:
@@ -33,6 +36,12 @@ def speed(reply: Reply) -> str:
     parts += [f"first after {reply.ttft_s:.2f} s"] if reply.ttft_s is not None else []
     parts += [f"{reply.tokens_per_s:.1f} tokens/s"] if reply.tokens_per_s else []
     return ", ".join(parts)
+
+
+def cut(reply: Reply) -> str | None:
+    """That an answer ended at the limit of tokens, and what to do about it; None where it did not."""
+    more = "the answer ended at its limit: --max-tokens N allows more, up to max-model-len in the playbook"
+    return more if reply.finish == "length" else None
 
 
 class Conversation:
@@ -62,11 +71,6 @@ class Conversation:
     def forget(self) -> None:
         """Begin anew, with the system prompt alone."""
         self.messages = [*self._system]
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether something was said before."""
-        return len(self.messages) > len(self._system)
 
     def find(self) -> Endpoint:
         """The endpoint of the group, from what its head has recorded.
@@ -120,40 +124,16 @@ class Conversation:
             # an answer without a question, or two questions in a row, are what some chat templates refuse
             if heard:
                 self.messages += [question, {"role": "assistant", "content": "".join(heard)}]
-        if reply.problem:
-            raise self._error(endpoint, reply)
-        if empty := lacks_content(reply):
-            more = (self.cut(reply) or "").rpartition("; ")[2]
-            fits = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
-            hint = more or (fits if reply.text else "sparkcluster doctor INVENTORY")
-            show("reasoning", "\n")  # what is said next is no part of it
-            raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=hint)
-        return reply
-
-    def cut(self, reply: Reply) -> str | None:
-        """That an answer ended at the limit of tokens, and what to do about it; None where it did not."""
-        if reply.finish != "length":
-            return None
-        limit = self._max_tokens or self._asking.max_tokens
-        if self._max_tokens is None and reply.tokens is not None and reply.tokens < limit:
-            return "the answer ended at the end of the model's context; max-model-len in the playbook sets it"
-        return f"the answer ended at the limit of {limit} tokens; --max-tokens N allows more"
-
-    def _error(self, endpoint: Endpoint, reply: Reply) -> SparkclusterError:
         if reply.problem == "too-long":
-            what = "the conversation" if self.goes_on else "the prompt"
-            limit = re.search(r"(?i)maximum (?:context|model) length (?:is |of )?\(?(\d+)", reply.message)
-            context = f"the model's context of {limit[1]} tokens" if limit else "the model's context"
-            answer = f" with {self._max_tokens} tokens of answer" if self._max_tokens else ""
-            lower = ", lower --max-tokens" if self._max_tokens else ""
-            hint = f"shorten the prompt{lower}, or raise max-model-len in the playbook"
-            return PromptTooLong(f"{what}{answer} does not fit in {context}", hint=hint)
-        self.endpoint = None
-        message = f"the model does not answer: {reply.message}"
-        hint = f"sparkcluster {'doctor' if reply.problem == 'engine-dead' else 'status'} INVENTORY"
-        if reply.problem == "unauthorized":
-            message, hint = reply.message, f"{RESTART}   starts its ranks with the key of the inventory"
-        return NotServing(message, node=endpoint.head, step="ask", hint=hint)
+            hint = "shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook"
+            raise PromptTooLong(f"the prompt does not fit in the model's context: {reply.message}", hint=hint)
+        if why := problem(reply):
+            self.endpoint = None
+            raise NotServing(why, node=endpoint.head, step="ask", hint="sparkcluster doctor INVENTORY")
+        if empty := lacks_content(reply):
+            show("reasoning", "\n")  # what is said next is no part of it
+            raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=cut(reply) or PARSER)
+        return reply
 
 
 def _nothing_serves(view: View) -> SparkclusterError:

@@ -14,6 +14,7 @@ from sparkcluster.facts.collect import node_documents
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.ask import speed
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_asking, observe_nodes, replies
 from sparkcluster.inspect.preflight import examine
@@ -85,10 +86,7 @@ class Diagnosis:
         parts = [f"{cluster} serves {model}" if state == SERVING else f"{cluster} is {state}"]
         parts += [left_by(self.view.facts)] if state == ORPHANED else []
         if replies:
-            slowest = max(replies, key=lambda reply: reply.ttft_s or 0)
-            parts.append(f"first token after {slowest.ttft_s:.2f} s")
-            speeds = [reply.tokens_per_s for reply in replies if reply.tokens_per_s]
-            parts += [f"{min(speeds):.1f} tokens/s"] if speeds else []
+            parts.append(speed(max(replies, key=lambda reply: reply.ttft_s or 0)))
         severities = Counter(finding.severity for finding in self.findings if finding.severity != "info")
         parts += [count(number, severity) for severity, number in sorted(severities.items())]
         return f"{', '.join([*parts, count(len(self.view.facts), 'node')])}, {self.seconds:.1f} s"

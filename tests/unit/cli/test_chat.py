@@ -72,10 +72,8 @@ def test_a_conversation_goes_on_and_ctrl_c_ends_the_answer_alone():
 
 def test_what_does_not_fit_is_said_with_a_way_on():
     with OnTerminal(PROGRAM) as chatting:
-        say(chatting, "long", "the prompt with 7 tokens of answer does not fit")
-        chatting.until("hint:")
         say(chatting, "cut", "--max-tokens")
-        say(chatting, "long", "the conversation with 7 tokens of answer does not fit")
-        chatting.until("/clear")
+        say(chatting, "long", "the prompt does not fit")
+        chatting.until("/clear begins a new conversation")
         say(chatting, "/exit", "")
         assert chatting.end() == 0

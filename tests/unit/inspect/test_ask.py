@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.ask import TOKENS, Conversation
+from sparkcluster.inspect.ask import TOKENS, Conversation, cut
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
 
@@ -41,7 +41,6 @@ def messages(fleet):
 def test_a_conversation_carries_what_was_said_and_begins_with_the_system_prompt(asked):
     fleet, spec = asked([{"text": "H"}, {"text": "i"}, DONE])
     conversation = Conversation(fleet, spec, group=None, max_tokens=8, system="Be brief.")
-    assert not conversation.goes_on
     for prompt in ("one", "two"):
         conversation.ask(prompt, lambda *_: None)
     first = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
@@ -86,10 +85,9 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     fleet, spec = asked(failing("unauthorized", said))
     with pytest.raises(NotServing) as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
-    assert caught.value.message == said
-    assert "sparkcluster restart INVENTORY " in caught.value.hint
+    assert caught.value.message == f"{said}; sparkcluster restart INVENTORY starts it with the key of the inventory"
     (group,) = status(fleet, see(fleet, spec))["groups"]
-    assert group["why"] == f"{said}; sparkcluster restart INVENTORY starts it with the key of the inventory"
+    assert group["why"] == caught.value.message
 
 
 def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):
@@ -97,15 +95,11 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
     fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
     conversation = Conversation(fleet, spec, group=None, max_tokens=None)
-    reply = conversation.ask("hi", lambda *_: None)
-    assert conversation.cut(reply).startswith("the answer ended at the end of the model's context")
+    assert "max-model-len" in cut(conversation.ask("hi", lambda *_: None))
     limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
     assert limits == [TOKENS, None]
-    with pytest.raises(
-        PromptTooLong, match=r"^the prompt does not fit in the model's context of 512 tokens$"
-    ) as caught:
+    with pytest.raises(PromptTooLong, match=r"does not fit in the model's context: .* length \(512\)"):
         Conversation(*asked(long), group=None, max_tokens=None).ask("hi", lambda *_: None)
-    assert "--max-tokens" not in caught.value.hint
 
 
 def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
@@ -120,7 +114,8 @@ def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
 
 
 @pytest.mark.parametrize(
-    ("finish", "hint"), [("length", "--max-tokens N allows more"), ("stop", "sparkcluster lint INVENTORY ")]
+    ("finish", "hint"),
+    [("length", "the answer ended at its limit: --max-tokens N "), ("stop", "sparkcluster lint INVENTORY ")],
 )
 def test_reasoning_alone_is_no_answer(asked, finish, hint):
     end = {**DONE["done"], "content": "", "reasoning": "They say hi.", "finish_reason": finish}

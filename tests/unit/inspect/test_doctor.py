@@ -64,7 +64,9 @@ def codes(found):
 def test_a_healthy_cluster_is_told_in_one_line(told, world):
     found, hosts = told(served(world()))
     assert (found.ok, codes(found)) == (True, set())
-    assert found.verdict().startswith("atlas serves Qwen/Qwen3-8B, first token after 0.20 s, 20.0 tokens/s, 2 nodes, ")
+    assert found.verdict().startswith(
+        "atlas serves Qwen/Qwen3-8B, 9 tokens, first after 0.20 s, 20.0 tokens/s, 2 nodes, "
+    )
     document = found.as_json()
     assert document["ok"] is True
     assert set(document["nodes"]) == {"alpha", "beta"}
