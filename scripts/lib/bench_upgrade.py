@@ -132,8 +132,8 @@ def switch(engine: str, times: int) -> bool:
 def boot_guards(made: Lab) -> None:
     """Start the guards as systemd does after a boot: a virtual Spark has none."""
     for spark in made.sparks:
-        unit = spark.run(["cat", f"{STATE}/{made.name}/enabled/sparkcluster-{made.name}.service"]).stdout
-        command = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).removeprefix("ExecStart=")
+        directory = f"{STATE}/{made.name}/enabled"
+        command = f"python3 -I {directory}/guard.py {directory}"
         spark.run(["sh", "-c", f"setsid {command} >> /root/guard.log 2>&1 < /dev/null &"])
 
 

@@ -107,13 +107,11 @@ class EnabledFact(Fact):
 
     Attributes:
         stopped: whether ``down`` stopped the cluster, so that the guard starts nothing.
-        gave_up: why it does not restart its group any more.
         waits: what it waits for.
     """
 
     runs: bool
     stopped: bool = False
-    gave_up: str | None = None
     waits: str | None = None
 
     @property
@@ -121,8 +119,6 @@ class EnabledFact(Fact):
         """Why it would not bring its rank back now, or None."""
         if not self.runs:
             return "it is not running"
-        if self.gave_up is not None:
-            return f"it gave up: {self.gave_up}"
         return None if self.stopped or self.waits is None else f"it waits: {self.waits}"
 
 

@@ -51,8 +51,8 @@ Files on a node
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             the secrets of this node's rank of it, as long as it can be gone back to
     │   ├── start.json                      what starts this node's rank of the recorded release again
-    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, token, journal.jsonl, and
-                                            what the guard waits for, but for an operator
+    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, journal.jsonl, and what the
+                                            guard waits for, but for an operator
     │   ├── switch.json                     the switch from one release to another that is under way
     │   └── ranks/RANK/                     launcher.json, entry.py, bind.so, memory.json; with runtime process also
                                             log and rank.json
@@ -109,5 +109,6 @@ differ.
 
 A restart is what ``up`` does: the lease on every node of the group, in the order of names, each by its own guard and
 as long as the conversation with the head lasts; look again; stop all ranks; start all; wait for an answer. What
-failed is stopped. The cap and the pauses are kept on the head's disk, so that a reboot does not reset them.
+failed is stopped. The cap and the pauses are those of the journal on the head's disk, so that a reboot does not reset
+them.
 """

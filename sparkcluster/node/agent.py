@@ -149,7 +149,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
     record = os.path.join(directory, RANK_FILE)
-    rank = common.read_json(record, {"pid": int, "start_ticks": int, "labels": dict})
+    rank = common.read_json(record)
     if alive(rank):
         if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
             return {"pid": rank["pid"], "already": True}
@@ -197,7 +197,7 @@ def end_process(directory: str, grace_s: float) -> None:
     The launcher ends the engine before Ray: Ray that is asked together with it kills the engine after a second.
     """
     record = os.path.join(directory, RANK_FILE)
-    rank = common.read_json(record, {"pid": int, "start_ticks": int, "labels": dict})
+    rank = common.read_json(record)
     if rank and common.start_ticks(rank["pid"]) in (None, rank["start_ticks"]):
         shell = rank["pid"]
         _end(

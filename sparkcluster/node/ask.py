@@ -314,16 +314,17 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
 
     if request.get("counters") or request.get("idle_s"):
         threading.Thread(target=tell_alive, args=(request, tell, over), daemon=True).start()
-    answer = _answer(request, tell)
-    if request.get("counters") and answer.get("error", {}).get("kind") == "engine-dead":
+    ended = answer(request, tell)
+    if request.get("counters") and ended.get("error", {}).get("kind") == "engine-dead":
         # Compared with those of the next attempt: an engine that answers others meanwhile is not dead.
         tell({"counters": read_counters(request), "context": None})
     with lock:
         over.set()
-    return answer
+    return ended
 
 
-def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """One completion as ``done``, or its ``error``."""
     try:
         return {"done": complete(request, tell)}
     except Failed as error:

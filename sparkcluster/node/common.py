@@ -29,7 +29,6 @@ from typing import Any, BinaryIO
 
 BLOCK_BYTES = 4096
 """Of ext4, as DGX OS makes it."""
-_DOCUMENT_BYTES = 1 << 24
 
 
 class Refused(Exception):
@@ -147,50 +146,30 @@ def read_env_file(path: str) -> dict[str, str]:
     return {name: value for name, equals, value in lines if equals}
 
 
-def read_json(path: str, model: Any = dict) -> Any:
-    """What ``read_model`` reads; empty where there is no file, or it is damaged."""
+def read_json(path: str) -> dict[str, Any]:
+    """What ``read_document`` reads; empty where there is no file, or it is damaged."""
     try:
-        return read_model(path, model) or {}
+        return read_document(path) or {}
     except Damaged:
         return {}
 
 
-def read_model(path: str, model: Any) -> Any:
-    """The JSON document in ``path``, of a ``model``; None where there is no such file.
-
-    A model is a class; ``[MODEL]`` a list of such; ``{KEY: MODEL}`` an object that has at least these keys, with ``*``
-    for each of its keys; ``(MODEL,)`` that or null.
+def read_document(path: str) -> dict[str, Any] | None:
+    """The JSON object in ``path``; None where there is no such file.
 
     Raises:
         Damaged: it cannot be read, or is something else.
     """
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read(_DOCUMENT_BYTES))  # what is longer is cut, and so not JSON
-        why = _misfit(found, model, "it")
+            found = json.load(file)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        why = str(error)
-    if why:
-        raise Damaged("%s is damaged: %s" % (path, why))
+    except (OSError, ValueError) as error:
+        raise Damaged("%s is damaged: %s" % (path, error)) from None
+    if not isinstance(found, dict):
+        raise Damaged("%s is damaged: it is no object" % path)
     return found
-
-
-def _misfit(value: Any, model: Any, place: str) -> str:
-    """Why ``value`` is not of the ``model``; empty where it is."""
-    if isinstance(model, tuple):
-        return "" if value is None else _misfit(value, model[0], place)
-    kind: Any = type(model) if isinstance(model, (dict, list)) else (int, float) if model is float else model
-    if not isinstance(value, kind) or (model in (int, float) and not abs(value) < 1 << 53):
-        return "%s is %.40r" % (place, value)
-    inner: list[tuple[Any, Any, str]] = []
-    if isinstance(model, dict):
-        keys = dict.fromkeys(value, model["*"]) if "*" in model else model
-        inner = [(value.get(key), each, key) for key, each in keys.items()]
-    elif isinstance(model, list):
-        inner = [(each, model[0], place) for each in value]
-    return next(filter(None, (_misfit(*each) for each in inner)), "")
 
 
 def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:

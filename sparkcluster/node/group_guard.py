@@ -7,29 +7,31 @@ that comes over the network says what is run.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sparkcluster.node import ask, common, enabled, wire
-from sparkcluster.node.own_rank import OwnRank, Report, Session
+from sparkcluster.node import ask, wire
+from sparkcluster.node.own_rank import OwnRank, Report
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import Movement, stall_limit_s
 
-DIAL_S, HELLO_S, CHANGE_S = 5.0, 20.0, 360.0
+DIAL_S, ANSWER_S = 5.0, 360.0
 COUNTERS_S = 2.0
 AGAIN_S = 2.0
 """HTTP 500 may be the failure of a single request; a dead engine fails the next one too."""
 REFUSED_S = 1.0
 LINE_BYTES = 1 << 16
+JOURNAL_FILE, TIME = "journal.jsonl", "%Y-%m-%dT%H:%M:%SZ"
 ENDED = ("exited", "dead", "gone", "created")
-LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "most_pause_s": 600.0, "probe_s": 30.0, "look_s": 2.0}
+LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0}
 """Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at."""
 
 
@@ -46,16 +48,16 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 class Peer:
-    """The guard of another node, with the methods of a ``Session``, which is at the other end of the connection."""
+    """The guard of another node: an ``OwnRank`` at the other end of a connection."""
 
     def __init__(self, name: str, sock: socket.socket) -> None:
         self._name, self._sock, self._lines = name, sock, sock.makefile("rb")
         keep_alive(sock)
+        sock.settimeout(ANSWER_S)
 
     def ask(self, word: str) -> Report:
-        """As of a session; Failed also where the connection broke."""
+        """As of an ``OwnRank``; Failed also where the connection broke."""
         try:
-            self._sock.settimeout(HELLO_S if word == "hello" else CHANGE_S)
             self._sock.sendall(json.dumps({"do": word}).encode() + b"\n")
             answer = json.loads(self._lines.readline(LINE_BYTES))
         except (OSError, ValueError) as error:
@@ -78,19 +80,19 @@ class Group:
         errors: of nodes that cannot be reached, or did not do what was asked, by name.
     """
 
-    def __init__(self, own: OwnRank, token: str, start: Report) -> None:
-        self.members: dict[str, Session | Peer] = {own.node: Session(own)}
+    def __init__(self, own: OwnRank, start: Report) -> None:
+        self.members: dict[str, OwnRank | Peer] = {own.node: OwnRank(own.directory)}
         self.errors: dict[str, str] = {}
 
         def call(name: str) -> None:
-            address, port = start["peers"][name], int(own.config["port"])
+            proof, port = secret(own.config["token"], name), own.config["port"]
             try:
-                sock = wire.dial(address, port, secret(token, name), start["address"], DIAL_S)
-                self.members[name] = Peer(name, sock)
+                self.members[name] = Peer(name, wire.dial(start["peers"][name], port, proof, start["address"], DIAL_S))
             except Failed as error:
                 self.errors[name] = "%s: not reachable: %s" % (name, error)
 
-        _each(call, start["peers"])
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(call, start["peers"]))
 
     def close(self) -> None:
         """Let go of every lease that was taken."""
@@ -107,80 +109,63 @@ class Group:
             except Failed as error:
                 self.errors[name] = str(error)
 
-        _each(ask, self.members)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(ask, self.members))
         return found
 
-    def all(self, word: str) -> None:
-        """Have every node stop or start its rank.
+    def all(self, word: str = "hello") -> dict[str, Report]:
+        """The reports of all nodes.
 
         Raises:
-            Failed: one could not.
+            Failed: one could not do what ``word`` says.
         """
-        self.reports(word)
-        self.check()
-
-    def check(self) -> None:
-        """Raise Failed if there was an error of a node."""
+        found = self.reports(word)
         if self.errors:
             raise Failed("; ".join(sorted(self.errors.values())))
-
-    def take(self) -> None:
-        """Take the lease on every node, in the order of their names.
-
-        Raises:
-            Failed: somebody has it on one.
-        """
-        for name in sorted(self.members):
-            self.members[name].ask("take")
+        return found
 
 
-class Completion:
-    """One completion under way in a thread of its own; ``error`` is None where it was answered."""
+class Completion(threading.Thread):
+    """One completion under way; ``error`` is as the ask program has it, None where it was answered."""
 
     def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
-        self.ended = threading.Event()
-        self.error: ask.Failed | None = None
+        super().__init__(daemon=True)
+        self.error: dict[str, Any] | None = None
         self._request = dict(request, timeout_s=timeout_s, idle_s=None)
-        threading.Thread(target=self._run, daemon=True).start()
+        self.start()
 
-    def _run(self) -> None:
-        try:
-            ask.complete(self._request, lambda _: None)
-        except ask.Failed as error:
-            self.error = error
-        except Exception as error:
-            self.error = ask.Failed("malformed", "%s: %s" % (type(error).__name__, error))
-        self.ended.set()
+    def run(self) -> None:
+        """Ask."""
+        self.error = ask.answer(self._request, lambda _: None).get("error")
+
+    def ended(self, limit_s: float) -> bool:
+        """Whether it has ended, after ``limit_s`` at most."""
+        self.join(limit_s)
+        return not self.is_alive()
 
 
 def why_dead(request: dict[str, Any]) -> str | None:
     """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
-    first = _stalled_or_failed(request)
-    if not isinstance(first, ask.Failed):
-        return first
-    if first.kind != "engine-dead":
-        return None
-    before = ask.read_counters(request).get("generated")
-    time.sleep(AGAIN_S)
-    second = _stalled_or_failed(request)
-    if not isinstance(second, ask.Failed):
-        return second
-    after = ask.read_counters(request).get("generated")
-    answers_others = before is not None and after is not None and before != after
-    return None if second.kind != "engine-dead" or answers_others else str(second)
+    limit_s, earlier = stall_limit_s(ask.longest(request)), None
+    error: dict[str, Any] = {}
+    for _ in range(2):
+        completion, movement = Completion(request, 2 * limit_s + 60), Movement()
+        while not completion.ended(COUNTERS_S):
+            movement.feed(time.monotonic(), ask.read_counters(request))
+            stalled_s = movement.stalled_s(time.monotonic()) or 0.0
+            if stalled_s >= limit_s:
+                return "no counter of the engine has moved for %.0f s while a request waits" % stalled_s
+        error = completion.error or {}
+        if error.get("kind") != "engine-dead":
+            return None
+        before, earlier = earlier, _generated(request)
+        time.sleep(AGAIN_S)
+    answers_others = None not in (before, earlier) and before != earlier
+    return None if answers_others else str(error["message"])
 
 
-def _stalled_or_failed(request: dict[str, Any]) -> ask.Failed | str | None:
-    """None where a completion was answered, its error, or in words for how long nothing has moved while it waits."""
-    limit_s = stall_limit_s(ask.longest(request))
-    completion, movement = Completion(request, 2 * limit_s + 60), Movement()
-    began = time.monotonic()
-    while not completion.ended.wait(COUNTERS_S):
-        movement.feed(time.monotonic() - began, ask.read_counters(request))
-        stalled_s = movement.stalled_s(time.monotonic() - began)
-        if stalled_s is not None and stalled_s >= limit_s:
-            return "no counter of the engine has moved for %.0f s while a request waits" % stalled_s
-    return completion.error
+def _generated(request: dict[str, Any]) -> float | None:
+    return ask.read_counters(request).get("generated")
 
 
 def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[], None]) -> None:
@@ -191,13 +176,13 @@ def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[]
     """
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
+        time.sleep(REFUSED_S)
+        check()
         completion = Completion(request, until - time.monotonic())
-        while not completion.ended.wait(REFUSED_S):
+        while not completion.ended(REFUSED_S):
             check()
         if completion.error is None:
             return
-        check()
-        time.sleep(REFUSED_S)
     raise Failed("the model did not answer within %.0f s" % timeout_s)
 
 
@@ -213,101 +198,105 @@ class EngineGuard:
         """Why it is dead, or None."""
         if time.monotonic() < self._next:
             return None
-        before, self._generated = self._generated, ask.read_counters(request).get("generated")
+        before, self._generated = self._generated, _generated(request)
         why = None
         if before is None or self._generated in (None, before):
             why = why_dead(request)
-            self._generated = ask.read_counters(request).get("generated")
-        if why is None:
-            self._next = time.monotonic() + self._probe_s
+            self._generated = _generated(request)
+        self._next = time.monotonic() + self._probe_s
         return why
 
 
 class GroupGuard:
     """What the guard on the head of a group does, one ``look`` after the other."""
 
-    def __init__(self, own: OwnRank, token: str) -> None:
-        self._own, self._token = own, token
+    def __init__(self, own: OwnRank) -> None:
+        self._own = own
+        self._path = os.path.join(own.directory, JOURNAL_FILE)
         self.limits = {**LIMITS, **own.config.get("limits", {})}
-        self._engine = EngineGuard(float(self.limits["probe_s"]))
-        self._last_failure = ""
+        self._engine = EngineGuard(self.limits["probe_s"])
 
     def look(self, start: Report) -> None:
-        """Look at the group that ``start`` is the document of, and restart it if it is dead."""
-        if os.path.exists(os.path.join(self._own.directory, enabled.GAVE_UP_FILE)):
-            self._own.wait_for("it gave up; the next release or enable ends that")
-            return
-        with contextlib.closing(Group(self._own, self._token, start)) as group:
-            reports = group.reports()
-        why = problem(reports, group.errors)
-        if why is not None:
-            self._own.wait_for(why, passing=any(report["busy"] for report in reports.values()))
-            return
-        dead = gone(reports) or self._engine.why_dead(start["ask"])
-        if dead is None:
-            self._own.wait_for(None)
-        else:
-            self._restart_if_allowed(start, dead)
-
-    def _restart_if_allowed(self, start: Report, reason: str) -> None:
-        """Restart the group unless it was restarted too often, or a moment ago.
+        """Look at the group that ``start`` is the document of, and restart it if it is dead.
 
         Raises:
             Failed: the lease cannot be taken.
         """
-        now, limits = time.time(), self.limits
+        with contextlib.closing(Group(self._own, start)) as group:
+            reports = group.reports()
+            why = problem(reports, group.errors)
+            dead = None if why else gone(reports) or self._engine.why_dead(start["ask"])
+            if dead is not None:
+                why = self._why_not_now(start, dead)
+            # That an operator is at work is what the lease says, and it ends with that.
+            self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why)
+            if dead is None or why is not None:
+                return
+            for name in sorted(group.members):
+                group.members[name].ask("take")
+            if problem(group.reports(), group.errors) is None and self._own.start_document() == start:
+                self._restart(group, start, dead)
+
+    def _why_not_now(self, start: Report, dead: str) -> str | None:
+        """Why a group is not restarted that is dead: it was too often, or a moment ago."""
+        limits, now, acts = self.limits, time.time(), self._acts(start)
+        if acts and acts[-1]["act"] == "gave up":
+            return "it gave up: %s; the next release or enable ends that" % acts[-1]["why"]
         # Starts that fail slowly are as many in a longer time.
-        slow_s = limits["starts"] * (start["ready_timeout_s"] + limits["most_pause_s"])
-        within_s = max(float(limits["within_s"]), slow_s)
-        times = common.read_model(os.path.join(self._own.directory, enabled.STARTS_FILE), [float]) or []
-        starts = [each for each in times if now - within_s < each <= now]
-        if len(starts) >= limits["starts"]:
-            why = "%d starts in %.0f min, and still: %s" % (len(starts), within_s / 60, self._last_failure or reason)
-            self._own.write(enabled.GAVE_UP_FILE, {"why": why, "at": now})
+        slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
+        within_s = max(limits["within_s"], slow_s)
+        starts = sum(act["act"] == "restart" and now - within_s < _seconds(act) <= now for act in acts)
+        if starts >= limits["starts"]:
+            why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
             self._journal("gave up", start, why=why)
-            return
-        pause_s = min(limits["pause_s"] * 2 ** (len(starts) - 1), limits["most_pause_s"])
-        if starts and now < starts[-1] + pause_s:
-            self._own.wait_for("%s; it is started again after a pause" % reason)
-            return
-        self._own.wait_for(None)
-        with contextlib.closing(Group(self._own, self._token, start)) as group:
-            group.take()
-            if problem(group.reports(), group.errors) is not None or self._own.start_document() != start:
-                return  # an operator came first
-            self._own.write(enabled.STARTS_FILE, [*starts, now])
-            self._restart(group, start, reason)
-        self._own.write(enabled.STARTS_FILE, [*starts, time.time()])  # the pause begins
+            return "it gave up: %s" % why
+        if starts and now < _seconds(acts[-1]) + limits["pause_s"] * 2 ** (starts - 1):
+            return "%s; it is started again after a pause" % dead
+        return None
 
-    def _restart(self, group: Group, start: Report, reason: str) -> None:
-        began = time.monotonic()
-        self._journal("restart", start, why=reason)
-
+    def _restart(self, group: Group, start: Report, dead: str) -> None:
         def check() -> None:
-            ended = gone(group.reports())
-            group.check()
+            ended = gone(group.all())
             if ended:
                 raise Failed("%s: it ended while the group started" % ended)
 
-        self._last_failure = ""
+        began = time.monotonic()
+        self._journal("restart", start, why=dead)
         try:
             group.all("stop")
             group.all("start")
             until_answered(start["ask"], start["ready_timeout_s"], check)
-        except (Failed, OSError) as error:
-            self._last_failure = str(error)
+        except Failed as error:
             # What has ended stays, for its log.
             for name, report in group.reports().items():
                 if any(state not in ENDED for state in report["ranks"].values()):
                     with contextlib.suppress(Failed):
                         group.members[name].ask("stop")
-        act, more = ("failed", {"why": self._last_failure}) if self._last_failure else ("serving", {})
-        self._journal(act, start, **more, seconds=round(time.monotonic() - began, 1))
+            self._journal("failed", start, why=str(error), seconds=round(time.monotonic() - began, 1))
+        else:
+            self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
+
+    def _acts(self, start: Report) -> list[dict[str, Any]]:
+        """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""
+        acts = []
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):  # of a write that a power loss cut off
+                    acts.append(json.loads(line))
+        return [act for act in acts if act["epoch"] == start["epoch"]]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
-        entry = {"act": act, "node": self._own.node, "group": start["group"], "release": start["number"], **more}
-        enabled.journal(self._own.directory, **entry)
+        """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; and say it in the log."""
+        entry = {"at": time.strftime(TIME, time.gmtime()), "act": act, "node": self._own.node, "group": start["group"]}
+        entry.update(release=start["number"], epoch=start["epoch"], **more)
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(json.dumps(entry).encode() + b"\n")
+            os.fsync(file.fileno())
         self._own.say("%s of %s: %s" % (act, start["group"], more.get("why") or "release %d" % start["number"]))
+
+
+def _seconds(act: dict[str, Any]) -> float:
+    return calendar.timegm(time.strptime(act["at"], TIME))
 
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
@@ -317,10 +306,10 @@ def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
             return str(report["why"])
     if errors:
         return "; ".join(sorted(errors.values()))
-    for what, word in (("release", "have recorded different releases"), ("leases", "were not changed alike")):
-        if len({report[what] for report in reports.values()}) > 1:
-            found = ", ".join("%s: %s" % (name, reports[name][what]) for name in sorted(reports))
-            return "the nodes %s (%s); sparkcluster up or enable ends it" % (word, found)
+    found = {name: "release %(release)s, changed %(leases)s times since" % report for name, report in reports.items()}
+    if len(set(found.values())) > 1:
+        each = "; ".join("%s: %s" % pair for pair in sorted(found.items()))
+        return "the nodes were not changed alike (%s); sparkcluster up or enable ends it" % each
     return None
 
 
@@ -330,10 +319,3 @@ def gone(reports: dict[str, Report]) -> str | None:
     if not found:
         return None
     return "%s %s not running" % (", ".join(found), "is" if len(found) == 1 else "are")
-
-
-def _each(do: Callable[[str], None], names: Iterable[str]) -> None:
-    """Call ``do`` with every name, all at once."""
-    if list(names):
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(do, list(names)))

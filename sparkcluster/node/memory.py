@@ -89,7 +89,7 @@ def await_return(
     ``request`` has rank_dirs and limit_s. Memory that programs have taken or released since the start is not counted.
     """
     files = [os.path.join(common.expand(path), MEMORY_FILE) for path in request["rank_dirs"]]
-    earlier = [found for path in files if (found := common.read_json(path, {"MemAvailable": int}))]
+    earlier = [found for path in files if (found := common.read_json(path))]
     if not earlier:
         return {}
     before = max(earlier, key=lambda each: each["MemAvailable"])

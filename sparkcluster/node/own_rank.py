@@ -25,59 +25,48 @@ from sparkcluster.node.shared import (
     LABEL_STATE_DIR,
     STOPPED_FILE,
     SWITCH_FILE,
+    WAITS_FILE,
 )
 
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the last operator to end
-_CONFIG = {"cluster": str, "state_dir": str, "node": str, "runtime": str, "port": int}
 
 Report = dict[str, Any]
 
 
 class OwnRank:
-    """This node's rank of an enabled cluster, by the guard's ``directory``."""
+    """This node's rank of an enabled cluster, by the guard's ``directory``. To be closed by who asked it to take."""
 
-    def __init__(self, directory: str, machine: Machine | None = None) -> None:
+    def __init__(self, directory: str) -> None:
         self.directory = directory
-        config = common.read_model(os.path.join(directory, CONFIG_FILE), _CONFIG)
+        config = common.read_document(os.path.join(directory, CONFIG_FILE))
         if config is None:
             raise Failed("%s has no %s" % (directory, CONFIG_FILE))
-        self.config: dict[str, Any] = config
+        self.config = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
         self._lock, self._lease_record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
         self._lease: BinaryIO | None = None
-        self._machine = machine or Machine(docker_limit_s=DOCKER_LIMIT_S)
         self._waits: str | None = None
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether this guard is still wanted."""
-        return os.path.exists(os.path.join(self.directory, CONFIG_FILE))
 
     def say(self, text: str) -> None:
         """Write a line of the guard's log."""
         sys.stdout.write("[sparkcluster] %s\n" % text)
         sys.stdout.flush()
 
-    def write(self, name: str, document: Any) -> None:
-        """Write a JSON file of the guard."""
-        common.write_atomically(os.path.join(self.directory, name), json.dumps(document).encode())
+    def wait_for(self, why: str | None) -> None:
+        """Say what is waited for, in the log and in a file, which is what ``status`` shows; None for nothing.
 
-    def wait_for(self, why: str | None, *, passing: bool = False) -> None:
-        """Say what is waited for, in the log and, unless it is ``passing``, in a file, which is what ``status`` shows.
-
-        The lease says who is at work, and does not outlive that; a file would, until the next look. On a full disk the
-        log alone has it.
+        On a full disk the log alone has it.
         """
-        path = os.path.join(self.directory, enabled.WAITS_FILE)
+        path = os.path.join(self.directory, WAITS_FILE)
         changed, self._waits = why != self._waits, why
         if changed and why is not None:
             self.say("waits: %s" % why)
         with contextlib.suppress(OSError):
-            if why is None or passing:
+            if why is None:
                 os.unlink(path)  # also one that was left before a reboot
             elif changed or not os.path.exists(path):
-                self.write(enabled.WAITS_FILE, {"why": why, "since": time.time()})
+                common.write_atomically(path, json.dumps({"why": why}).encode())
 
     def start_document(self) -> dict[str, Any]:
         """What starts the rank of the recorded release; empty without one.
@@ -86,17 +75,35 @@ class OwnRank:
             Failed: it is damaged.
         """
         try:
-            return common.read_model(enabled.start_file(self.state_dir, self.cluster), enabled.START) or {}
+            return common.read_document(enabled.start_file(self.state_dir, self.cluster)) or {}
         except common.Damaged as error:
             raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
 
-    def report(self) -> Report:
+    def ask(self, word: str) -> Report:
+        """Take the lease of this node, stop or start its rank under it, or do nothing (hello); how it is then.
+
+        Raises:
+            Failed: it cannot be done, or must not.
+        """
+        if word == "take":
+            self._take()
+        elif word in ("start", "stop"):
+            self.say("%ss its rank" % word)
+            self._change(self._start_steps() if word == "start" else self._stop_steps())
+        return self._report()
+
+    def close(self) -> None:
+        """Let go of the lease, if it was taken."""
+        if self._lease is not None:
+            self._lease.close()
+
+    def _report(self) -> Report:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
         """
-        found: Report = {"node": self.node, "release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
+        found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
         try:
             start = self.start_document()
             operator = self._operator()
@@ -110,7 +117,7 @@ class OwnRank:
                 if others:
                     text = "%s runs on %s, and is not of the recorded release"
                     found["why"] = text % (", ".join(sorted(others)), self.node)
-        except (Failed, OSError) as error:
+        except Exception as error:  # also of a document that is not what it should be
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
@@ -118,7 +125,7 @@ class OwnRank:
         """Who has the lease of this node, if that is not this guard."""
         if self._lease is not None or not common.is_locked(self._lock):
             return None
-        last = common.read_model(self._lease_record, dict) or {}
+        last = common.read_json(self._lease_record)
         return str(last.get("operator") or "an operator")[:200]
 
     def _unwanted(self, start: dict[str, Any]) -> str | None:
@@ -128,65 +135,45 @@ class OwnRank:
         if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
             return "the cluster was stopped by an operator; the next up that succeeds ends that"
         path = os.path.join(common.cluster_dir(self.state_dir, self.cluster), SWITCH_FILE)
-        switch = common.read_model(path, {"number": int, "groups": [str]})
+        switch = common.read_document(path)
         if switch is not None and switch["number"] > start["release"] and start["group"] in switch["groups"]:
             return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
 
-    def take(self) -> None:
+    def _take(self) -> None:
         """Take the lease of this node, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
             Failed: somebody has it, or nothing is to be started here.
         """
-        lock = common.try_lock(self._lock)
-        if lock is None:
+        # Not only the head looks: whoever has the token may ask.
+        unwanted = self._unwanted(self.start_document())
+        if unwanted is not None:
+            raise Failed(unwanted)
+        self._lease = common.try_lock(self._lock)
+        if self._lease is None:
             raise Failed("%s has the lease on %s" % (self._operator() or "its guard", self.node))
-        try:
-            # Not only the head looks: whoever has the token may ask.
-            unwanted = self._unwanted(self.start_document())
-            if unwanted is not None:
-                raise Failed(unwanted)  # noqa: TRY301 - with the lock
-            lease: dict[str, Any] = {"epoch": self._epoch(), "granted": False, "since": time.time()}
-            lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
-            common.write_atomically(self._lease_record, json.dumps(lease).encode())
-        except BaseException:
-            lock.close()
-            raise
-        self._lease = lock
+        lease: dict[str, Any] = {"epoch": self._epoch(), "granted": False, "since": time.time()}
+        lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
+        common.write_atomically(self._lease_record, json.dumps(lease).encode())
 
-    def release(self) -> None:
-        """Let go of the lease."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.close()
-
-    def start(self) -> None:
-        """Start the rank of the recorded release.
-
-        Raises:
-            Failed: a step failed, or the lease is not held.
-        """
+    def _start_steps(self) -> list[dict[str, Any]]:
+        """What starts the rank of the recorded release."""
         start = self.start_document()
-        steps = [
+        return [
             dict(step, number=start["number"]) if step["do"] == "restore-secrets" else step for step in start["steps"]
         ]
-        self._change(steps)
 
-    def stop(self) -> None:
-        """Stop and remove every rank of the cluster on this node.
-
-        Raises:
-            Failed: one cannot be stopped, or the lease is not held.
-        """
+    def _stop_steps(self) -> list[dict[str, Any]]:
+        """What stops and removes every rank of the cluster on this node."""
         present = self._present()
         process = [rank for rank in present if rank["labels"].get(LABEL_RUNTIME) == "process"]
         containers = [rank["name"] for rank in present if rank not in process]
         directories = [rank["labels"].get(LABEL_RANK_DIR, "") for rank in process]
-        self._change([
+        return [
             {"do": "stop-containers", "names": containers, "grace_s": GRACE_S},
             {"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S},
-        ])  # fmt: skip
+        ]
 
     def _change(self, steps: list[dict[str, Any]]) -> None:
         if self._lease is None:
@@ -201,45 +188,15 @@ class OwnRank:
             raise Failed("%s: %s: %s" % (self.node, what, error)) from None
 
     def _present(self) -> list[dict[str, Any]]:
+        machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
         try:
             if self.config["runtime"] == "process":
-                found = ranks.processes(self._machine, self.state_dir, self.cluster)
+                found = ranks.processes(machine, self.state_dir, self.cluster)
             else:
-                found = ranks.containers(self._machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
+                found = ranks.containers(machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
         except Unreadable as error:
             raise Failed("its ranks cannot be read: %s" % error) from None
         return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == self.state_dir]
 
     def _epoch(self) -> int:
-        return int((common.read_model(self._lease_record, {"epoch": int}) or {"epoch": 0})["epoch"])
-
-
-class Session:
-    """What one guard asks of this node; the lease that was taken in it ends with it."""
-
-    def __init__(self, own: OwnRank) -> None:
-        self._own = own
-        self._holds = False
-
-    def ask(self, word: str) -> Report:
-        """Take the lease of this node, stop or start its rank under it, or do nothing (hello); how it is then.
-
-        Raises:
-            Failed: it cannot be done, or must not.
-        """
-        if word == "take":
-            self._own.take()
-            self._holds = True
-        elif word in ("start", "stop"):
-            if not self._holds:
-                raise Failed("the lease of %s was not taken" % self._own.node)
-            self._own.say("%ss its rank" % word)
-            {"start": self._own.start, "stop": self._own.stop}[word]()
-        elif word != "hello":
-            raise Failed("unknown: %s" % word[:40])
-        return self._own.report()
-
-    def close(self) -> None:
-        """Let go of the lease, if it was taken here."""
-        if self._holds:
-            self._own.release()
+        return int((common.read_document(self._lease_record) or {"epoch": 0})["epoch"])

@@ -17,6 +17,7 @@ from sparkcluster.node.shared import (
     STOPPED_FILE,
     SWITCH_FILE,
     UNFINISHED,
+    WAITS_FILE,
     WHOLE,
     hub_folder,
 )
@@ -235,13 +236,11 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
     folder = "%s/%s" % (trusted(machine, state_dir, cluster), ENABLED_DIR)
     if not machine.exists("%s/%s" % (folder, CONFIG_FILE)):
         return None
-    found: dict[str, Any] = {
+    return {
         "runs": common.is_locked(machine.at(folder + "/guard.lock")),
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
+        "waits": common.read_json(machine.at("%s/%s" % (folder, WAITS_FILE))).get("why"),
     }
-    for key, name in (("gave_up", "gave_up.json"), ("waits", "waits.json")):
-        found[key] = common.read_json(machine.at("%s/%s" % (folder, name)), {"why": str}).get("why")
-    return found
 
 
 def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster") -> dict[str, Any] | None:

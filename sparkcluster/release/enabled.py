@@ -119,13 +119,12 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
             "cluster": spec.inventory.cluster,
             "runtime": spec.inventory.runtime.kind,
             "port": free_port(facts, nodes),
+            "token": random.token_hex(32),
         }
         step = {
             "do": "enable",
             "number": newest.number,
             "program": standalone("guard", spec.playbook.engine),
-            "token": random.token_hex(32),
-            "unit": unit_name(spec),
         }
         steps = {
             name: [{**step, "config": {**config, "node": name, "state_dir": facts[name].state_dir}}] for name in nodes
@@ -151,7 +150,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
         end_guards(fleet, spec, view.facts)
     with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
         report.step("disable", count(len(view.facts), "Spark"))
-        steps = {name: [{"do": "disable", "unit": unit_name(spec)}] for name in view.facts if name not in failed}
+        steps = {name: [{"do": "disable"}] for name in view.facts if name not in failed}
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
     if failed:
         name, error = next(iter(failed.items()))
@@ -166,17 +165,12 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
 
 def end_guards(fleet: Fleet, spec: Spec, nodes: Collection[str]) -> None:
     """End the guards of ``nodes``, one of which has the lease, since it restarts its group."""
-    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster, "unit": unit_name(spec)}
+    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
 
     def end(host: Host) -> _Ended:
         return call(host, "unit", request, answer=_Ended, timeout_s=90)
 
     all_values(fleet.each(end, list(nodes)), LeaseHeld)
-
-
-def unit_name(spec: Spec) -> str:
-    """Name of the systemd unit of the cluster's guards."""
-    return f"sparkcluster-{spec.inventory.cluster}.service"
 
 
 def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:

@@ -219,7 +219,7 @@ class Cluster:
         for each in serving.values():
             each["release"] = {"number": 1, "plan_hash": self.plan.hash, "record": self.record}
             each["lease"] = {"epoch": 3, "held": False, "operator": "ann@desk", "operation": "up", "since": 1.7e9}
-            each["enabled"] = {"runs": True, "stopped": False, "gave_up": None, "waits": "beta: no answer"}
+            each["enabled"] = {"runs": True, "stopped": False, "waits": "beta: no answer"}
         stopped = copy.deepcopy(serving)
         switch = replacement.document(self.spec, number=2, source=1, groups=["default"], back=None)
         for each in stopped.values():

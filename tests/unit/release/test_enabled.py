@@ -22,7 +22,10 @@ from .conftest import served
 KEY = {"key": {"env": "THE_KEY"}}
 GUARD = {"runs": True}
 ANSWER = {"done": {"content": "204", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
-INSTALLED = {"unit": "/etc/systemd/system/sparkcluster-atlas.service", "command": ["/usr/bin/python3", "guard.py"]}
+INSTALLED = {
+    "unit": "/home/nvidia/.config/systemd/user/sparkcluster-atlas.service",
+    "command": ["/usr/bin/python3", "guard.py"],
+}
 
 
 def fleet_of(world, **programs):
@@ -84,7 +87,7 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     assert (done.release, set(done.nodes)) == (3, {"alpha", "beta"})
     sent = {name: steps(fleet, name) for name in fleet.hosts}
     assert [[step["do"] for step in each] for each in sent.values()] == [["enable"], ["enable"]]
-    tokens = {each[0]["token"] for each in sent.values()}
+    tokens = {each[0]["config"]["token"] for each in sent.values()}
     assert len(tokens) == 1
     assert len(tokens.copy().pop()) == 64
     assert not any(
@@ -93,7 +96,7 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     assert {each[0]["config"]["node"] for each in sent.values()} == {"alpha", "beta"}
     again = fleet_of(cluster)
     enabled.enable(again, cluster.spec, Report(), yes=False)
-    assert steps(again, "alpha")[0]["token"] not in tokens
+    assert steps(again, "alpha")[0]["config"]["token"] not in tokens
 
 
 def test_enable_wants_a_release_that_serves(world):
@@ -169,7 +172,7 @@ def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
         (GUARD, GUARD, True, {}),
         (GUARD, None, False, {}),
         ({"runs": False}, GUARD, True, {"alpha": "it is not running"}),
-        ({"runs": True, "gave_up": "5 starts"}, GUARD, True, {"alpha": "it gave up: 5 starts"}),
+        ({"runs": True, "waits": "it gave up: 5 starts"}, GUARD, True, {"alpha": "it waits: it gave up: 5 starts"}),
     ],
 )
 def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
