@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from sparkcluster import engines
 from sparkcluster.checks.docker import hand_over
 from sparkcluster.checks.registry import Context, Seen, check, node_check
-from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import OtherContainer
 from sparkcluster.facts.engine import engine_of
@@ -106,12 +105,7 @@ def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str, str]
         return
     yield group.api_port, group.api_host, "the API", "another api.port in the inventory"
     engine = engine_of(context.facts[group.head.name])
-    try:
-        executor = parallel.executor(context.spec.playbook, engine, nodes=group.size, bring_ray=context.docker)
-    except PlanError:
-        return
-    # Both listen on all addresses unless the launcher can prevent it, so any listener is a conflict.
-    if executor == "ray":
-        yield group.ray_port, "0.0.0.0", "Ray", "executor: native in the playbook"  # noqa: S104
-    elif executor == "native":
-        yield group.master_port, "0.0.0.0", "the engine's rendezvous", "executor: ray in the playbook"  # noqa: S104
+    if meet := parallel.rendezvous(context.spec.playbook, group, engine, bring_ray=context.docker):
+        # It listens on all addresses unless the launcher can prevent it, so any listener is a conflict.
+        other = "native" if meet[0] == group.ray_port else "ray"
+        yield meet[0], "0.0.0.0", meet[1], f"executor: {other} in the playbook"  # noqa: S104

@@ -14,7 +14,7 @@ from pydantic import Field
 from sparkcluster.answers import malformed
 from sparkcluster.facts.base import Fact, Port
 from sparkcluster.facts.between import Path, PathKind, Reach
-from sparkcluster.facts.engine import engine_of, has_ray
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
@@ -22,6 +22,7 @@ from sparkcluster.hosts.program import Conversation, Conversations
 from sparkcluster.inspect.measurements import shared, up, with_ranks
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec
+from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
 
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
@@ -68,10 +69,11 @@ def pairs(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> tuple[P
 
 
 def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[Pair]:
-    ports = fixed_ports(spec, facts, group)
+    engine, docker = engine_of(facts[group.head.name]), spec.inventory.runtime.kind == "docker"
+    meet = parallel.rendezvous(spec.playbook, group, engine, bring_ray=docker)
     owners = Counter(link.address for member in group.members for link in member.links)
     for source, target in itertools.permutations(group.members, 2):
-        here = ports if target.rank == 0 else ()
+        here = (meet,) if meet is not None and target.rank == 0 else ()
         met = False
         for local, remote in shared(source, target):
             met = met or remote.address == target.address
@@ -90,19 +92,6 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
             )
         if not met:
             yield Pair(source.name, target.name, None, source.address, target.address, None, here)
-
-
-def fixed_ports(spec: Spec, facts: Mapping[str, Facts], group: Group) -> tuple[tuple[int, str], ...]:
-    """The ports on which a group's head will listen for its other nodes.
-
-    Both are named where it is still open by what the ranks will be joined: a Ray may be brought along.
-    """
-    ray, master = (group.ray_port, "Ray"), (group.master_port, "the engine's rendezvous")
-    if spec.playbook.executor == "native":
-        return (master,)
-    if spec.playbook.executor == "ray" or has_ray(engine_of(facts[group.head.name])):
-        return (ray,)
-    return ray, master
 
 
 class Listening(Fact):

@@ -8,6 +8,7 @@ from sparkcluster.errors import PlanError
 from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.engine import has_ray
 from sparkcluster.spec.playbook import Playbook
+from sparkcluster.topology.model import Group
 
 
 def tensor_parallel(playbook: Playbook, group: str, nodes: int) -> int:
@@ -55,3 +56,14 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
         step="plan",
         hint="set executor: auto in the playbook, which uses the backend that it has",
     )
+
+
+def rendezvous(
+    playbook: Playbook, group: Group, engine: EngineFacts | None, *, bring_ray: bool
+) -> tuple[int, str] | None:
+    """The port of the head at which the ranks of ``group`` meet, and whose it is; None where they need or have none."""
+    try:
+        joined_by = executor(playbook, engine, nodes=group.size, bring_ray=bring_ray)
+    except PlanError:
+        return None
+    return {"ray": (group.ray_port, "Ray"), "native": (group.master_port, "the engine's rendezvous")}.get(joined_by)
