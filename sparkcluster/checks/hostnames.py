@@ -6,7 +6,6 @@ import dataclasses
 import ipaddress
 from collections.abc import Iterator
 
-from sparkcluster.checks.compare import listed
 from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
@@ -54,7 +53,7 @@ def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 @check(
     "NET-017",
-    "The host name of a node resolves to that node everywhere, to a wired address, and to the same one",
+    "The host name of a node resolves to that node everywhere, and to a wired address",
     severity="warning",
     source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address; mDNS names in .local"
     " that resolve to the WiFi address",
@@ -68,32 +67,18 @@ def resolves(context: Context) -> Iterator[Seen]:
     """Programs that use the name reach another machine, none, or this one over WiFi: ssh, rsync and Ray's tools.
 
     Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
-    Addresses elsewhere (a jump host, a router) are ignored. Wired addresses that differ from node to node are
-    information: in a ring this is necessary, since each pair of nodes has its own subnets.
+    Addresses elsewhere (a jump host, a router) are ignored.
     """
-    alike: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for each in _resolutions(context):
         facts = context.facts[each.node]
         interfaces = [facts.interface_of(str(address)) for address in each.addresses]
-        addresses = tuple(sorted(map(str, each.addresses)))
         if (wrong := _elsewhere(context, each)) is not None:
             owner = next((name for name, other in context.facts.items() if other.interface_of(str(wrong))), None)
             whose = f"an address of {owner}" if owner and not wrong.is_loopback else f"which {each.node} does not have"
             yield _seen(context, each, f"{each.name} does not resolve to {each.node} on {each.on}", f"{wrong}, {whose}")
         elif all(interface is not None and interface.wireless for interface in interfaces) and _wired(facts):
             summary = f"{each.name} resolves on {each.on} to the WiFi address of {each.node}"
-            yield _seen(context, each, summary, ", ".join(addresses))
-        elif any(interface is not None and not interface.wireless for interface in interfaces):
-            alike.setdefault((each.node, each.name), {})[each.on] = addresses
-    for (node, name), resolved in alike.items():
-        if len(resolved) > 1 and not set.intersection(*(set(addresses) for addresses in resolved.values())):
-            yield Seen(
-                f"{name} resolves to different addresses of {node}",
-                "; ".join(f"{', '.join(addresses)} on {on}" for on, addresses in resolved.items()),
-                [f"give {name} one address in /etc/hosts of {listed(resolved)}"],
-                severity="info",
-                node=node,
-            )
+            yield _seen(context, each, summary, ", ".join(sorted(map(str, each.addresses))))
 
 
 def _elsewhere(context: Context, resolution: Resolution) -> ipaddress.IPv4Address | None:
