@@ -128,7 +128,7 @@ class Login:
         """Store a host key in the first known_hosts file; the verdict after it.
 
         Raises:
-            UsageError: the file cannot be written, or is no known_hosts file.
+            UsageError: the file cannot be written.
         """
         file = self.target.known_hosts[0]
         try:

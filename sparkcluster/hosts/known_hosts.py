@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import errno
 import fcntl
 import fnmatch
 import hashlib
 import hmac
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 Verdict = Literal["known", "changed", "revoked", "unknown"]
-
-_OPTION = "((no-)?((agent|port|x11)-forwarding|pty|user-rc|touch-required)|restrict|cert-authority|verify-required)"
-_ENTRY = re.compile(
-    rf"(?i)\s*(@\S+\s+)?(?!{_OPTION}[\s,])(\|1\|\S+|[^\s|\"=]+)\s+(?P<kind>(ssh|ecdsa|sk)-\S+)\s+(?P<blob>\S+)"
-)
 
 
 def check(files: Sequence[Path], name: str, kind: str, blob: str) -> tuple[Verdict, Path | None]:
@@ -56,7 +48,7 @@ def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
     Safe for several threads and programs at once; returns the verdict after it.
 
     Raises:
-        OSError: the file cannot be written, or has something else than host keys, such as the keys that may log in.
+        OSError: the file cannot be written.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -67,20 +59,9 @@ def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
             return verdict
         stream.seek(0)
         text = stream.read()
-        for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
-            if line.strip() and not line.lstrip().startswith("#") and not _is_entry(line):
-                raise OSError(errno.EINVAL, f"line {number} is not a host key, so this is not a known_hosts file")
         newline = b"" if not text or text.endswith(b"\n") else b"\n"
         stream.write(newline + f"{name} {kind} {blob}\n".encode())
     return "known"
-
-
-def _is_entry(line: str) -> bool:
-    """Whether ``line`` is one of known_hosts, not of authorized_keys, whose options may have the form of a name."""
-    match = _ENTRY.match(line)
-    with contextlib.suppress(ValueError):
-        return match is not None and base64.b64decode(match["blob"])[4:].startswith(match["kind"].encode())
-    return False
 
 
 def _entries(file: Path, name: str) -> Iterator[tuple[str, str, str]]:

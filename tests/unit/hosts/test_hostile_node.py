@@ -11,7 +11,6 @@ import threading
 import pytest
 import yaml
 
-from sparkcluster.errors import UsageError
 from sparkcluster.hosts import known_hosts
 from sparkcluster.spec import consent
 from sparkcluster.spec.load import load
@@ -108,23 +107,6 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB"
 @pytest.mark.parametrize(
     "content",
     [
-        f"ssh-ed25519 {KEY} me@desk\n",
-        f'command="true" ssh-ed25519 {KEY}\n',
-        f"host ssh-ed25519 {KEY}\nalias ll='ls -l'\n",
-        "export PATH=/bin\n",
-    ],
-)
-def test_a_key_is_stored_in_no_file_of_another_kind(tmp_path, content):
-    file = tmp_path / "file"
-    file.write_text(content)
-    with pytest.raises(OSError, match="this is not a known_hosts file"):
-        known_hosts.store(file, "new", "ssh-ed25519", KEY)
-    assert file.read_text() == content
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
         None,
         f"a,[10.0.0.1]:22 ssh-ed25519 {KEY} comment",
         f"|1|c2FsdA==|aGFzaA== ssh-ed25519 {KEY}\n@revoked old ssh-ed25519 {KEY}\n",
@@ -138,12 +120,3 @@ def test_a_key_is_stored_in_a_new_file_or_beside_host_keys(tmp_path, content):
     assert known_hosts.store(file, "new", "ssh-ed25519", KEY) == "known"
     assert file.read_text().startswith(content or "")
     assert file.read_text().endswith(f"\nnew ssh-ed25519 {KEY}\n" if content else f"new ssh-ed25519 {KEY}\n")
-
-
-def test_an_inventory_that_names_another_file_for_host_keys_is_one_clear_error(server, tmp_path):
-    file = tmp_path / "authorized_keys"
-    file.write_text(f"ssh-ed25519 {KEY} me@desk\n")
-    host = server.host(known_hosts=(file,), host_keys="accept-new")
-    with pytest.raises(UsageError, match="line 1 is not a host key, so this is not a known_hosts file") as caught:
-        host.run(["true"])
-    assert (caught.value.exit_code, file.read_text()) == (2, f"ssh-ed25519 {KEY} me@desk\n")
