@@ -182,10 +182,6 @@ class Engine(abc.ABC):
         """
         return spec
 
-    def own_arguments(self, playbook: Playbook) -> frozenset[str]:
-        """Flags that ``planned`` adds to its command line because ``playbook`` does not set them."""
-        return frozenset()
-
     def drain_s(self, playbook: Playbook) -> int:
         """Seconds that it lets requests in flight finish after SIGTERM, by a playbook from ``planned``."""
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sparkcluster.plan.docker_run import mounts
@@ -33,18 +33,13 @@ class Change:
     restarts: bool = True
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str] = ()) -> list[str]:
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The lines of ``changes``."""
-    return [change.text for change in changes(old, new, own)]
+    return [change.text for change in changes(old, new)]
 
 
-def changes(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str] = ()) -> list[Change]:
-    """One for each difference between two plans in JSON form: of the recorded release, and the requested one.
-
-    ``own`` are the variables and engine flags that sparkcluster sets whatever is written. Those of them that the
-    recorded ranks lack are one line for all nodes: another version made that plan, and nobody changed an inventory or
-    playbook.
-    """
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """One for each difference between two plans in JSON form: of the recorded release, and the requested one."""
     before: Mapping[str, Any] = old.get("nodes", {})
     after: Mapping[str, Any] = new.get("nodes", {})
     # Another name of the model is that of other weights, or only what the API calls them.
@@ -60,16 +55,9 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str]
     found += [Change("arguments", f"{name}: leaves the cluster") for name in before if name not in after]
     found += [Change("arguments", f"{name}: joins the cluster") for name in after if name not in before]
     kept = [name for name in after if name in before]
-    if added := _added([before[name] for name in kept], [after[name] for name in kept], own):
-        values = ", ".join(
-            name if value is None else f"{name}{' ' if name.startswith('--') else '='}{value}"
-            for name, value in added.items()
-        )
-        text = f"set by this version of sparkcluster, not by inventory or playbook: {values}"
-        found.append(Change("arguments", text))
     on: dict[tuple[Class, str], list[str]] = {}
     for name in kept:
-        for line in _node(before[name], after[name], added):
+        for line in _node(before[name], after[name]):
             on.setdefault(line, []).append(name)
     for (kind, text), names in on.items():
         where = "every node" if len(names) == len(kept) > 1 else ", ".join(names)
@@ -77,35 +65,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], own: Collection[str]
     return found
 
 
-def _added(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], own: Collection[str]
-) -> dict[str, Any]:
-    """The variables and engine flags among ``own`` that no recorded rank has, with values; none of a record without.
-
-    The value of a variable is None where it differs from node to node.
-    """
-    found: dict[str, Any] = {}
-    if before and all(node.get("env") for node in before):
-        recorded = {name for node in before for name in node["env"]}
-        for name in sorted(set(own) & after[0]["env"].keys() - recorded):
-            values = {node["env"].get(name) for node in after}
-            found[name] = values.pop() if len(values) == 1 else None
-    commands = [_grouped(_launcher(node).get("engine", ())) for node in before]
-    if commands and all(commands):
-        flags = {flag[0] for command in commands for flag in command}
-        for flag in (flag for node in after for flag in _grouped(_launcher(node).get("engine", ()))):
-            if flag[0] in own and flag[0] not in flags:
-                found[flag[0]] = _joined(flag[1:])
-    return found
-
-
-def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]) -> Iterator[tuple[Class, str]]:
+def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Class, str]]:
     """A line for each value that differs, and for each word of a list that was lost or gained."""
     class_of = _class_of(_container(old), _container(new))
     before, after = dict(_values(old)), dict(_values(new))
     for label in sorted(before.keys() | after.keys()):
         was, is_ = (each.get(label, "none" if label.startswith("mount ") else "unset") for each in (before, after))
-        if was != is_ and label.removeprefix("env ") not in added:
+        if was != is_:
             yield class_of(label, (was, is_)), f"{label}: {was} → {is_}"
     names, wanted = old.get("secrets", []), new.get("secrets", [])
     yield from (("secrets", f"{_secret(name)}: removed") for name in names if name not in wanted)
@@ -114,8 +80,7 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any], added: Collection[str]
     for label, flag in (each for each in had if each not in has):
         yield class_of(label, flag), f"{label} - {_joined(flag)}"
     for label, flag in (each for each in has if each not in had):
-        if label != "engine" or flag[0] not in added:
-            yield class_of(label, flag), f"{label} + {_joined(flag)}"
+        yield class_of(label, flag), f"{label} + {_joined(flag)}"
     for key, words in _launcher(old).items():
         now = _launcher(new).get(key)
         if key != "engine" and isinstance(words, list) and words != now and sorted(words) == sorted(now or ()):

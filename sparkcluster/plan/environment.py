@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from sparkcluster import engines
 from sparkcluster.spec import Spec, variables
-from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Group, Member
 
 
@@ -26,25 +25,17 @@ def build(
     the caches below it, and ``baked`` are names that the image sets by itself.
     """
     env = {} if home is None else {"HOME": home}
-    env |= {"HF_HOME": hf_home} | _always(spec.playbook, member)
-    if len(group.members) > 1:
-        env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
-    return env | spec.playbook.env | spec.inventory.node_env(member.name)
-
-
-def own(playbook: Playbook, member: Member) -> frozenset[str]:
-    """Names that sparkcluster sets on every rank whatever the facts, where ``playbook`` does not set them."""
-    return frozenset(_always(playbook, member)) - playbook.env.keys()
-
-
-def _always(playbook: Playbook, member: Member) -> dict[str, str]:
-    return {
+    env |= {
+        "HF_HOME": hf_home,
         "HF_HUB_OFFLINE": "1",
         # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
         "RAY_memory_monitor_refresh_ms": "0",
-        **engines.engine(playbook.engine).environment(member, playbook),
+        **engines.engine(spec.playbook.engine).environment(member, spec.playbook),
         **_sockets(member),
     }
+    if len(group.members) > 1:
+        env |= _rdma(group, member, frozenset(baked)) if member.hcas else _no_rdma(member)
+    return env | spec.playbook.env | spec.inventory.node_env(member.name)
 
 
 def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:

@@ -26,14 +26,12 @@ import enum
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
-from sparkcluster.plan import environment
 from sparkcluster.plan.build import build
 from sparkcluster.plan.cost import Difference, classed, edited, missing_on
 from sparkcluster.plan.diff import Change, changes
@@ -306,24 +304,21 @@ def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], t
     If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
     interfaces and GID indices that the group was started with: where nothing differs then, it has drifted.
     """
-    found = _changes(view, recorded, view.planned)
+    found = _changes(recorded, view.planned)
     before = restored(recorded.network) if recorded.network else None
     if not found or before is None or recorded.written != written_network(view.spec):
         return found, ()
-    if _changes(view, recorded, _plan_with(view, before)):
+    if _changes(recorded, _plan_with(view, before)):
         return found, ()
     return (), tuple(drift(before, _now(view, recorded.name)))
 
 
-def _changes(view: View, recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
+def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
     if plan is None:
         return (Change("arguments", "no plan can be made from the playbook and the facts of the nodes"),)
     if _planned(plan, recorded.name) is None:
         return (Change("arguments", f"group {recorded.name} is no longer in the inventory"),)
-    now, playbook = _now(view, recorded.name), view.spec.playbook
-    own = engines.engine(playbook.engine).own_arguments(playbook)
-    own |= environment.own(playbook, now.members[0]) if now else frozenset()
-    return tuple(changes(recorded.plan, group_plan(plan.as_json(), recorded.name), own))
+    return tuple(changes(recorded.plan, group_plan(plan.as_json(), recorded.name)))
 
 
 def _plan_with(view: View, group: Group) -> Plan | None:

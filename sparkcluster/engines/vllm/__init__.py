@@ -93,7 +93,6 @@ class Vllm(Engine):
     serve = imported(".command_line", "serve")
     environment = imported(".environment", "build")
     planned = imported(".planned", "planned")
-    own_arguments = imported(".planned", "own_arguments")
     drain_s = imported(".planned", "drain_s")
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")

@@ -50,15 +50,10 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         share = _utilization(playbook, facts, topology)
         computed = {name: share for name in playbook.args if name.replace("_", "-") == arguments.UTILIZATION}
     nodes = [facts[name] for group in topology.groups for name in group.names if name in facts]
-    if playbook.command is None and own_arguments(playbook) and _drains(playbook, nodes):
+    if playbook.command is None and DRAIN not in Arguments(playbook).values and _drains(playbook, nodes):
         computed[DRAIN] = DRAIN_S
     args = {**playbook.args, **computed}
     return dataclasses.replace(spec, playbook=playbook.model_copy(update={"args": args})) if computed else spec
-
-
-def own_arguments(playbook: Playbook) -> frozenset[str]:
-    """Flags that are added to the command line where the playbook does not set them."""
-    return frozenset() if DRAIN in Arguments(playbook).values else frozenset({f"--{DRAIN}"})
 
 
 def drain_s(playbook: Playbook) -> int:

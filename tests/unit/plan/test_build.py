@@ -497,25 +497,3 @@ def test_what_changed_is_said_in_lines(two, cluster):
         "alpha: engine + --served-model-name q",
         "alpha: engine + --max-model-len 4096",
     ]
-
-
-def test_what_an_older_version_did_not_set_is_one_line_for_all_nodes(two, cluster):
-    """A healthy cluster is "another plan" after an update: it is said that nobody changed a playbook."""
-    spec, facts = cluster(TWO, playbook={"ready_timeout_s": 900, "env": {"RAY_CGRAPH_get_timeout": "77"}}), two()
-    new = build(spec, facts).as_json()
-    old = json.loads(json.dumps(new))
-    for node in old["nodes"].values():
-        for name in ("VLLM_ENGINE_READY_TIMEOUT_S", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "RAY_CGRAPH_get_timeout"):
-            del node["env"][name]
-        node["env"]["NCCL_IB_TIMEOUT"] = "20"
-    own = environment.own(spec.playbook, topology.build(spec, facts).groups[0].members[0])
-
-    for name, address in (("alpha", "10.0.0.1"), ("beta", "10.0.0.2")):
-        new["nodes"][name]["env"]["VLLM_HOST_IP"] = address
-        old["nodes"][name]["env"].pop("VLLM_HOST_IP", None)
-    values = "VLLM_ENGINE_READY_TIMEOUT_S=900, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=900, VLLM_HOST_IP"
-    assert difference(old, new, own) == [
-        f"set by this version of sparkcluster, not by inventory or playbook: {values}",
-        "every node: env NCCL_IB_TIMEOUT: 20 → 22",
-        "every node: env RAY_CGRAPH_get_timeout: unset → 77",
-    ]
