@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
@@ -12,9 +11,8 @@ from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect import state
+from sparkcluster.inspect import status
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.inspect.status import problem
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 
@@ -127,7 +125,7 @@ class Conversation:
         if reply.problem == "too-long":
             hint = "shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook"
             raise PromptTooLong(f"the prompt does not fit in the model's context: {reply.message}", hint=hint)
-        if why := problem(reply):
+        if why := status.problem(reply):
             self.endpoint = None
             raise NotServing(why, node=endpoint.head, step="ask", hint="sparkcluster doctor INVENTORY")
         if empty := lacks_content(reply):
@@ -140,9 +138,6 @@ def _nothing_serves(view: View) -> SparkclusterError:
     """Why there is no group to ask: no rank runs that the newest release recorded."""
     for error in view.collected.errors.values():
         return error
-    cluster, lease = view.spec.inventory.cluster, view.lease
-    _, word = state.states(view, ())
-    why = f": {state.left_by(view.facts)}" if word == state.ORPHANED else ""
-    if word == state.STARTING and lease is not None:
-        why = f": {lease.describe(cluster, time.time())}"
-    return NotServing(f"{cluster} is {word}{why}", step="ask", hint=state.next_command(word))
+    found = status.document(view, {}, {})
+    why = f": {found['why']}" if found["why"] else ""
+    return NotServing(f"{found['cluster']} is {found['state']}{why}", step="ask", hint=found["next"])

@@ -141,31 +141,21 @@ def see(
     kernel_log: bool = False,
     limit_s: float = COLLECT_S,
 ) -> View:
-    """Query every node (or ``names``) in one round trip, without findings and plan; see ``collect_facts``."""
+    """Query every node (or ``names``) in one round trip, without checks and plan; see ``collect_facts``."""
     collected = collect_facts(fleet, spec, names, kernel_log=kernel_log, limit_s=limit_s)
-    return View(spec, collected, collected.facts)
+    return View(spec, collected, collected.facts, tuple(collected.findings()))
 
 
-def view_cluster(
-    fleet: Fleet,
-    spec: Spec,
-    *,
-    inside: bool = True,
-    bring_ray: bool | None = None,
-    probes: Calls[Answer] | None = None,
-    also: Sequence[Spec] = (),
-) -> View:
-    """Query every node: one round trip, and a second one for an image whose content is unknown.
+def view_cluster(fleet: Fleet, spec: Spec, *, probes: Calls[Answer] | None = None, also: Sequence[Spec] = ()) -> View:
+    """Query every node: one round trip, and a second one, of seconds, for an image whose content is unknown.
 
-    With ``inside`` the content of an image is read if it is unknown (seconds). ``bring_ray``: whether an image
-    without Ray gets one; None leaves it to what is found. ``probes`` are those that were sent already.
+    ``probes`` are those that were sent already.
     """
     if not spec.kept_image:
         known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
         spec = dataclasses.replace(spec, image_is=known.rpartition(" ")[2])
     collected = collect_facts(fleet, spec, probes=probes, also=also)
-    facts = inspect_images(fleet, spec, collected.facts) if inside else collected.facts
-    view = assess(spec, collected, facts, bring_ray=bring_ray)
+    view = assess(spec, collected, inspect_images(fleet, spec, collected.facts))
     others = zip(also, collected.also, strict=True)
     view.also = tuple(assess(each, collected, inspect_images(fleet, each, found)) for each, found in others)
     return view
@@ -185,7 +175,7 @@ def first_staged(cluster: str) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
+def assess(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
     """Everything that follows from the facts. Pure."""
     # Imported late: a command that only sees needs none of it.
     from sparkcluster.checks import run_checks  # noqa: PLC0415
@@ -196,8 +186,7 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts], *, bring_r
     try:
         if not collected.errors:
             view.topology = build_topology(spec, facts)
-            decided = _brings_ray(view, view.topology) if bring_ray is None else bring_ray
-            _make_plan(view, view.topology, bring_ray=decided)
+            _make_plan(view, view.topology, bring_ray=_brings_ray(view, view.topology))
     except PlanError as error:
         view.unplanned = error
     view.findings = (*collected.findings(), *run_checks(spec, facts, view.topology or EMPTY))
@@ -241,10 +230,5 @@ def _brings_ray(view: View, topology: Topology) -> bool:
     if not wanting or view.spec.playbook.executor == "ray":
         return bool(wanting)
     if view.newest is not None and view.ranks.of_release(view.newest):
-        return has_recorded_ray(view.newest)
+        return any(container["launcher"].get("ray_path") for *_, container in view.newest.containers())
     return any(has_brought_ray(view.facts[name]) for name in wanting) or not view.ranks.anything
-
-
-def has_recorded_ray(release: ReleaseFact) -> bool:
-    """Whether the ranks of ``release`` got a Ray that was brought to them."""
-    return any(container["launcher"].get("ray_path") for _, _, container in release.containers())

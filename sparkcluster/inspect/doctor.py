@@ -21,11 +21,11 @@ from sparkcluster.inspect.preflight import examine
 from sparkcluster.inspect.state import (
     DEGRADED,
     DOWN,
+    LEFT,
     ORPHANED,
     SERVING,
     STARTING,
     UNKNOWN,
-    left_by,
     next_command,
     responds,
     states,
@@ -84,7 +84,7 @@ class Diagnosis:
         state, recorded = self.state, self.view.recorded
         model = recorded["plan"]["model"] if "plan" in recorded else self.view.spec.playbook.model_name
         parts = [f"{cluster} serves {model}" if state == SERVING else f"{cluster} is {state}"]
-        parts += [left_by(self.view.facts)] if state == ORPHANED else []
+        parts += [LEFT] if state == ORPHANED else []
         if replies:
             parts.append(speed(max(replies, key=lambda reply: reply.ttft_s or 0)))
         severities = Counter(finding.severity for finding in self.findings if finding.severity != "info")

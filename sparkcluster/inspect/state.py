@@ -14,12 +14,11 @@ The next ``up`` goes on with the ranks of an orphaned cluster, which may have lo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from sparkcluster.endpoint.dead import busy, shows_life
-from sparkcluster.facts.base import read
-from sparkcluster.facts.model import Facts, LeaseFact
+from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.plan.release_record import Ranks, RecordedGroup, current_staging, unreadable
 
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"
+
+LEFT = "the command that started it ended before the model had answered"
+"""Why a group is orphaned."""
 
 # Operations that stop groups to start others.
 STARTS = ("up", "upgrade", "rollback", "restart")
@@ -91,13 +93,3 @@ def _starts(lease: LeaseFact | None) -> bool:
 def next_command(state: str, *, switch: bool = False) -> str:
     """What to type in ``state``; ``switch``: one to another release was cut off."""
     return f"sparkcluster {'upgrade INVENTORY --resume' if switch and state != STARTING else STATES[state]}"
-
-
-def left_by(facts: Mapping[str, Facts]) -> str:
-    """What left ranks that no release recorded: the operation that had the lease last, and of whom."""
-    leases = [lease for node in facts.values() if (lease := read(node.lease)) is not None and _starts(lease)]
-    if not leases:
-        return "the command that started it ended before the model had answered"
-    last = max(leases, key=lambda lease: (lease.since or 0.0, lease.epoch))
-    by = f" by {last.operator}" if last.operator else ""
-    return f"`{last.operation}`{by} ended before the model had answered"

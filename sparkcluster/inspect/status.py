@@ -103,7 +103,7 @@ def _lease(lease: LeaseFact) -> Document:
 def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observations) -> Document:
     """One group as it is now."""
     group, ranks = view.groups.get(name), view.ranks.groups().get(name, {})
-    why = state.left_by(view.facts) if word == state.ORPHANED else problem(reply)
+    why = state.LEFT if word == state.ORPHANED else problem(reply)
     numbers = [release for of_node in ranks.values() for rank in of_node if (release := release_of(rank)) is not None]
     return {
         "name": name,

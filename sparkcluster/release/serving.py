@@ -20,7 +20,7 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.selection import flags, hints
-from sparkcluster.inspect.state import left_by
+from sparkcluster.inspect.state import LEFT
 from sparkcluster.node.shared import LABEL_STATE_DIR
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
@@ -239,7 +239,7 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
     """Note how groups that are kept differ from what is written, and whose ranks are gone on with."""
     left = [view.spec.inventory.called(name) for name, group in groups.items() if group.state is State.STARTED]
     if left and view.lease is None:
-        report.note(f"{', '.join(left)}: {left_by(view.facts)}; continuing with the ranks that it started")
+        report.note(f"{', '.join(left)}: {LEFT}; continuing with the ranks that it started")
     for group in groups.values():
         if group.action is not Action.KEEP or group.recorded is None:
             continue

@@ -11,7 +11,7 @@ from sparkcluster.errors import FoundErrors, UsageError
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import view_cluster
+from sparkcluster.inspect.cluster import see, view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan import image as images
 from sparkcluster.plan.compare import versions
@@ -50,7 +50,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollou
         UsageError: nothing was ever deployed, or what was begun is not accepted.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = whole(view_cluster(fleet, spec, inside=False))
+    view = whole(see(fleet, spec))
     switch = view.switch
     if switch is None and view.newest is None:
         raise UsageError("no release was ever recorded, and no switch begun", hint="sparkcluster up INVENTORY")
@@ -80,7 +80,7 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
         RolledBack: it failed, and was started once more.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = whole(view_cluster(fleet, spec, inside=False))
+    view = whole(see(fleet, spec))
     if view.switch:
         raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
     if view.newest is None:
@@ -124,7 +124,7 @@ def rollback(
 
 def _stopped(fleet: Fleet, spec: Spec) -> int | None:
     """The number of the release that served last, if a switch was begun and not ended, or nothing runs."""
-    view = whole(view_cluster(fleet, spec, inside=False))
+    view = whole(see(fleet, spec))
     if view.switch is not None and view.switch.source:
         return view.switch.source
     return view.newest.number if view.newest and not view.ranks.anything else None

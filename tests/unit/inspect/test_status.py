@@ -113,7 +113,7 @@ def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world)
     (group,) = document["groups"]
     assert (document["state"], document["next"]) == ("orphaned", "sparkcluster up INVENTORY")
     assert (group["state"], group["release"], group["endpoint"]) == ("orphaned", 3, None)
-    assert group["why"] == "`up` by ann@desk ended before the model had answered"
+    assert group["why"] == "the command that started it ended before the model had answered"
     older = world()
     older.run(older.plan(4)).record(older.plan(3), 3).change("alpha", lease=left)
     document = told(older)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.facts.collect import Collected
-from sparkcluster.inspect.cluster import assess
+from sparkcluster.inspect.cluster import assess, changed
 from sparkcluster.plan.image import ray_name
 
 TWO = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
@@ -24,7 +24,7 @@ def view(spark, cluster):
             for place, name in enumerate(TWO, 11)
         }
         spec = cluster(TWO, playbook={"executor": executor})
-        return assess(spec, Collected(facts, {}), facts, bring_ray=bring_ray)
+        return changed(assess(spec, Collected(facts, {}), facts), facts, bring_ray=bring_ray)
 
     return make
 

@@ -89,7 +89,7 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     monkeypatch.setattr(cli, "reporting", lambda _args: contextlib.nullcontext((Fleet(hosts), spec, Report())))
     assert main(["stage", "x.yaml", "--dry-run", "--json", *flags]) == 0
     if not flags:  # as up does
-        view = view_cluster(Fleet(hosts), spec, bring_ray=False)
+        view = view_cluster(Fleet(hosts), spec)
         module.copy(Fleet(hosts), view, Options(), Report(), acquire=None)
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
 
