@@ -25,6 +25,7 @@ from sparkcluster.hosts.program import command
 from sparkcluster.inspect import ask as asking
 from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
+from sparkcluster.inspect.observing import observe_nodes, running_heads
 from sparkcluster.inspect.releases import history
 from sparkcluster.inspect.status import status
 from sparkcluster.release.serving import survey
@@ -175,8 +176,8 @@ def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
     assert evil.keys == []
 
 
-def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_asked(serving, api, evil):
-    """No record yet: the head is whose rank 0 it is, not whoever says so in an answer."""
+def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_believed(serving, api, evil):
+    """No record yet: the head is whose rank 0 it is, not whoever says so in an answer; none is sent the key."""
     for name in serving.facts:
         serving.change(name, release=None)
     other = serving.plan(3)
@@ -188,9 +189,10 @@ def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_asked(serving, ap
         fleet.hosts[name].program(
             "observe", {"ranks": [{**rank, "launcher": launcher, "log": []}], "gpus": [], "traffic": []}
         )
-    found = doctor(fleet, serving.spec, 20.0, Report())
-    assert [reply.head for reply in found.running.replies.values()] == ["alpha"]
-    assert {key for path, key in api.keys if path.endswith("completions")} == {"Bearer sk-of-the-cluster"}
+    seen = observe_nodes(fleet, serving.spec, serving.facts, 20.0)
+    assert [node for node, _ in running_heads(serving.spec, serving.facts, seen)] == ["alpha"]
+    assert doctor(fleet, serving.spec, 20.0, Report()).running.replies == {}
+    assert not any(path.endswith("completions") for path, _ in api.keys)
     assert evil.keys == []
 
 

@@ -21,7 +21,7 @@ from tests.unit.conftest import accepted
 RUN = {
     "up": lambda fleet, spec: up.up(fleet, spec, up.Options(), Report()),
     "stage": lambda fleet, spec: stage.stage(fleet, spec, stage.Options(), Report()),
-    "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, preflight.Options(deep=True), Report()),
+    "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, Report(), deep=True),
     "preflight --bundle": lambda fleet, spec: bundle.gather(
         fleet, View(spec, Collected({}, {}), {}), Report(), containers=True
     ),
