@@ -26,7 +26,7 @@ finally:
     if _without_invoke:
         del sys.modules["invoke"]
 
-__all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec"]
+__all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
 
 # Without a handler Python would print paramiko's log beside the errors of sparkcluster.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -167,3 +167,18 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
     message.add_boolean(True)
     message.add_string(line.encode("utf-8", "surrogateescape"))
     channel.get_transport()._send_user_message(message)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def ssh_config(host: str) -> dict[str, Any]:
+    """The ssh_config of ``host`` from the files of user and system, as fabric reads them: without ``Include``.
+
+    Raises:
+        paramiko.SSHException: a file is invalid.
+    """
+    import fabric
+    import invoke
+
+    paramiko.config.invoke = invoke  # type: ignore[attr-defined] # "Match exec" runs commands by it
+    config = fabric.Config(lazy=True)
+    config.load_ssh_config()
+    return dict(config.base_ssh_config.lookup(host))

@@ -152,7 +152,7 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
             start_new_session=True,  # Ctrl-C would end it as well, which looks like an invalid ssh_config
         )
     except FileNotFoundError:
-        raise UsageError("ssh is not installed", hint="sudo apt-get install openssh-client") from None
+        return _without_ssh(host)
     except subprocess.TimeoutExpired:
         raise UsageError(f"ssh -G {host} did not end within 10 s", hint="check Match exec in ~/.ssh/config") from None
     if done.returncode:
@@ -162,6 +162,21 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
     for line in done.stdout.decode(errors="replace").splitlines():
         key, _, value = line.partition(" ")
         config.setdefault(key.lower(), []).append(value.strip())
+    return config
+
+
+def _without_ssh(host: str) -> dict[str, list[str]]:
+    """The same if no ssh is installed."""
+    from sparkcluster.hosts.paramiko_transport import paramiko, ssh_config
+
+    try:
+        found = ssh_config(host)
+    except paramiko.SSHException as error:
+        raise UsageError(f"invalid ssh_config for {host}: {error}") from None
+    config = {key: value if isinstance(value, list) else [str(value)] for key, value in found.items()}
+    config.setdefault("userknownhostsfile", ["~/.ssh/known_hosts"])
+    config.setdefault("globalknownhostsfile", ["/etc/ssh/ssh_known_hosts"])
+    config.setdefault("identityfile", [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")])
     return config
 
 

@@ -120,7 +120,7 @@ def test_tab_imports_neither_models_nor_connections(home: Path) -> None:
         imported = {
             line.split()[1].strip("'") for line in Path("modules").read_text().splitlines() if line[:7] == "import "
         }
-        assert not imported & {"paramiko", "pydantic", "rich", "socket"}
+        assert not imported & {"fabric", "paramiko", "pydantic", "rich", "socket"}
 
 
 # Shows what it is called with, where it is not asked to complete.

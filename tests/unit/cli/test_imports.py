@@ -16,7 +16,7 @@ nodes: [{host: 127.0.0.1, connection: ssh, ssh: {port: 1, user: root}}]
 """
 
 # Not in any command that only reads: drawing on terminals, what else opens connections, test tools.
-NEVER = {"asyncio", "concurrent", "http", "huggingface_hub", "invoke", "rich", "unittest"}
+NEVER = {"asyncio", "concurrent", "fabric", "http", "huggingface_hub", "invoke", "rich", "unittest"}
 
 RUN = """
 import json, sys

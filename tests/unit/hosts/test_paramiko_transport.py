@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -29,15 +30,23 @@ def test_paramiko_still_has_the_names_that_it_does_not_document():
     assert list(inspect.signature(paramiko.agent.AgentSSH._connect).parameters) == ["self", "conn"]
 
 
-def test_paramiko_does_without_invoke():
-    code = "import sys; from sparkcluster.hosts import paramiko_transport; assert 'invoke' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)
+def test_paramiko_does_without_invoke_until_ssh_config_is_read_without_ssh(tmp_path):
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Match exec true\n  Port 2022\n")
+    code = (
+        "import sys; from sparkcluster.hosts import paramiko_transport\n"
+        "assert not {'invoke', 'fabric'} & set(sys.modules)\n"
+        "assert paramiko_transport.paramiko.config.invoke is None\n"
+        "assert paramiko_transport.ssh_config('spark')['port'] == '2022'"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL, env=environment)
 
 
-def test_no_other_module_imports_paramiko():
+def test_no_other_module_imports_paramiko_or_fabric():
     users = [
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if re.search(r"^\s*(import|from) (paramiko|invoke)\b", path.read_text(), re.MULTILINE)
+        if re.search(r"^\s*(import|from) (paramiko|fabric|invoke)\b", path.read_text(), re.MULTILINE)
     ]
     assert users == ["hosts/paramiko_transport.py"]
