@@ -88,15 +88,6 @@ def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[s
     return [f"{base}{comma}{name}" for name in found if isinstance(name, str)]
 
 
-def _releases(*, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
-    """Releases of the cluster as ``releases`` last listed them."""
-    from sparkcluster.output_file import state_home
-
-    rows = _small(f"{state_home()}/releases/{_inventory(parsed_args, 'cluster')}").splitlines()
-    pairs = (row.split("\t") for row in rows)
-    return {number: about for number, about in pairs if _PLAIN.fullmatch(about)}
-
-
 def _inventory(args: argparse.Namespace, key: str) -> Any:
     """A key of the inventory on the line, or of the default one, as plain YAML; the command says what is wrong."""
     import yaml
@@ -149,7 +140,6 @@ COMPLETERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(["P", "PLAYBOOK", "playbooks NAME"], _playbooks),
     **dict.fromkeys(["NODE", "setup NAME"], _nodes),
     **dict.fromkeys(["G", "GROUPS"], _groups),
-    **dict.fromkeys(["RELEASE", "NUMBER"], _releases),
     **dict.fromkeys(["FILE", "OUT", "PATH", "KEY", "K"], _files("")),
     **{kind: _words(kind) for kind in ("CODE", "STEP", "KIND")},
     "connect NAME": _words("CLIENT"),

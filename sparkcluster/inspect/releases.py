@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -20,7 +19,6 @@ from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import of_newest_images
-from sparkcluster.output_file import state_home, write
 from sparkcluster.plan.compare import compare, edited
 from sparkcluster.plan.release_record import KEEP_IMAGES, RecordedGroup, recorded_groups
 from sparkcluster.spec import Spec
@@ -117,11 +115,6 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
                 "changes": edited(older.release.record.get("playbook"), record.get("playbook")) if older else [],
             }
         )
-    text = "".join(f"{release['number']}\t{release['model']}\n" for release in releases)
-    file = state_home() / "releases" / spec.inventory.cluster
-    with contextlib.suppress(OSError, UsageError):  # for completion, which contacts no node
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(file, lambda opened: opened.write(text.encode()), private=True)
     return {"releases": releases, "errors": errors}
 
 
@@ -150,7 +143,7 @@ def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, s
 
 
 def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
-    """What differs between the releases ``old`` and ``new``: ``differences``, a line each, and ``errors`` as above.
+    """What differs between the releases ``old`` and ``new``: ``differences``, a line each; ``errors`` of silent nodes.
 
     Where nodes have different releases under one number, the one that the head of a group has counts.
 
@@ -158,15 +151,15 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
         UsageError: no node has a record of one of them, or it cannot be read.
         SparkclusterError: no node could be queried.
     """
-    found, answers, errors = _recorded(fleet, spec)
+    answers, failed = node_records(fleet, spec)
     facts = []
     for number in (old, new):
         release = as_recorded(answers, number)
         if release is None:
-            known = ", ".join(str(number) for number in sorted({each.release.number for each in found})) or "none"
-            hint = "sparkcluster releases INVENTORY"
-            raise UsageError(f"{spec.inventory.cluster} has no release {number}; it has {known}", hint=hint)
+            cluster, hint = spec.inventory.cluster, "sparkcluster releases INVENTORY   lists them"
+            raise UsageError(f"{cluster} has no release {number}", hint=hint)
         facts.append(release[1])
+    errors = {name: error.message for name, error in failed.items()}
     return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}
 
 
@@ -191,34 +184,34 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
 
 
-def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact] | None:
-    """Release ``number`` and the node whose record that is: the head of a group, else the first that has one.
+def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact, list[str]] | None:
+    """Release ``number``, the node whose record that is, and the nodes that have none of it or another one.
+
+    It is the head of a group, else the first that has one.
 
     Raises:
         UsageError: no record of it can be read.
     """
-    found: dict[str, ReleaseFact] = {}
-    wrong: ValidationError | None = None
-    for node, document in documents_of(answers, number).items():
-        try:
-            found[node] = release_of(document)
-        except ValidationError as error:
-            wrong = error
-    if wrong and not found:
-        raise UsageError(f"the record of release {number} is malformed: {problem(wrong)}")
+    errors: dict[str, str] = {}
+    read = {node: {each.number: each for each in _read(node, answer, errors)} for node, answer in answers.items()}
+    found = {node: releases[number] for node, releases in read.items() if number in releases}
+    if errors and not found:
+        node, why = next(iter(errors.items()))
+        raise UsageError(f"no record of release {number} can be read: {node}: {why}")
+    if not found:
+        return None
     heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
-    ordered = sorted(found, key=lambda node: node not in heads[node])
-    return (ordered[0], found[ordered[0]]) if found else None
+    chosen = min(found, key=lambda node: node not in heads[node])
+    return chosen, found[chosen], [node for node in answers if found.get(node) != found[chosen]]
 
 
-def documents_of(answers: Mapping[str, Records], number: int) -> dict[str, dict[str, Any]]:
-    """The record of release ``number`` by node, as it was read."""
-    return {
-        node: document
-        for node, answer in answers.items()
-        for document in answer.records
-        if document.get("number") == number
-    }
+def _read(node: str, answer: Records, errors: dict[str, str]) -> Iterator[ReleaseFact]:
+    """The releases that ``node`` has recorded; ``errors`` gets why one cannot be read."""
+    for place, document in enumerate(answer.records, 1):
+        try:
+            yield release_of(document)
+        except ValidationError as error:
+            errors.setdefault(node, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
 
 
 def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Records], dict[str, str]]:
@@ -233,12 +226,7 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Recor
     errors = {name: error.message for name, error in failed.items()}
     found: dict[tuple[int, str], Recorded] = {}
     for name, answer in answered.items():
-        for place, document in enumerate(answer.records, 1):
-            try:
-                release = release_of(document)
-            except ValidationError as error:
-                errors.setdefault(name, f"record {place} of {len(answer.records)} is malformed: {problem(error)}")
-                continue
+        for release in _read(name, answer, errors):
             key = (release.number, release.plan_hash)
             if key not in found:
                 groups = [group for group in recorded_groups(release.record).values() if group.verified]

@@ -19,7 +19,7 @@ from sparkcluster.errors import LaunchError, UsageError
 from sparkcluster.facts.model import Facts, ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.releases import Records, as_recorded, documents_of
+from sparkcluster.inspect.releases import Records, as_recorded
 from sparkcluster.node.shared import LABEL_RELEASE, kept_image
 from sparkcluster.plan import image as images
 from sparkcluster.plan.cost import missing_on
@@ -64,9 +64,7 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
     if found is None:
         releases = "sparkcluster releases INVENTORY   lists them"
         raise UsageError(f"no node has a record of release {number}", hint=releases)
-    node, release = found
-    documents = documents_of(records, number)
-    others = [name for name in records if documents.get(name) != documents[node]]
+    node, release, others = found
     if others:
         text = f"no record of release {number}, or another one; that of {node} is used"
         report.note(f"warning: {', '.join(others)}: {text}")

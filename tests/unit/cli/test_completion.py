@@ -62,7 +62,6 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster logs mine.yaml -f alpha", ["alpha-1", "alpha-2"]),
         ("sparkcluster logs -n 3 'my other.yml' fe", ["fe80::1:2"]),
         ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b", "gpt-oss-120b-ngc"]),
-        ("sparkcluster rollback mine.yaml ", ["12", "11"]),
         ("sparkcluster checks net-00", [f"net-00{number}" for number in (1, 2, 3, 4, 5, 6, 9)]),
         ("sparkcluster setup mine.yaml --only gr", []),
         ("sparkcluster connect mine.yaml --client open", ["open-webui", "openai"]),
@@ -72,10 +71,7 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster logs mi", ["mine.yaml"]),
     ],
 )
-def test_what_may_follow(line: str, expected: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(home))
-    (home / "sparkcluster" / "releases").mkdir(parents=True)
-    (home / "sparkcluster" / "releases" / "c").write_text("12\ttiny\n11\ttiny\n")
+def test_what_may_follow(line: str, expected: list[str], home: Path) -> None:
     assert offered(line) == expected
 
 

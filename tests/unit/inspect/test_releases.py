@@ -71,11 +71,11 @@ def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
     assert compared(Fleet(hosts), one.spec, 1, 1)["differences"] == []
 
 
-def test_a_release_that_nobody_recorded_is_refused_with_those_that_exist(world):
+def test_a_release_that_nobody_recorded_is_refused(world):
     fleet, spec = recorded(world, alpha=[1, 2], beta=[2])
-    with pytest.raises(UsageError, match="has no release 9; it has 1, 2") as caught:
+    with pytest.raises(UsageError, match="has no release 9") as caught:
         compared(fleet, spec, 1, 9)
-    assert caught.value.hint == "sparkcluster releases INVENTORY"
+    assert caught.value.hint.startswith("sparkcluster releases INVENTORY ")
 
 
 IMAGES = {letter: f"sha256:{letter * 64}" for letter in "abcde"}
