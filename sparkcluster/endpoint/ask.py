@@ -39,16 +39,13 @@ def request(
     endpoint: Endpoint,
     verify: Verify,
     *,
-    limit_s: float,
-    max_tokens: int | None,
     counters: Counters | None = None,
-    idle_s: float | None = None,
     messages: Messages | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``.
 
-    Of ``tools`` the model chooses.
+    Of ``tools`` the model chooses. It lacks the limits: ``max_tokens``, ``timeout_s`` and ``idle_s``.
     """
     return {
         **({"tools": list(tools)} if tools else {}),
@@ -56,9 +53,6 @@ def request(
         "model": endpoint.model,
         "messages": messages or [{"role": "user", "content": verify.prompt}],
         **{name: getattr(verify, name) for name in Sampling.model_fields},
-        "max_tokens": max_tokens,
-        "timeout_s": limit_s,
-        "idle_s": idle_s,
         "key_file": endpoint.key_file,
         "key_name": endpoint.key_name,
         "counters": {name: list(metrics) for name, metrics in (counters or {}).items()},
@@ -103,23 +97,14 @@ def ask(
     tokens = max_tokens or verify.max_tokens
     longest_s = LONGEST_S if until_dead else first_s + limit_s + tokens * SLOWEST_S if first_s is not None else limit_s
     silence_s = SILENCE_S if tells else limit_s + SLACK_S
-    idle_s = None if first_s is None else limit_s
+    question = request(endpoint, verify, counters=counters, messages=messages, tools=tools)
+    question |= {"timeout_s": first_s or longest_s, "idle_s": None if first_s is None else limit_s}
 
     def once(limit: int | None) -> Reply:
-        question = request(
-            endpoint,
-            verify,
-            limit_s=first_s or longest_s,
-            max_tokens=limit,
-            counters=counters,
-            idle_s=idle_s,
-            messages=messages,
-            tools=tools,
-        )
         began = time.monotonic()
         exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
         try:
-            with stream(host, "ask", question) as running:
+            with stream(host, "ask", {**question, "max_tokens": limit}) as running:
                 for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
                     found = document(line)
                     if found is None:

@@ -69,7 +69,8 @@ def start_documents(
         if group.name not in names:
             continue
         counters = engines.engine(plan.engine).counters
-        asked = request(apis[group.name], spec.playbook.verifying, limit_s=0, max_tokens=1, counters=counters)
+        asked = request(apis[group.name], spec.playbook.verifying, counters=counters)
+        asked |= {"max_tokens": 1, "timeout_s": 0, "idle_s": None}
         addresses = {member.name: member.address for member in group.members}
         for name in group.names:
             planned = plan.nodes[name]
