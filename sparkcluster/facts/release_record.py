@@ -189,12 +189,22 @@ class ReachedNode(_Document, total=False):
 
 
 class Record(_Document, total=False):
-    """The document that ``plan.records.record`` makes."""
+    """The document that ``plan.release_record.record`` makes.
+
+    Attributes:
+        verified_at: when the model had answered, in seconds since 1970.
+        version: of sparkcluster.
+        image_digest: the image as any node can pull it, ``name@sha256:…``.
+        partial: whether other groups were about to be switched: it is nothing to go back to.
+        operation: the command.
+        restores: the release that serves again by it, or 0.
+    """
 
     number: Number
     plan_hash: str
     verified_at: Time
     operator: str
+    version: str
     image_digest: str | None
     partial: bool
     operation: str

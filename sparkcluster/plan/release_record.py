@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
+from sparkcluster.facts.release_record import GroupDocument, Record
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE, LABEL_STATE_DIR
 from sparkcluster.plan.model import GroupPlan, Plan
 from sparkcluster.spec import Spec
@@ -29,10 +30,7 @@ KEEP_IMAGES = 3
 MOST_AHEAD = 10_000
 """How far the number of a release on one node may be above those on the others, which were off meanwhile."""
 # Attributes of a group that a record holds as they are; older versions wrote none of them.
-KEPT = (
-    *("verified", "network", "written", "secrets", "image", "versions", "measured"),
-    *("playbook", "beside", "selected"),
-)
+KEPT = [key for key in GroupDocument.__annotations__ if key not in {"release", "verify"}]
 
 
 def next_number(facts: Mapping[str, Facts]) -> int:
@@ -249,44 +247,21 @@ def kept_rank(groups: Iterable[RecordedGroup], node: str) -> dict[str, Any]:
 
 
 def record(
-    spec: Spec,
-    groups: Sequence[RecordedGroup],
-    *,
-    number: int,
-    plan_hash: str,
-    operator: str,
-    verified_at: float,
-    version: str,
-    digest: str | None = None,
-    former: Mapping[str, Any] | None = None,
-    partial: bool = False,
-    operation: str = "",
-    restores: int = 0,
+    spec: Spec, groups: Sequence[RecordedGroup], /, *, former: Mapping[str, Any] | None = None, **made: Unpack[Record]
 ) -> dict[str, Any]:
     """The document that is kept of a release.
 
-    ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``verified_at``
-    is when the model had answered, in seconds since 1970; ``digest`` the image as any node can pull it,
-    ``name@sha256:…``; ``former`` nodes of the record before, which may still have ranks though they left the inventory;
-    ``partial``, if other groups are about to be switched: it is nothing to go back to; ``operation`` the command, and
-    ``restores`` the release that serves again by it.
+    ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``former`` nodes
+    of the record before, which may still have ranks though they left the inventory; ``made`` is the rest as it stands
+    in the document.
     """
-    inventory = spec.inventory
     return {
-        "number": number,
-        "plan_hash": plan_hash,
-        "verified_at": verified_at,
-        "operator": operator,
-        "version": version,
-        "image_digest": digest,
+        **made,
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
-        "inventory": inventory.model_dump(mode="json", exclude_defaults=True),
-        "nodes": dict(former or {}) | {node.label: {"host": node.host} for node in inventory.nodes},
+        "inventory": spec.inventory.model_dump(mode="json", exclude_defaults=True),
+        "nodes": dict(former or {}) | {node.label: {"host": node.host} for node in spec.inventory.nodes},
         "plan": joined(groups),
         "groups": {group.name: group.as_json() for group in groups},
-        "partial": partial,
-        "operation": operation,
-        "restores": restores,
     }
 
 

@@ -317,7 +317,7 @@ class Rollout:
                 operator=this_operator(),
                 verified_at=time.time(),
                 version=sparkcluster.__version__,
-                digest=image_digest(self.view.facts.values()),
+                image_digest=image_digest(self.view.facts.values()),
                 former=self.former,
                 partial=partial,
                 operation=self.changer.operation,

@@ -262,7 +262,7 @@ class World:
             operator="ann@desk",
             verified_at=1.0,
             version="0",
-            digest=image_digest(self.facts.values()),
+            image_digest=image_digest(self.facts.values()),
         )
 
     def record(self, plan: Plan, number: int, *nodes: str, **more: Any) -> World:
