@@ -38,14 +38,12 @@ class Outlier:
     Attributes:
         expected: value of the majority; without one, the newest.
         others: nodes that have it.
-        tie: whether there is no majority.
     """
 
     node: str
     value: str
     expected: str
     others: tuple[str, ...]
-    tie: bool
 
     @property
     def newer(self) -> bool:
@@ -54,9 +52,8 @@ class Outlier:
 
     @property
     def seen(self) -> str:
-        """Both values, and why this node was chosen."""
-        rule = "; there is no majority, so the older one is reported" if self.tie else ""
-        return f"{self.value} on {self.node}, {self.expected} on {listed(self.others)}{rule}"
+        """Both values."""
+        return f"{self.value} on {self.node}, {self.expected} on {listed(self.others)}"
 
     def update(self, *commands: Remedy) -> tuple[Remedy, ...]:
         """``commands`` for the nodes that need the update: this one, or the others if this one is newer."""
@@ -77,9 +74,7 @@ def outliers(values: Mapping[str, str | None], usable: Callable[[str], bool] = b
     leading = [value for value, count in counts.items() if count == most]
     expected = max(leading, key=order)
     others = tuple(name for name, value in present.items() if value == expected)
-    different = [(name, value) for name, value in present.items() if value != expected]
-    tie = len(leading) > 1
-    return [Outlier(name, value, expected, others, tie=tie and value in counts) for name, value in different]
+    return [Outlier(name, value, expected, others) for name, value in present.items() if value != expected]
 
 
 def order(version: str) -> tuple[tuple[int, ...], str]:

@@ -147,42 +147,25 @@ def token(context: Context) -> Iterator[Seen]:
 @interconnect_check(
     "IMG-006",
     "Ray is present where the ranks need it",
-    remedy="nothing with containers: sparkcluster brings it; executor: native does not need it",
+    severity="info",
+    remedy=(BRINGS, edit("set executor: native in the playbook", instead=True)),
 )
 def ray(context: Context) -> Iterator[Seen]:
     """The worker ends with `ray: command not found` if the image has no Ray and none is brought.
 
     `up` and `stage` bring a matching Ray to every node, as files beside the image, and install nothing in the image.
-    With runtime `process` nothing is brought.
+    With runtime `process` nothing is brought, and there is no plan where the playbook requires Ray.
     """
-    if context.spec.playbook.executor == "native":
+    if not context.docker or context.spec.playbook.executor == "native":
         return
+    required = context.spec.playbook.executor == "ray"
+    backend = "a matching one" if required else "one, or uses the engine's own multi-node backend"
     for group in context.topology.groups:
         for name in group.names if group.size > 1 else ():
             found = engine_of(context.facts[name])
-            if found is None or not found.version or found.ray_version is not None:
-                continue
-            required = context.spec.playbook.executor == "ray"
-            if not context.docker and required:
-                yield Seen(
-                    f"{name} has no Ray, and the playbook requires it",
-                    f"beside {found.python}",
-                    (
-                        on_node("{python} -m pip install 'ray>=2.52'"),
-                        edit("set executor: auto in the playbook", instead=True),
-                    ),
-                    node=name,
-                    values={"python": found.python},
-                )
-            elif context.docker and not context.facts[name].rays:
-                backend = "a matching one" if required else "one, or uses the engine's own multi-node backend"
-                yield Seen(
-                    f"the image on {name} has no Ray: up brings {backend}",
-                    f"Python {found.python_version}, {found.platform}",
-                    (BRINGS, edit("set executor: native in the playbook", instead=True)),
-                    severity="info",
-                    node=name,
-                )
+            if found and found.version and found.ray_version is None and not context.facts[name].rays:
+                seen = f"Python {found.python_version}, {found.platform}"
+                yield Seen(f"the image on {name} has no Ray: up brings {backend}", seen, node=name)
 
 
 @check(
