@@ -376,7 +376,7 @@ def _accepted(finding: Finding, spec: Spec) -> Finding:
     names = {finding.code, *(old for old, code in MERGED.items() if code == finding.code and not secure)}
     allowed = () if secure else spec.playbook.allow
     reasons = [f"the playbook accepts it: {allow.reason}" for allow in allowed if allow.code in names]
-    reasons += ["the inventory ignores it"] if names & set(spec.inventory.ignore) else []
+    reasons += ["it is ignored by request"] if names & set(spec.inventory.ignore) else []
     if not reasons or finding.severity == "info":
         return finding
     severity: Severity = "warning" if finding.severity == "error" else "info"

@@ -29,18 +29,18 @@ def run(args: argparse.Namespace) -> int:
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
     spec = load_spec(args)
-    from sparkcluster.inspect.connect import Serving, connection, document, serving
+    from sparkcluster.inspect.connect import connection, document, serving
     from sparkcluster.runtime.secrets import api_key
 
-    key, served = None, Serving(spec)
+    key, release, notes = None, None, list[str]()
     as_written = spec.selected == spec.inventory.selected
     if args.show_key or as_written:
         with common.asking(spec) as (fleet, _):
             key = api_key(spec) if args.show_key else None
-            served = serving(fleet, spec, args.group) if as_written else served
-    found = document(connection(served.spec, args.group, key=key), args.client, served.release)
+            spec, release, notes = serving(fleet, spec, args.group) if as_written else (spec, None, [])
+    found = document(connection(spec, args.group, key=key), args.client, release)
     if not emitted(args, found):
-        for text in served.notes:
+        for text in notes:
             message(text, kind="note")
         show(found)
     return 0

@@ -79,14 +79,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_failed(args: argparse.Namespace) -> int:
     """Print what was kept of the last launch that failed; no node is contacted."""
-    from sparkcluster.inspect.logs import last_failed, succeeded_since
+    from sparkcluster.inspect.logs import last_failed
     from sparkcluster.printable import COLOURS
 
     spec = load_spec(args)
     cluster, (failed, node, lines) = spec.inventory.cluster, last_failed(spec, args.node)
     message(f"the last launch of {cluster} that failed, {failed.ago(time.time())}: {failed.message}")
-    if succeeded := succeeded_since(cluster, failed.at_s):
-        message(f"`{succeeded}` from this machine has succeeded since")
     printer, reason = _Printer(args, [node]), failed.reason
     for text in lines if args.tail is None else lines[max(0, len(lines) - args.tail) :]:
         if args.grep is None or args.grep.search(COLOURS.sub("", text)):

@@ -28,46 +28,30 @@ LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Serving:
-    """What a client is told about.
+def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str]]:
+    """What serves in ``group``, by default the first of the inventory: its spec, its release, and what to say about it.
 
-    Attributes:
-        spec: with the playbook that serves; that of the inventory where nothing does, or no node answers.
-        release: number of the release that serves; None likewise.
-        notes: what to say about it.
-    """
-
-    spec: Spec
-    release: int | None = None
-    notes: tuple[str, ...] = ()
-
-
-def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> Serving:
-    """What serves in ``group``, by default the first of the inventory.
+    Where nothing serves that can be read, it is the spec of the inventory.
 
     Raises:
         UsageError: there is no such group.
     """
-    inventory = spec.inventory
-    name, _ = _group(inventory, group)
+    name, _ = _group(spec.inventory, group)
     view = see(fleet, spec, limit_s=ANSWER_S)
-    found = view.groups.get(name)
-    if found is None:
-        why = f"{inventory.cluster} does not serve now" if view.facts else "no node answered"
-        told = (f"{why}: this is what the inventory says",)
-        return Serving(spec, notes=told if view.facts or view.collected.errors else ())
+    why = "does not serve now" if view.facts else "did not answer"
+    told = [f"{spec.inventory.cluster} {why}: this is what the inventory says"]
+    if (found := view.groups.get(name)) is None:
+        return spec, None, told
     try:
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
     except (ValidationError, UsageError):  # of another version of sparkcluster
-        unread = f"what release {found.release} has recorded cannot be read: this is what the inventory says"
-        return Serving(spec, notes=(unread,))
+        return spec, None, told
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
     if warning := secrets.key_warning(found.secrets, spec):
         notes.append(warning)
-    return Serving(dataclasses.replace(spec, playbook=playbook), found.release, tuple(notes))
+    return dataclasses.replace(spec, playbook=playbook), found.release, notes
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:

@@ -7,13 +7,13 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import itemgetter
 
 from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.runtime import failed_logs, observed
+from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import Event, Report, Watching, watch_request
 from sparkcluster.spec import Spec
 
@@ -194,13 +194,6 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
     by_error = failed.reason.node if failed.reason else failed.node
     chosen = node or (by_error if by_error in failed.logs else next(iter(failed.logs)))
     return failed, str(chosen), failed_logs.lines_of(failed.logs[str(chosen)])
-
-
-def succeeded_since(cluster: str, at_s: float) -> str | None:
-    """The last command that verified a release from this machine after ``at_s``, in seconds since 1970; else None."""
-    since = datetime.fromtimestamp(at_s, UTC).strftime(observed.TIME)
-    later = [each for each in observed.read(cluster) if each["what"] == "up" and str(each.get("time")) > since]
-    return str(later[-1].get("operation", "up")) if later else None
 
 
 def _own(node: str, text: str) -> LogLine:

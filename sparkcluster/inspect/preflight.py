@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -117,7 +117,7 @@ def preflight(
         report: gets the steps.
         deep: whether bandwidth is measured, which takes minutes and runs containers.
         hashing: whether the weights' SHA-256 is compared, which reads all of them.
-        ignore: codes whose errors count as warnings.
+        ignore: codes that are ignored in addition to those of the inventory.
         probes: those that were already sent, by ``facts.probe.begin``.
 
     Raises:
@@ -126,22 +126,23 @@ def preflight(
     if deep:
         consent.require(spec)
     began = time.monotonic()
-    ignored = {*(find(code).code for code in ignore), *spec.inventory.ignore}
+    ignored = [*spec.inventory.ignore, *(find(code).code for code in ignore)]
+    judged = dataclasses.replace(spec, inventory=spec.inventory.model_copy(update={"ignore": ignored}))
     report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
     report.step("check", count(len(facts), "Spark"))
-    view = examine(spec, collected, facts)
+    view = examine(judged, collected, facts)
+    view.spec = spec
     findings = [*view.findings, *unset(spec)]
     if collected.errors:  # addresses that are still those of the example
         findings += linting.unchanged(spec.inventory_path)
     stages: list[Stage] = ["written", "facts"]
     reach, measured, hashed = None, None, None
     if view.topology is not None:
-        reach, more = between(fleet, spec, facts, view.topology, report)
+        reach, more = between(fleet, judged, facts, view.topology, report)
         findings += more
         stages.append("reach")
-    findings = softened(findings, ignored)
     if deep and view.topology is not None:
         measured = measure(fleet, spec, facts, view.topology, report, whole=not has_errors(findings))
         links = {name: read(node.interfaces) or () for name, node in facts.items()}
@@ -151,10 +152,8 @@ def preflight(
         hashed = hashes(fleet, facts, report, spec.playbook.choice)
     if deep or hashing:
         stages.append("deep")
-        context = Context(
-            spec, facts, view.topology or EMPTY, measured=measured or Measured(), hashes=hashed or Hashes()
-        )
-        findings += softened(run_stage(context, ["deep"]), ignored)
+        topology, rates, weights = view.topology or EMPTY, measured or Measured(), hashed or Hashes()
+        findings += run_stage(Context(judged, facts, topology, measured=rates, hashes=weights), ["deep"])
     return Preflight(
         view,
         reach,
@@ -246,16 +245,6 @@ def unset(spec: Spec) -> list[Finding]:
     except UsageError as error:
         return [error.finding(UNSET, why="up starts nothing without it")]
     return []
-
-
-def softened(findings: Iterable[Finding], ignored: Collection[str]) -> list[Finding]:
-    """``findings`` with the errors of ``ignored`` codes as warnings."""
-    return [
-        dataclasses.replace(finding, severity="warning", why=f"{finding.why}; ignored here by request")
-        if finding.severity == "error" and finding.code in ignored
-        else finding
-        for finding in findings
-    ]
 
 
 def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:

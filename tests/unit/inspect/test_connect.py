@@ -188,4 +188,4 @@ def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(invent
     monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({"spark-1": silent}))
     out, err = run(capsys, inventory(), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
-    assert "note: no node answered: this is what the inventory says" in err
+    assert "note: desk did not answer: this is what the inventory says" in err

@@ -58,12 +58,12 @@ def test_documents_and_processes_come_in_one_text(docker):
 
 
 def test_what_runs_is_listed_where_there_is_no_such_container(docker):
-    docker({"/containers/json": [{"Names": [f"/c{number}"]} for number in range(12)]})
+    docker({"/containers/json": [{"Names": [f"/c{number}"]} for number in range(3)]})
 
     with pytest.raises(UsageError, match="alpha has no container vllm") as caught:
         inspected(LocalHost("alpha"), "vllm")
 
-    assert caught.value.hint == "these run there: c0, c1, c10, c11, c2, c3, c4, c5, c6, c7, …"
+    assert caught.value.hint == "these run there: c0, c1, c2"
 
 
 def test_the_command_says_what_to_type(docker, monkeypatch, capsys):
@@ -71,8 +71,6 @@ def test_the_command_says_what_to_type(docker, monkeypatch, capsys):
     for words in ([], ["x.sh", "--container", "vllm"], ["x.sh", "--node", "alpha"]):
         assert guarded(["import", *words]) == 2
         assert "give either FILE or --container" in capsys.readouterr().err
-    assert guarded(["import", "--container", "a/../b"]) == 2
-    assert "not the name of a container" in capsys.readouterr().err
     assert guarded(["import", "--container", "vllm", "--node", "alpha:22"]) == 2
     assert "--node nvidia@192.168.1.11" in capsys.readouterr().err
     assert guarded(["import", "--container", "vllm"]) == 2

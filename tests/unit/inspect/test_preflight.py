@@ -151,7 +151,7 @@ def test_what_is_ignored_is_a_warning(found, world):
 
     assert one.ok
     assert ("NET-010", "beta") in codes(one, "warning")
-    assert "ignored here by request" in next(finding.why for finding in one.findings if finding.code == "NET-010")
+    assert "ignored by request" in next(finding.why for finding in one.findings if finding.code == "NET-010")
 
 
 def test_a_code_that_there_is_not_is_told_with_the_nearest_and_nobody_is_asked(found, world):
