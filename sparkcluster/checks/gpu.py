@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from sparkcluster.checks.registry import REBOOT, Context, Seen, container_node_check, gpu_check
@@ -100,7 +99,7 @@ def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """
     loaded = read(facts.driver)
     on_disk = read(facts.driver_module)
-    if loaded and on_disk and loaded != on_disk and re.match(r"^\d+\.\d+", on_disk):
+    if loaded and on_disk and loaded != on_disk:
         yield Seen(
             f"the driver of {name} was updated but is not loaded yet",
             f"{loaded} is loaded, {on_disk} is installed",

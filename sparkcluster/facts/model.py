@@ -131,14 +131,14 @@ class Facts(Machine):
         names: IPv4 addresses that the inventory's host names resolve to on this node; empty for an unknown name (such
             as an alias of ~/.ssh/config), Unread if the resolver failed or hung.
         remove_ipc: whether logind removes a user's IPC objects at the last logout (RemoveIPC, yes by default); None
-            without logind. It does not affect users with uid < 1000, such as root and its containers, nor users who
+            without systemd. It does not affect users with uid < 1000, such as root and its containers, nor users who
             ``linger``.
         lingers: whether ``loginctl enable-linger`` is set for this user.
-        driver_module: version of the nvidia module on disk for the running kernel, ``present`` if it has none, None
-            without a module; Unread if the node has no modules for this kernel.
+        driver_module: version of the nvidia module on disk for the running kernel, empty if it has none; None without a
+            module.
         firewall: ufw or firewalld if active; else None, even with nftables rules set by hand.
         kernel_log: at most 200 lines of the kernel about GPU, memory, ConnectX and its own failures, newest last, each
-            after its time and without serial numbers; None unless requested.
+            after its time (UTC) and without serial numbers; None unless requested.
         boot_before: the last 20 such lines of the boot before; None where that ended by a shutdown, or not requested.
         compiler: path of the node's C compiler; None without one.
         layers: of images in the Docker engine; None where that or the playbook's image could not be read.

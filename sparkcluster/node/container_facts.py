@@ -22,39 +22,30 @@ def docker(machine: Machine) -> dict[str, Any]:
     info = machine.docker_document("/info") or {}
     if not info.get("ServerVersion"):
         raise Unreadable("the Docker engine reports no version: %s" % info.get("message", "empty answer"))
-    root = _text(info, "DockerRootDir")
+    root = info.get("DockerRootDir", "")
     stored = in_containerd(info)
-    containerd = info.get("Containerd")
     # the system's instead of the one that the engine brings
-    shared = isinstance(containerd, dict) and containerd.get("Address") == "/run/containerd/containerd.sock"
-    discovered = [each for each in info.get("DiscoveredDevices") or [] if isinstance(each, dict)]
-    devices = [str(each.get("ID")) for each in discovered if each.get("Source") == "cdi" and each.get("ID")]
-    cdi = cdi_specs(machine, [str(each) for each in info.get("CDISpecDirs") or _CDI_DIRS])
+    shared = (info.get("Containerd") or {}).get("Address") == "/run/containerd/containerd.sock"
+    cdi = cdi_specs(machine)
     return {
-        "version": _text(info, "ServerVersion"),
-        "storage_driver": _text(info, "Driver"),
+        "version": info["ServerVersion"],
+        "storage_driver": info.get("Driver", ""),
         "root_dir": root,
         "images_dir": _CONTAINERD_ROOT if stored and shared else root,
-        "runtimes": sorted(map(str, info.get("Runtimes") or {})),
-        # engines before 28.2 do not report CDI devices, so the files are read
-        "cdi_devices": sorted(devices) or cdi_devices(cdi),
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        # engines before 28.2 do not report them
+        "cdi_devices": cdi_devices(cdi),
         "cdi_driver": cdi_driver(cdi),
-        "cgroup_driver": _text(info, "CgroupDriver") or None,
+        "cgroup_driver": info.get("CgroupDriver"),
         "containerd_store": stored,
         "snap": root.startswith("/var/snap/"),
     }
 
 
-def cdi_specs(machine: Machine, folders: list[str]) -> list[str]:
+def cdi_specs(machine: Machine) -> list[str]:
     """Texts of the CDI specifications, in order of priority (later folders win)."""
-    found = []
-    for folder in folders:
-        try:
-            paths = ["%s/%s" % (folder, name) for name in machine.names(folder)]
-            found += [machine.text(path) for path in paths if path.endswith((".yaml", ".yml", ".json"))]
-        except Unreadable:
-            continue
-    return found
+    paths = ["%s/%s" % (folder, name) for folder in _CDI_DIRS for name in machine.names(folder)]
+    return [machine.text(path) for path in paths if path.endswith((".yaml", ".yml", ".json"))]
 
 
 def cdi_devices(specs: list[str]) -> list[str]:
@@ -80,7 +71,3 @@ def cdi_driver(specs: list[str]) -> str | None:
         if found:
             return found.group(1)
     return None
-
-
-def _text(document: dict[str, Any], key: str) -> str:
-    return str(document.get(key) or "")

@@ -103,13 +103,7 @@ def family(config: dict[str, Any]) -> str:
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
     if engine.nvidias(config.get("Labels") or {}, names):
         return "ngc"
-    return "upstream" if engine.built(entrypoint(config)) else "other"
-
-
-def entrypoint(config: dict[str, Any]) -> list[str]:
-    """The words of an image's entrypoint."""
-    words = config.get("Entrypoint") or []
-    return [words] if isinstance(words, str) else words
+    return "upstream" if engine.built(config.get("Entrypoint") or []) else "other"
 
 
 def pullable(reference: str, digests: list[str]) -> str | None:
@@ -139,7 +133,7 @@ def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | 
         "id": str(found.get("Id") or ""),
         "digest": pullable(reference, found.get("RepoDigests") or []),
         "layers": (found.get("RootFS") or {}).get("Layers") or [],
-        "entrypoint": entrypoint(config),
+        "entrypoint": config.get("Entrypoint") or [],
         "user": str(config.get("User") or ""),
         "labels_vllm": (config.get("Labels") or {}).get(engine.LABEL) or None,
         "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
@@ -166,7 +160,5 @@ def inside(machine: Machine, state_dir: str, image_id: str) -> dict[str, Any] | 
         kept = machine.document(inside_path(state_dir, image_id))
     except Unreadable:
         return None
-    # if another version wrote it, or it is damaged, the image is inspected again
-    whole = all(isinstance(kept.get(key), str) for key in ("python", "python_version", "platform", "family"))
-    same = kept.get("asked") == INSPECTION and kept.get("engine", "") == engine.NAME
-    return kept if whole and same else None
+    # if another version wrote it, the image is inspected again
+    return kept if kept.get("asked") == INSPECTION and kept.get("engine", "") == engine.NAME else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import time
 from collections.abc import Iterable
@@ -22,9 +21,6 @@ _DISCARD = 9  # a datagram to this port is thrown away where it arrives, RFC 863
 _BIND_TO_DEVICE = 25  # SO_BINDTODEVICE in asm-generic/socket.h
 _ANSWER_S = 0.25  # for an answer on one link, which takes less than 1 ms
 _ANSWERED = {"REACHABLE", "STALE", "DELAY", "PROBE"}
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
-_MOST = 512  # 32 Sparks with two ports of two twins are 128 on an interface
-_MOST_ASKED = 256
 
 
 def neighbours(
@@ -49,7 +45,7 @@ def neighbours(
     for name in pinged:
         argv = ["ping", "-6", "-n", "-q", "-c", "1", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]
         answers.start(name, lambda argv=argv: machine.run(argv))  # type: ignore[misc]
-    asked = list(look_for)[:_MOST_ASKED]
+    asked = list(look_for)
     for name in names:
         resolve(name, asked)
     for name in pinged:
@@ -62,7 +58,7 @@ def neighbours(
         # an IPv4 address says more than the IPv6 address that the kernel derived from the hardware address
         if each["interface"] in names and each["mac"] not in own and (key not in found or "." in each["address"]):
             found[key] = each
-    return list(found.values())[:_MOST]
+    return list(found.values())
 
 
 def unaddressed(machine: Machine, interfaces: list[dict[str, Any]]) -> list[str]:
@@ -98,10 +94,8 @@ def table(machine: Machine) -> list[dict[str, str]]:
 
     It is read whole, since iproute2 6.1 leaves the interface out where it is asked for that of one.
     """
-    exit_code, output = machine.run(["ip", "-j", "neigh", "show"])
-    entries = json.loads(output) if exit_code == 0 and output.strip() else []
     return [
         {"interface": each["dev"], "mac": each["lladdr"].lower(), "address": each["dst"]}
-        for each in entries
-        if _MAC.fullmatch(each.get("lladdr", "").lower()) and _ANSWERED.intersection(each["state"])
+        for each in json.loads(machine.run(["ip", "-j", "neigh", "show"])[1])
+        if each.get("lladdr") and _ANSWERED.intersection(each["state"])
     ]

@@ -33,9 +33,7 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
         if name == "lo" or name.startswith("veth") or mtu is None or not mtu.isdigit():
             continue
         speed = machine.line(here + "speed") or ""
-        device = machine.text(here + "device/uevent", "")
-        driver = re.search(r"^DRIVER=(\S+)$", device, re.MULTILINE)
-        pci = re.search(r"^PCI_SLOT_NAME=([0-9a-f]{4,8}(?::[0-9a-f]{2}){2}\.[0-7])$", device, re.MULTILINE)
+        device = dict(line.split("=", 1) for line in machine.text(here + "device/uevent", "").splitlines())
         found.append(
             {
                 "name": name,
@@ -48,8 +46,8 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
                 "speed_mbps": int(speed) if re.match(r"^[1-9]\d{0,8}$", speed, re.ASCII) else None,
                 "addresses": addresses.get(name, []),
                 "phys_port_name": machine.line(here + "phys_port_name"),
-                "driver": driver.group(1) if driver else None,
-                "pci": pci.group(1) if pci else None,
+                "driver": device.get("DRIVER"),
+                "pci": device.get("PCI_SLOT_NAME"),
                 "wireless": machine.exists(here + "wireless") or machine.exists(here + "phy80211"),
             }
         )

@@ -89,7 +89,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
                 sleep(interval_s)
         return found
 
-    readings.start("gpus", lambda: twice(lambda: gpu.query(machine, gpu.SAMPLED)[0]))
+    readings.start("gpus", lambda: twice(lambda: gpu.gpus(machine, gpu.SAMPLED)[0]))
     readings.start("traffic", lambda: twice(lambda: traffic(machine)))
     readings.start("memory", lambda: system.meminfo(machine.text("/proc/meminfo")))
     readings.start("ranks", lambda: ranks_of(request, machine))

@@ -39,13 +39,12 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     readings = Readings(LIMIT_S, GRACE_S)
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
-        "loaded": lambda: gpu.loaded(machine.text("/proc/driver/nvidia/version")),
+        "driver": lambda: gpu.driver(machine),
         "gpus": lambda: gpu.gpus(machine),
         "docker": lambda: container_facts.docker(machine),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "containers": lambda: ranks.others(machine),
-        "disks": lambda: storage.disks(machine, [("state", state_dir), ("hf_home", hf_home)]),
-        "docker_disk": lambda: storage.disks(machine, [("docker", value("docker")["images_dir"])]),
+        "disks": lambda: storage.disks(machine, state_dir, hf_home, value("docker")),
         "interfaces": lambda: network.interfaces(machine),
         "hcas": lambda: network.hcas(machine),
         "infiniband_devices": lambda: network.has_infiniband_devices(machine),
@@ -67,7 +66,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "lingers": lambda: system.lingers(machine, facts["user"]),
         "firewall": lambda: system.firewall(machine),
         "compiler": lambda: next(filter(machine.exists, map("/usr/bin/".__add__, COMPILERS)), None),
-        "kernel_log": lambda: system.kernel_log(machine, facts["clock_s"]) if request.get("kernel_log") else None,
+        "kernel_log": lambda: system.kernel_log(machine) if request.get("kernel_log") else None,
         "boot_before": lambda: system.boot_before(machine) if request.get("kernel_log") else None,
     }
     others = request.get("also") or ()
@@ -78,10 +77,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         readings.start("name " + name, functools.partial(machine.resolve, name))
     readings.start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
     facts.update(readings.all(readers), engine=value("engine", _ENGINE_S))
-    facts["driver"] = gpu.driver(facts.pop("loaded"), facts["gpus"])
-    docker_disk = facts.pop("docker_disk")
-    if isinstance(facts["disks"], list) and isinstance(docker_disk, list):
-        facts["disks"] += docker_disk
     if others:
         facts["also"] = [
             {key: facts.pop(_key(key, place)) for key in _OF_RELEASE} for place in range(1, len(others) + 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import struct
 from typing import Any
 
 from sparkcluster.node import common, model_choice
-from sparkcluster.node.machine import Machine, Unreadable, because
+from sparkcluster.node.machine import Machine, Unreadable, unread
 from sparkcluster.node.model_files import present, shards
 from sparkcluster.node.shared import (
     CONFIG_FILE,
@@ -24,17 +22,16 @@ from sparkcluster.node.shared import (
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
-_CONFIG_LIMIT_BYTES = 256 * 1024  # the longest seen lists some thousand unquantised layers in 100 KB
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
-_MOST_OTHERS = 4  # other commits of a model that are examined
-_MOST_MARKS = 1000
 # The engine reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
-def disks(machine: Machine, purposes: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Space on the file system of each absolute path, with its purpose, or of its nearest ancestor that exists."""
+def disks(machine: Machine, state_dir: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
+    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images."""
+    purposes = [("state", state_dir), ("hf_home", hf_home)]
+    purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
     found = []
     for purpose, path in purposes:
         total, free = machine.space(nearest(machine, path))
@@ -67,7 +64,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
     if not machine.names(folder) and not machine.is_dir(folder):
         found: dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
-        others = _others(machine, model, hf_home, cache) if cache and not model.get("alone") else []
+        others = _others(machine, model, hf_home, cache) if cache else []
         return {**found, "other_revisions": others} if others else found
     every, broken = present(machine.at(folder))
     choice, part = model.get("choice"), bool(model.get("companion"))
@@ -133,22 +130,16 @@ def _unwritable(folder: str, *, within: bool) -> str | None:
 
 def _others(machine: Machine, model: dict[str, Any], hf_home: str, cache: str) -> list[str]:
     """Commits of the model whose snapshots are complete, where the wanted one is not there at all."""
-    complete = []
-    for name in [name for name in machine.names(cache + "/snapshots") if _COMMIT.match(name)][:_MOST_OTHERS]:
-        with contextlib.suppress(Unreadable):
-            found = weights(machine, {**model, "revision": name, "alone": True}, hf_home)
-            if found["revision"] == name and found["files"] and not found["missing"] and not found["truncated"]:
-                complete.append(name)
-    return complete
+    commits = [name for name in machine.names(cache + "/snapshots") if _COMMIT.match(name)]
+    found = [weights(machine, {**model, "revision": name}, hf_home) for name in commits]
+    return [each["revision"] for each in found if each["files"] and not each["missing"] and not each["truncated"]]
 
 
 def config(machine: Machine, folder: str, sizes: dict[str, int]) -> dict[str, Any] | None:
     """The model's configuration, None if it cannot be read."""
     name = next((name for name in _CONFIGS if name in sizes), None)
-    if name is None or sizes[name] > _CONFIG_LIMIT_BYTES:
-        return None
     try:
-        return machine.document("%s/%s" % (folder, name))
+        return machine.document("%s/%s" % (folder, name)) if name else None
     except Unreadable:
         return None
 
@@ -158,18 +149,10 @@ def safetensors_size(machine: Machine, path: str) -> int | None:
 
     The file is 8 bytes of header length, the header, and the tensors in sequence.
     """
-    try:
-        with open(machine.at(path), "rb") as file:
-            start = file.read(8)
-            if len(start) < 8:
-                return None
-            length: int = struct.unpack("<Q", start)[0]
-            if length > _HEADER_LIMIT_BYTES:
-                return None
-            header = file.read(length)
-    except OSError as error:
-        raise Unreadable(because(error, path)) from None
-    if len(header) < length or not header.startswith(b"{"):
+    with open(machine.at(path), "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if length <= _HEADER_LIMIT_BYTES else b""
+    if not header.startswith(b"{"):
         return None
     # several times faster than parsing the JSON, some MB for each model; quotes in the metadata are escaped, so its
     # text cannot match
@@ -195,11 +178,8 @@ def _expected(sizes: dict[str, int], needed: list[str], part: bool) -> list[str]
 
 
 def trusted(machine: Machine, state_dir: str, cluster: str) -> str:
-    """The directory of ``cluster``; Unreadable where ``state_dir`` is not this user's alone."""
-    try:
-        common.private(machine.at(state_dir))
-    except PermissionError as error:
-        raise Unreadable(str(error)) from None
+    """The directory of ``cluster``; PermissionError where ``state_dir`` is not this user's alone."""
+    common.private(machine.at(state_dir))
     return "%s/clusters/%s" % (state_dir, cluster)
 
 
@@ -215,10 +195,7 @@ def release(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
         return None
     path = "%s/%s" % (folder, max(numbers, key=lambda name: int(name[:-5])))
     record = machine.document(path)
-    number, plan_hash = record.get("number"), record.get("plan_hash")
-    if not isinstance(number, int) or not isinstance(plan_hash, str):
-        raise Unreadable("no number and plan_hash: %s" % path)
-    return {"number": number, "plan_hash": plan_hash, "record": record}
+    return {"number": record.get("number"), "plan_hash": record.get("plan_hash"), "record": record}
 
 
 def switch(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
@@ -254,14 +231,7 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
     held = common.is_locked(machine.at(lock))
     if not machine.exists(record):
         return {"epoch": 0, "held": True} if held else None
-    document = machine.document(record)
-    if not isinstance(document.get("epoch"), int):
-        raise Unreadable("no epoch: %s" % record)
-    found: dict[str, Any] = {"epoch": document["epoch"], "held": held}
-    found.update({key: str(document[key]) for key in ("operator", "operation") if document.get(key) is not None})
-    if isinstance(document.get("since"), (int, float)):
-        found["since"] = document["since"]
-    return found
+    return {**machine.document(record), "held": held}
 
 
 def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
@@ -271,13 +241,12 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
         Unreadable: the record is invalid.
     """
     found = lease(machine, state_dir, cluster, "staging")
+    if found is None:
+        return None
     folders = [state_dir + "/downloads", state_dir + "/pulls", common.cluster_dir(state_dir, cluster) + "/staging"]
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
-    for job in jobs if found else ():
-        ours = common.read_json(machine.at(job + "/state.json")).get("cluster") == cluster
-        if found and ours and common.is_locked(machine.at(job + "/lock")):
-            found["at_work"] = True
-    return found
+    ours = [job for job in jobs if common.read_json(machine.at(job + "/state.json")).get("cluster") == cluster]
+    return {**found, "at_work": any(common.is_locked(machine.at(job + "/lock")) for job in ours)}
 
 
 def rays(machine: Machine, state_dir: str) -> list[str]:
@@ -302,4 +271,4 @@ def vocabularies(machine: Machine, state_dir: str) -> list[str]:
 def files(machine: Machine, state_dir: str) -> list[str]:
     """Marks of what was staged from beside playbooks, and is whole."""
     folder = state_dir + "/files"
-    return [mark for mark in machine.names(folder) if machine.exists("%s/%s/%s" % (folder, mark, WHOLE))][:_MOST_MARKS]
+    return [mark for mark in machine.names(folder) if machine.exists("%s/%s/%s" % (folder, mark, WHOLE))]

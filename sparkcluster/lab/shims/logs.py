@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 import sys
+import time
 
 from . import hardware
 
@@ -21,20 +22,19 @@ def dmesg(args: list[str]) -> int:
 def journalctl(args: list[str]) -> int:
     """The kernel's part of the journal (``-k``), of this boot or the one before (``-b -1``), to root alone.
 
-    The whole journal of the boot before is the kernel's.
+    The whole journal of the boot before is the kernel's. Times are as of ``-o short-iso --utc``.
     """
     facts, words = hardware.load(), " ".join(args)
     kernel = any(arg in ("--dmesg", "_TRANSPORT=kernel") or _has(arg, "k") for arg in args)
     before = re.search(r"(?:-b|--boot)[ =]?-1\b", words) is not None
     if not hardware.is_root() or not (kernel or before):
-        sys.stdout.write("-- No entries --\n")
+        sys.stdout.write("" if "-q" in args else "-- No entries --\n")
         return 0
-    stamp = "Nov 21 06:00:00 %s kernel: " % facts["hostname"]
+    booted_s = time.time() - time.monotonic()
     for line in facts["boot_before" if before else "kernel_log"]:
-        seconds, _, text = line.partition("] ")
-        if "short-monotonic" in words:
-            stamp = "%s] %s kernel: " % (seconds, facts["hostname"])
-        sys.stdout.write(("" if "cat" in words else stamp) + text + "\n")
+        seconds, _, text = line.lstrip("[ ").partition("] ")
+        at = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(booted_s + float(seconds)))
+        sys.stdout.write("%s %s kernel: %s\n" % (at, facts["hostname"], text))
     return 0
 
 

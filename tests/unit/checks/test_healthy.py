@@ -85,7 +85,6 @@ def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
         ("gids-shifted", set()),
         ("no-cable", set()),
         ("oem-updated", set()),
-        ("cdi-by-file", set()),
         ("containerd-store", set()),
         ("driver-610", {"HOST-026"}),
         ("docker-snap", {"HOST-025"}),

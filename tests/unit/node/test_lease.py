@@ -12,7 +12,7 @@ from sparkcluster.errors import CommandFailed
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import Conversation, call, stream
 from sparkcluster.node import storage
-from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.machine import Machine
 
 
 class Holder:
@@ -148,7 +148,7 @@ def refused(state, text):
     assert "set state_dir in the inventory" in caught.value.message
     machine = Machine()
     for reader in (storage.lease, storage.release):
-        with pytest.raises(Unreadable, match=text):
+        with pytest.raises(PermissionError, match=text):
             reader(machine, str(state), "atlas")
 
 
