@@ -227,13 +227,6 @@ def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
             inside.unread,
             (dataclasses.replace(PREFLIGHT, note="reads it again"), on_node("docker ps"), on_node("uptime")),
         )
-    elif isinstance(facts.image, Image) and facts.image.inside is None:
-        yield Seen(
-            f"the image on {name} has not been read yet",
-            facts.image.reference,
-            [here("sparkcluster plan INVENTORY", "reads it")],
-            severity="info",
-        )
     elif facts.image is None and context.spec.reference is not None:
         yield Seen(
             f"the image is not on {name} yet: up brings it",

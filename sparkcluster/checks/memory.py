@@ -14,8 +14,6 @@ from sparkcluster.report import share, size
 from sparkcluster.topology.model import Member
 
 GIB = 2**30
-# Any system that has been up for days swaps out less than this.
-SWAPPED_BYTES = 4 * GIB
 # An engine that reads MemFree refused a node with 40 of 121 GiB in the page cache.
 MUCH_CACHE = 0.2
 # What a Spark with nothing running may have in use: stock installs had 102 of 121.69 GiB free for CUDA, with the caches
@@ -36,8 +34,7 @@ def memory(context: Context) -> Iterator[Seen]:
     """The engine refuses to start, or the node freezes and answers only to ping.
 
     GPU and CPU share one memory. The engine takes the share set by `gpu-memory-utilization`, or its default. Free
-    swap does not count: memory of the GPU is not swapped out. Memory that was swapped out is slow when it is needed
-    again: information.
+    swap does not count: memory of the GPU is not swapped out.
     """
     for name, _, memory, needed in _needs(context):
         free = memory.available_bytes
@@ -48,12 +45,6 @@ def memory(context: Context) -> Iterator[Seen]:
                 _free_memory(context, name, memory),
                 node=name,
             )
-        swapped = memory.swap_total_bytes - memory.swap_free_bytes
-        if swapped > SWAPPED_BYTES:
-            again = on_node("sudo swapoff -a && sudo swapon -a", "while the cluster is not serving")
-            seen = f"{share(swapped, memory.swap_total_bytes)} of swap in use"
-            summary = f"{name} has swapped out much of its memory"
-            yield Seen(summary, seen, (TOP, again), severity="info", node=name)
 
 
 @container_check(

@@ -102,11 +102,6 @@ class Listening(Fact):
     fixed: tuple[tuple[str, Port], ...]
     failed: dict[str, str]
 
-    @property
-    def wrong(self) -> list[str]:
-        """Where it cannot listen, and why."""
-        return [f"cannot listen on {address}: {reason}" for address, reason in self.failed.items()]
-
 
 class Probed(Fact):
     """One attempt; ``port`` it came from."""
@@ -210,7 +205,11 @@ def reach(
     for pair in tried:
         if (found := results.get(pair.source)) is not None:
             paths += _paths(pair, found[str(pair.number)], heard.get(pair.target))
-    unasked = {name: ports.wrong[0] for name, ports in there.items() if ports.wrong}
+    unasked = {
+        name: f"cannot listen on {address}: {reason}"
+        for name, ports in there.items()
+        for address, reason in ports.failed.items()
+    }
     unasked |= {name: error.message for name, error in failures({**listening, **outcomes}).items()}
     return Reach(tuple(paths), unasked)
 

@@ -88,13 +88,13 @@ def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Clas
 
 
 def _container(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container of a node's rank; empty of a record that is damaged, or of another version."""
-    found: Mapping[str, Any] = next(iter(node.get("containers", ())), {})
+    """The container of a node's rank."""
+    found: Mapping[str, Any] = node["containers"][0]
     return found
 
 
 def _launcher(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _container(node).get("launcher", {})
+    found: Mapping[str, Any] = _container(node)["launcher"]
     return found
 
 

@@ -152,12 +152,6 @@ def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
     assert ("HOST-032", "warning", "beta") in reported(see({"beta": {"memory": leaked}}))
 
 
-@pytest.mark.parametrize(("free", "wrong"), [(13 * GB, False), (2 * GB, True)])
-def test_swap_that_is_used_much(see, memory, free, wrong):
-    own = memory(swap_total_bytes=17 * GB, swap_free_bytes=free)
-    assert reported(see({"beta": {"memory": own}})) == ([("HOST-006", "info", "beta")] if wrong else [])
-
-
 @BOTH
 def test_no_contiguous_memory(see, memory, name):
     (finding,) = see({name: {"memory": memory(cma_total_bytes=0)}})
