@@ -18,7 +18,7 @@ from sparkcluster.spec.playbook import Sampling, Verify
 
 # The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
 SLACK_S = 15
-# A program that reads counters or waits for tokens is never silent for long, and ends after this at the latest.
+# The program says every 2 s that it runs, and ends after this at the latest.
 SILENCE_S, LONGEST_S = 30, 7200
 # Seconds for a token: an engine that is slower than this as a whole does not serve.
 SLOWEST_S = 1.0
@@ -45,7 +45,8 @@ def request(
 ) -> dict[str, Any]:
     """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``.
 
-    Of ``tools`` the model chooses. It lacks the limits: ``max_tokens``, ``timeout_s`` and ``idle_s``.
+    Of ``tools`` the model chooses. It lacks the limits: ``max_tokens``, and the most seconds to the first token
+    (``first_s``) and to each next one (``token_s``).
     """
     return {
         **({"tools": list(tools)} if tools else {}),
@@ -80,8 +81,8 @@ def ask(
         host: the head.
         endpoint: its API.
         verify: prompt, sampling, and the limits where ``limit_s`` and ``max_tokens`` set none.
-        limit_s: the most seconds that the whole answer may take.
-        first_s: the most seconds to the first token; with it the limit is for the time without a token.
+        limit_s: the most seconds without a token; with ``counters`` also those of the whole answer.
+        first_s: the most seconds to the first token, if it may take longer.
         max_tokens: the most tokens that are generated. Where the limit of ``verify`` does not fit in the context, the
             engine takes what that leaves.
         show: called with each piece of text as it comes.
@@ -93,19 +94,19 @@ def ask(
     """
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
-    tells = until_dead or first_s is not None
     tokens = max_tokens or verify.max_tokens
-    longest_s = LONGEST_S if until_dead else first_s + limit_s + tokens * SLOWEST_S if first_s is not None else limit_s
-    silence_s = SILENCE_S if tells else limit_s + SLACK_S
+    token_s = LONGEST_S if until_dead else limit_s
+    first_s = max(first_s or 0, token_s)
+    longest_s = first_s + token_s + tokens * SLOWEST_S
     question = request(endpoint, verify, counters=counters, messages=messages, tools=tools)
-    question |= {"timeout_s": first_s or longest_s, "idle_s": None if first_s is None else limit_s}
+    question |= {"first_s": first_s, "token_s": token_s}
 
     def once(limit: int | None) -> Reply:
         began = time.monotonic()
         exchange = _Exchange(Reply(endpoint.group, host.name, limit_s=limit_s), show, progress, until_dead=until_dead)
         try:
             with stream(host, "ask", {**question, "max_tokens": limit}) as running:
-                for line in running.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
+                for line in running.lines(SILENCE_S, line_bytes=DOCUMENT_BYTES, within_s=longest_s + SLACK_S):
                     found = document(line)
                     if found is None:
                         return exchange.failed("malformed", f"not a JSON object: {line[:200].decode(errors='replace')}")
@@ -115,8 +116,8 @@ def ask(
                 reason = running.finish().reason
             problem, message = "lost", f"the answer was cut off: {reason}"
         except CommandTimeout as error:
-            # the program of a question with first_s is silent only where its connection is
-            silent = first_s is not None and time.monotonic() - began < longest_s
+            # the program is silent only where its connection is
+            silent = time.monotonic() - began < longest_s
             problem, message = "unreachable" if silent else "timeout", error.message
         except HostError as error:
             problem, message = "unreachable", error.message

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.engines.base import Engine
+from sparkcluster.node.shared import engine_address
 
 KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart, and clients with it may get HTTP 401"
 
@@ -45,10 +45,11 @@ def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
         if node.get("role") == "head":
             rank = node["containers"][0]
             keyed = serving.api_key in node.get("secrets", ())
+            address = engine_address(rank["launcher"].get("engine") or [], serving.api_flags)
             found[node["group"]] = Endpoint(
                 group=node["group"],
                 head=name,
-                url=_url(rank["launcher"], serving),
+                url=f"http://{address}/v1",
                 model=plan["model"],
                 key_file=rank.get("env_file") if keyed else None,
                 key_name=serving.api_key if keyed else None,
@@ -64,15 +65,3 @@ def recorded_endpoints(recorded: Mapping[str, Any]) -> dict[str, Endpoint]:
 def loopback(url: str) -> bool:
     """Whether ``url`` is one that this machine alone reaches."""
     return re.match(r"http://(127\.|\[::1\]|localhost:)", url) is not None
-
-
-def _url(launcher: Mapping[str, Any], engine: Engine) -> str:
-    host = _flag(launcher, engine.api_flags["host"], "127.0.0.1")
-    local = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared, not bound
-    return f"http://{local}:{_flag(launcher, engine.api_flags['port'], '8000')}/v1"
-
-
-def _flag(launcher: Mapping[str, Any], name: str, default: str) -> str:
-    engine = launcher.get("engine")
-    words = engine if isinstance(engine, list) else []
-    return words[words.index(name) + 1] if name in words[:-1] else default

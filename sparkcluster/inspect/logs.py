@@ -14,7 +14,7 @@ from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.runtime import failed_logs
-from sparkcluster.runtime.watching import Event, Report, Watching, watch_request
+from sparkcluster.runtime.watching import INTERVAL_S, Event, Report, Watching, watch_request
 from sparkcluster.spec import Spec
 
 # While a log is followed, nodes have so long to send what it had; a slower one is not waited for.
@@ -134,8 +134,7 @@ def follow(
             on_node,
             tail=tail,
             follow=go_on and any(rank.state == "running" for rank in on_node),
-            interval_s=2 if go_on else 0.5,
-            times=True,
+            interval_s=INTERVAL_S if go_on else 0.5,
             since=None if since_s is None else since_s + ahead_s[name],
         )
         for name, on_node in ranks.items()

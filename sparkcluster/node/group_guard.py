@@ -131,7 +131,7 @@ class Completion(threading.Thread):
     def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
         super().__init__(daemon=True)
         self.error: dict[str, Any] | None = None
-        self._request = dict(request, timeout_s=timeout_s, idle_s=None)
+        self._request = dict(request, first_s=timeout_s, token_s=timeout_s)
         self.start()
 
     def run(self) -> None:

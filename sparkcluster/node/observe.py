@@ -6,20 +6,20 @@ Readers run side by side, and a reader that hangs costs only its own reading, wh
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from sparkcluster.node import common, docker, engine_metrics, gpu, ranks, system
+from sparkcluster.node import common, docker, engine_api, gpu, ranks, system
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Readings, Unreadable, marked
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_STATE_DIR, LAUNCHER_FILE
+from sparkcluster.node.shared import LAUNCHER_FILE, engine_address
 
 LOG_BYTES = 4 << 20
-HTTP_S = 3.0
+_LAUNCHER = ("group", "role", "executor", "address", "members", "engine", "ray", "secrets")  # hashes of the secrets
 
 # Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
 # Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers
@@ -95,99 +95,63 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     readings.start("ranks", lambda: ranks_of(request, machine))
     listed = readings.value("ranks")
     ranks_here = listed if isinstance(listed, list) else []
-    head = next(
-        (rank for rank in ranks_here if rank["launcher"].get("role") == "head" and rank["state"] == "running"), None
-    )
-    for number, rank in enumerate(ranks_here if whole else ()):
-        readings.start("log %d" % number, lambda rank=rank: log(machine, rank, request))  # type: ignore[misc]
-        if rank["state"] == "running" and rank["runtime"] == "docker":
-            readings.start("gpu %d" % number, lambda rank=rank: gpu_inside(rank["name"]))  # type: ignore[misc]
-    if head is not None:
-        where = api(head["launcher"].get("engine") or [], request["api_flags"])
-        readings.start("counters", lambda: twice(lambda: counters(where, request["counters"])))
-    if head is not None and whole:
-        readings.start("health", lambda: get(where, "/health")[0])
-        if head["launcher"].get("executor") == "ray":
-            readings.start("ray", lambda: ray_nodes(head, limit_s))
+    heads = [rank for rank in ranks_here if rank["launcher"].get("role") == "head" and rank["state"] == "running"]
+    for rank in ranks_here if whole else ():
+        readings.start("log " + rank["name"], partial(log, machine, rank, request))
+        if rank["state"] == "running" and request["runtime"] == "docker":
+            readings.start("gpu " + rank["name"], partial(gpu_inside, rank["name"]))
+    for head in heads[:1]:
+        url = "http://" + engine_address(head["launcher"].get("engine") or [], request["api_flags"])
+        readings.start("counters", partial(twice, partial(counters, url, request["counters"])))
+        if whole:
+            readings.start("health", partial(health, url))
+        if whole and head["launcher"].get("executor") == "ray":
+            readings.start("ray", partial(ray_nodes, request["runtime"], head, limit_s))
     answer: dict[str, Any] = {"ranks": listed}
-    secrets = texts_to_redact(machine, ranks_here, str(request.get("secrets_file") or "")) if whole else []
-    for number, rank in enumerate(ranks_here if whole else ()):
-        rank["log"] = redacted(readings.value("log %d" % number), secrets)
-        rank["gpu"] = readings.value("gpu %d" % number)
+    for rank in ranks_here if whole else ():
+        rank.update(log=readings.value("log " + rank["name"]), gpu=readings.value("gpu " + rank["name"]))
     for key in ("gpus", "memory", "traffic", "counters", "health", "ray"):
         answer[key] = readings.value(key)
     return answer
 
 
 def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
-    """Every rank of the cluster on this node with the state of its container or process.
+    """Every rank of the cluster on this node, with the parts of its launcher document that matter.
 
     Raises:
         Unreadable: the Docker engine does not answer.
     """
-    runtime, state_dir, cluster = request["runtime"], request["state_dir"], request["cluster"]
-    if runtime == "process":
-        found = ranks.processes(machine, state_dir, cluster)
-    else:
-        found = ranks.containers(machine, "%s=%s" % (LABEL_CLUSTER, cluster))
-        found = [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == state_dir]
+    found = ranks.of_cluster(machine, request["runtime"], request["state_dir"], request["cluster"])
     for rank in found:
-        rank.update(runtime=runtime, launcher=launcher(rank["rank_dir"]))
+        document = common.read_json(os.path.join(rank["rank_dir"] or "/", LAUNCHER_FILE))
+        rank["launcher"] = {key: document[key] for key in _LAUNCHER if key in document}
     return found
 
 
-def launcher(rank_dir: str) -> dict[str, Any]:
-    """The parts of the launcher document that matter: roles, addresses, the engine's command, hashes of its secrets."""
-    document = common.read_json(os.path.join(common.expand(rank_dir), LAUNCHER_FILE)) if rank_dir else {}
-    keys = ("group", "node", "rank", "role", "executor", "address", "members", "engine", "ray", "secrets")
-    return {key: document[key] for key in keys if key in document}
-
-
-def texts_to_redact(machine: Machine, present: list[dict[str, Any]], secrets_file: str) -> list[str]:
-    """What must not leave the node in a log: values of secrets, and serial numbers."""
-    found: set[str] = set()
-    for rank in present:
-        try:
-            path = os.path.join(common.expand(rank["rank_dir"] or "/"), secrets_file)
-            found.update(common.read_env_file(path).values())
-        except OSError:
-            continue
-    for name in ("product_serial", "board_serial", "chassis_serial", "product_uuid"):
-        found.add(machine.line("/sys/class/dmi/id/" + name) or "")
-    try:
-        found.update(re.findall(r'SERIAL\w*="?([^"\n]+)', machine.text("/etc/dgx-release")))
-    except Unreadable:
-        pass
-    # Shorter values may be ordinary words.
-    return sorted((line.strip() for line in found if len(line.strip()) >= 6), key=len, reverse=True)
-
-
-def redacted(value: Any, secrets: list[str]) -> Any:
-    """``value`` with every string of ``secrets`` removed from its texts."""
-    if isinstance(value, str):
-        for text in secrets:
-            value = value.replace(text, "(removed)")
-        return value
-    if isinstance(value, dict):
-        return {key: redacted(each, secrets) for key, each in value.items()}
-    return [redacted(each, secrets) for each in value] if isinstance(value, list) else value
-
-
 def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list[str]:
-    """First and last lines of a rank's log: the start shows the configuration, the end why it exited."""
+    """First and last lines of a rank's log, without secrets: the start has the configuration, the end why it exited."""
     first, last = int(request["head_lines"]), int(request["tail_lines"])
-    if rank["runtime"] == "docker":
+    if request["runtime"] == "docker":
         lines = container_log(machine, rank["name"], "all", first + 1)
-        if len(lines) <= first:
-            return lines
-        return lines[:first] + container_log(machine, rank["name"], str(last), last)
-    with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
-        lines = ranks.split(file.read(LOG_BYTES) + b"\n")[0]
-        size = os.fstat(file.fileno()).st_size
-        if size <= LOG_BYTES:
-            return lines[:first] + lines[first:][-last:]
-        file.seek(size - LOG_BYTES // 4)
-        return lines[:first] + ranks.split(file.read() + b"\n")[0][1:][-last:]
+        if len(lines) > first:
+            lines = lines[:first] + container_log(machine, rank["name"], str(last), last)
+    else:
+        with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
+            start = ranks.text_lines(file.read(LOG_BYTES))
+            file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - LOG_BYTES))
+            lines = start[:first] + (start[first:] + ranks.text_lines(file.read()))[-last:]
+    for secret in secrets(rank, request["secrets_file"]):
+        lines = [line.replace(secret, "(removed)") for line in lines]
+    return lines
+
+
+def secrets(rank: dict[str, Any], name: str) -> list[str]:
+    """Values of a rank's secrets, longest first; shorter ones than these may be ordinary words."""
+    try:
+        values = common.read_env_file(os.path.join(common.expand(rank["rank_dir"] or "/"), name)).values()
+    except OSError:
+        return []
+    return sorted((value for value in values if len(value) >= 6), key=len, reverse=True)
 
 
 def container_log(machine: Machine, name: str, tail: str, most: int) -> list[str]:
@@ -201,65 +165,41 @@ def gpu_inside(name: str) -> str:
     Raises:
         Unreadable: the container has no nvidia-smi, or it did not answer.
     """
-    code, output = _inside(name, ["nvidia-smi", "-L"], 5)
+    code, output = Machine().run(docker.execute(name, "nvidia-smi", "-L"), 5)
     if code in (125, docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("no nvidia-smi in the container")
     # The card's UUID is left out: no check uses it.
     return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
 
 
-def _inside(name: str, words: list[str], limit_s: float) -> tuple[int, str]:
-    """Exit code and output of a program in a container."""
-    return Machine().run(docker.execute(name, *words), limit_s)
-
-
-def ray_nodes(head: dict[str, Any], limit_s: float) -> dict[str, bool]:
+def ray_nodes(runtime: str, head: dict[str, Any], limit_s: float) -> dict[str, bool]:
     """Whether each node that ever joined is alive, by address, as Ray itself lists them.
 
     Raises:
         Unreadable: Ray could not be queried.
     """
-    if head["runtime"] != "docker":
+    if runtime != "docker":
         raise Unreadable("with runtime process Ray is not queried")
     document = head["launcher"]
     alarm_s = max(2, int(limit_s) - 1)
-    command = [head["python"] or "python3", "-c", _QUERY_RAY]
-    words = [document["ray"]["address"], document["engine"][0], str(alarm_s)]
-    code, output = _inside(head["name"], [*command, *words], limit_s)
+    words = [head["python"] or "python3", "-c", _QUERY_RAY]
+    words += [document["ray"]["address"], document["engine"][0], str(alarm_s)]
+    code, output = Machine().run(docker.execute(head["name"], *words), limit_s)
     answer = marked(output, "sparkcluster-ray ") or {}
     if "ray" in answer:
-        return {str(address): bool(alive) for address, alive in answer["ray"].items()}
+        return dict(answer["ray"])
     last = (output.strip().splitlines() or ["no answer within %d s" % alarm_s])[-1]
     raise Unreadable(str(answer.get("error", "cannot query Ray (exit %d): %s" % (code, last)))[:300])
 
 
-def api(engine: list[str], flags: dict[str, str]) -> tuple[str, int]:
-    """Address and port at which an engine is reached from its node, by the ``host`` and ``port`` ``flags`` it has."""
-    found = {flags["host"]: "127.0.0.1", flags["port"]: "8000"}
-    for at, word in enumerate(engine):
-        name, equals, value = word.partition("=")
-        if name in found:
-            found[name] = value if equals else engine[at + 1] if at + 1 < len(engine) else found[name]
-    return engine_metrics.connectable(found[flags["host"]]), int(found[flags["port"]])
+def health(url: str) -> int:
+    """Status of ``/health``."""
+    return engine_api.get(url + "/health")[0]
 
 
-def get(where: tuple[str, int], path: str) -> tuple[int, str]:
-    """Status and text that the engine answers to ``GET path``."""
-    connection = http.client.HTTPConnection(where[0], where[1], timeout=HTTP_S)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read(1 << 20).decode("utf-8", "replace")
-    finally:
-        connection.close()
-
-
-def counters(where: tuple[str, int], names: dict[str, list[str]]) -> dict[str, float | None]:
-    """Token counters and queues of the engine, by ``engine_metrics.metrics``; Unreadable if the endpoint has none."""
-    status, text = get(where, "/metrics")
-    if status != 200:
-        raise Unreadable("/metrics answers %d" % status)
-    return engine_metrics.metrics(text, names)
+def counters(url: str, names: dict[str, list[str]]) -> dict[str, float | None]:
+    """Token counters and queues of the engine; None for those that it lacks."""
+    return engine_api.metrics(engine_api.get(url + "/metrics")[1], names)
 
 
 def traffic(machine: Machine) -> dict[str, Any]:

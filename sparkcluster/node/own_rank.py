@@ -16,17 +16,7 @@ from typing import Any, BinaryIO
 from sparkcluster.node import agent, common, enabled, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import (
-    CONFIG_FILE,
-    GRACE_S,
-    LABEL_CLUSTER,
-    LABEL_RANK_DIR,
-    LABEL_RUNTIME,
-    LABEL_STATE_DIR,
-    STOPPED_FILE,
-    SWITCH_FILE,
-    WAITS_FILE,
-)
+from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, STOPPED_FILE, SWITCH_FILE, WAITS_FILE
 
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the last operator to end
@@ -167,13 +157,11 @@ class OwnRank:
     def _stop_steps(self) -> list[dict[str, Any]]:
         """What stops and removes every rank of the cluster on this node."""
         present = self._present()
-        process = [rank for rank in present if rank["labels"].get(LABEL_RUNTIME) == "process"]
-        containers = [rank["name"] for rank in present if rank not in process]
-        directories = [rank["labels"].get(LABEL_RANK_DIR, "") for rank in process]
-        return [
-            {"do": "stop-containers", "names": containers, "grace_s": GRACE_S},
-            {"do": "stop-processes", "rank_dirs": directories, "grace_s": GRACE_S},
-        ]
+        if self.config["runtime"] == "process":
+            step = {"do": "stop-processes", "rank_dirs": [rank["rank_dir"] for rank in present]}
+        else:
+            step = {"do": "stop-containers", "names": [rank["name"] for rank in present]}
+        return [dict(step, grace_s=GRACE_S)]
 
     def _change(self, steps: list[dict[str, Any]]) -> None:
         if self._lease is None:
@@ -190,13 +178,9 @@ class OwnRank:
     def _present(self) -> list[dict[str, Any]]:
         machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
         try:
-            if self.config["runtime"] == "process":
-                found = ranks.processes(machine, self.state_dir, self.cluster)
-            else:
-                found = ranks.containers(machine, "%s=%s" % (LABEL_CLUSTER, self.cluster))
+            return ranks.of_cluster(machine, self.config["runtime"], self.state_dir, self.cluster)
         except Unreadable as error:
             raise Failed("its ranks cannot be read: %s" % error) from None
-        return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == self.state_dir]
 
     def _epoch(self) -> int:
         return int((common.read_document(self._lease_record) or {"epoch": 0})["epoch"])

@@ -1,7 +1,7 @@
 """The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
 
 A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, or
-``unknown`` where its record is damaged and it left no exit code.
+``unknown`` where the Docker engine does not say.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, RANK_FILE
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, RANK_FILE
 
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
 _MOST_OTHERS = 100
 # In images and commands of engines that people run on Sparks.
 _ENGINE = re.compile("vllm|sglang|llama|trtllm|tensorrt", re.IGNORECASE)
-LINE_END = re.compile(rb"[\r\n]+")
-_STATES = ("created", "running", "restarting", "paused", "removing", "exited", "dead", "gone")
 _NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
 _PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
 
@@ -50,6 +48,18 @@ def containers(machine: Machine, label: str) -> list[dict[str, Any]]:
         # one that was removed since it was listed has no document
         found.append(_container(rank, document or {"State": {"Status": listed.get("State")}}))
     return sorted(found, key=lambda rank: str(rank["name"]))
+
+
+def of_cluster(machine: Machine, runtime: str, state_dir: str, cluster: str) -> list[dict[str, Any]]:
+    """Every rank of the ``cluster`` whose state directory this is.
+
+    Raises:
+        Unreadable: the Docker engine does not answer.
+    """
+    if runtime == "process":
+        return processes(machine, state_dir, cluster)
+    found = containers(machine, "%s=%s" % (LABEL_CLUSTER, cluster))
+    return [rank for rank in found if rank["labels"].get(LABEL_STATE_DIR) == state_dir]
 
 
 def others(machine: Machine) -> list[dict[str, Any]]:
@@ -96,23 +106,12 @@ def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
 
     With its process ID alone, a later process with the same ID would be taken for the rank.
     """
-    path = "%s/%s" % (rank_dir, RANK_FILE)
-    record: dict[str, Any] = {}
-    try:
-        record = machine.document(path)
-        stat = machine.line("/proc/%d/stat" % record["pid"]) or ""
-        state = "running" if common.ticks_of(stat) == int(record["start_ticks"]) else "exited"
-    except (Unreadable, KeyError, TypeError, ValueError, OverflowError):
-        state = "unknown" if machine.exists(path) else "gone"
-    exit_code = None
-    if state != "running":
-        # read last, since a rank may exit between the readings
-        code = machine.line(rank_dir + "/exit") or ""
-        exit_code = int(code) if re.match(r"^-?\d{1,9}$", code, re.ASCII) else None
-        state = state if exit_code is None else "exited"
-    found = _rank(dict({"name": os.path.basename(rank_dir)}, **record), state)
-    found.update(pid=record["pid"] if state == "running" else None, exit_code=exit_code, rank_dir=rank_dir)
-    return found
+    record = common.read_json(machine.at("%s/%s" % (rank_dir, RANK_FILE)))
+    if record and common.ticks_of(machine.text("/proc/%d/stat" % record["pid"], "")) == record["start_ticks"]:
+        return _rank(record, "running", rank_dir, pid=record["pid"])
+    code = machine.line(rank_dir + "/exit")
+    state = "exited" if record or code else "gone"
+    return _rank(record or {"name": os.path.basename(rank_dir)}, state, rank_dir, exit_code=int(code) if code else None)
 
 
 def log_lines(
@@ -125,14 +124,12 @@ def log_lines(
     Raises:
         Unreadable: the Docker engine has no log of it, or takes longer.
     """
-    remainder, size = b"", 0
+    size = 0
     for piece in log_pieces(machine, name, query, limit_s):
+        yield from text_lines(piece)
         size += len(piece)
-        lines, remainder = split(remainder + piece)
-        yield from lines
         if size >= limit_bytes:
-            break
-    yield from split(remainder + b"\n")[0]
+            return
 
 
 def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:
@@ -152,51 +149,38 @@ def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -
             yield stream.read(struct.unpack(">xxxxL", header)[0])
 
 
-def split(buffer: bytes) -> tuple[list[str], bytes]:
-    """Complete lines of ``buffer`` and its unfinished remainder; a progress bar's carriage return ends a line too."""
-    *lines, remainder = LINE_END.split(buffer)
-    if len(remainder) > LINE_BYTES:
-        lines.append(remainder)
-        remainder = b""
-    return [line[:LINE_BYTES].decode(errors="replace") for line in lines if line.strip()], remainder
+def text_lines(data: bytes) -> list[str]:
+    """The lines of a part of a log that are not empty; a progress bar's carriage return ends a line too."""
+    return [line[:LINE_BYTES].decode(errors="replace") for line in data.splitlines() if line.strip()]
 
 
 def _container(rank: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     """``rank`` with what the Docker engine reports of its container."""
     state = document.get("State") or {}
-    status = state.get("Status")
-    found = _rank(dict(rank, started_at=state.get("StartedAt")), status if status in _STATES else "unknown")
-    found.update(
+    status = state.get("Status") or "unknown"
+    words = [document.get("Path") or "", *(document.get("Args") or [])]
+    return _rank(
+        dict(rank, started_at=_time(state.get("StartedAt"))),
+        status,
+        (rank.get("labels") or {}).get(LABEL_RANK_DIR, ""),
         exit_code=None if status in _NOT_ENDED else state.get("ExitCode"),
         pid=state.get("Pid") or None,
         oom_killed=bool(state.get("OOMKilled")),
         restarts=int(document.get("RestartCount") or 0),
         finished_at=_time(state.get("FinishedAt")),
         error=str(state.get("Error") or "")[:300],
-        rank_dir=found["labels"].get(LABEL_RANK_DIR, ""),
-        python=next((word for word in [document.get("Path"), *(document.get("Args") or [])] if _is_python(word)), None),
+        python=next((word for word in words if _PYTHON.match(word)), None),
     )
-    return found
 
 
-def _rank(record: dict[str, Any], state: str) -> dict[str, Any]:
+def _rank(record: dict[str, Any], state: str, rank_dir: str, **more: Any) -> dict[str, Any]:
     """A rank by its record: that of a process, or one with the same keys of a container."""
-    labels = record.get("labels")
-    return {
-        "name": str(record.get("name")),
-        "state": state,
-        "exit_code": None,
-        "pid": None,
-        "image_id": record.get("image_id"),
-        "started_at": _time(record.get("started_at")),
-        "labels": {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {},
-    }
+    own = {key: record.get(key) for key in ("name", "image_id", "started_at")}
+    labels = record.get("labels") or {}
+    unknown = {"exit_code": None, "pid": None, "oom_killed": False, "error": ""}
+    return {**own, "labels": labels, "state": state, "rank_dir": rank_dir, **unknown, **more}
 
 
 def _time(text: Any) -> str | None:
     """A time that is set; Docker reports the year 1 for one that is not."""
     return None if not text or str(text).startswith("0001-") else str(text)
-
-
-def _is_python(word: Any) -> bool:
-    return isinstance(word, str) and _PYTHON.match(word) is not None

@@ -6,8 +6,9 @@ The one module of this room that other rooms import: what both sides say is writ
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"
@@ -48,9 +49,6 @@ CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel"
 TUNNEL_INTERFACES = ("tun", "tap", "wg", "tailscale", "zt")
 VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
 
-# The most lines in one document of the watch program: reading their progress takes the controller 30 ms.
-BATCH_LINES = 2000
-
 # The most that a worker says of one kind: nodes that it left, files that arrived corrupt, files that it renamed.
 MOST_NAMED = 32
 
@@ -66,6 +64,17 @@ GRACE_S = 30
 # The Hugging Face hub, unless HF_ENDPOINT names a mirror.
 HUB = ("huggingface.co", 443)
 HUB_ADDRESS = "https://" + HUB[0]
+
+
+def engine_address(words: Sequence[str], flags: Mapping[str, str]) -> str:
+    """``host:port`` at which its node reaches an engine's API, by its command line and the engine's ``flags``."""
+    values = dict(itertools.pairwise(words))
+    return "%s:%s" % (connectable(values.get(flags["host"], "127.0.0.1")), values.get(flags["port"], "8000"))
+
+
+def connectable(host: str) -> str:
+    """Address at which its own node reaches what listens on ``host``."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 WHOLE = ".whole"

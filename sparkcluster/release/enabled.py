@@ -70,7 +70,7 @@ def start_documents(
             continue
         counters = engines.engine(plan.engine).counters
         asked = request(apis[group.name], spec.playbook.verifying, counters=counters)
-        asked |= {"max_tokens": 1, "timeout_s": 0, "idle_s": None}
+        asked |= {"max_tokens": 1}
         addresses = {member.name: member.address for member in group.members}
         for name in group.names:
             planned = plan.nodes[name]

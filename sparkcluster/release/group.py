@@ -27,6 +27,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls
+from sparkcluster.node.shared import connectable
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
@@ -82,7 +83,7 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[st
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
     """The requests of the watch program on the nodes of a group."""
     group = topology.groups[0]
-    api = {"engine_host": group.api_host, "engine_port": group.api_port}
+    api = {"api": [connectable(group.api_host), group.api_port]}
     return {
         member.name: watch_request(
             plan.nodes[member.name].containers,

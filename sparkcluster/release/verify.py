@@ -50,7 +50,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
         question: Verify, judge: Callable[[Reply], str | None], *, when: str = "", feature: str = "", **options: Any
     ) -> Reply:
         """The reply to ``question``, where ``judge`` has nothing against it."""
-        reply = ask(host, endpoint, question, show=show, **{"first_s": verify.timeout_s, **options})
+        reply = ask(host, endpoint, question, show=show, **options)
         if reply.problem == "unreachable":
             raise HostSilent(reply.message, node=host.name, step="verify")
         wrong = f"the model does not answer: {reply.message}" if reply.problem else judge(reply)
@@ -62,7 +62,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
     def judged(reply: Reply) -> str | None:
         return judge_content(reply, verify)
 
-    asked(verify, judged, first_s=max(first_s, verify.timeout_s))
+    asked(verify, judged, first_s=first_s)
     time.sleep(verify.pause_s)
     answer = asked(verify, judged, when="again after a pause, ")
     if verify.tools:

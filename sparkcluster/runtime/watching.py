@@ -49,7 +49,7 @@ class Report(Fact):
     Attributes:
         rank: whose log has the ``lines``, oldest first; None in a sign of life.
         at: where its log goes on after them.
-        times: when each was logged, by the node's clock in seconds since 1970; empty where not requested or not known.
+        times: when each was logged, by the node's clock in seconds since 1970; empty with runtime process.
         states: by rank; None beside lines.
         links: whether there is a carrier, by interface.
         listening: whether the API takes connections.
@@ -77,8 +77,8 @@ class Event:
 def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: Any) -> dict[str, Any]:
     """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs.
 
-    ``more`` are other fields of it: ``follow``, whether to go on after them; ``times``, whether to send when lines were
-    logged; ``since``, to leave out those before it, by the node's clock in seconds since 1970.
+    ``more`` are other fields of it: ``follow``, whether to go on after them; ``since``, to leave out those before a
+    time, by the node's clock in seconds since 1970.
     """
     asked = [
         {
@@ -88,7 +88,7 @@ def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: A
         }
         for rank in ranks
     ]
-    return {"ranks": asked, "tail": tail, "follow": True, **more}
+    return {"ranks": asked, "tail": tail, "follow": True, "interval_s": INTERVAL_S, **more}
 
 
 class Watching(Closing):

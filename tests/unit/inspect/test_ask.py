@@ -81,7 +81,7 @@ def failing(kind, message):
 
 
 def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
-    said = "the endpoint rejects the API key that its rank was started with: Unauthorized"
+    said = "the endpoint requires another API key than its rank was started with: Unauthorized"
     fleet, spec = asked(failing("unauthorized", said))
     with pytest.raises(NotServing) as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
