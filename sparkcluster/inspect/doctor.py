@@ -14,22 +14,12 @@ from sparkcluster.facts.collect import node_documents
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import status
 from sparkcluster.inspect.ask import speed
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_asking, observe_nodes, replies
+from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_asking, begin_observing, observed, replies
 from sparkcluster.inspect.preflight import examine
-from sparkcluster.inspect.state import (
-    DEGRADED,
-    DOWN,
-    LEFT,
-    ORPHANED,
-    SERVING,
-    STARTING,
-    UNKNOWN,
-    next_command,
-    responds,
-    states,
-)
+from sparkcluster.inspect.state import DEGRADED, DOWN, SERVING, STARTING, UNKNOWN, next_command
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import failed_logs, secrets
 from sparkcluster.spec import Spec
@@ -54,9 +44,14 @@ class Diagnosis:
     seconds: float
 
     @functools.cached_property
+    def status(self) -> status.Document:
+        """What ``status`` says of it."""
+        return status.document(self.view, self.running.replies, self.running.observations)
+
+    @property
     def state(self) -> str:
         """What the cluster is in, as ``status`` calls it."""
-        return states(self.view, [name for name, reply in self.running.replies.items() if responds(reply)])[1]
+        return str(self.status["state"])
 
     @property
     def next(self) -> str:
@@ -79,12 +74,11 @@ class Diagnosis:
 
     def verdict(self) -> str:
         """One line for people."""
-        cluster = self.view.spec.inventory.cluster
+        found = self.status
         replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
-        state, recorded = self.state, self.view.recorded
-        model = recorded["plan"]["model"] if "plan" in recorded else self.view.spec.playbook.model_name
-        parts = [f"{cluster} serves {model}" if state == SERVING else f"{cluster} is {state}"]
-        parts += [LEFT] if state == ORPHANED else []
+        why = f": {found['why']}" if found["why"] else ""
+        is_what = f"serves {found['model']}" if self.state == SERVING else f"is {self.state}{why}"
+        parts = [f"{found['cluster']} {is_what}"]
         if replies:
             parts.append(speed(max(replies, key=lambda reply: reply.ttft_s or 0)))
         severities = Counter(finding.severity for finding in self.findings if finding.severity != "info")
@@ -115,7 +109,7 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     report.step("inspect", "ranks, logs, counters and one answer")
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     asked = begin_asking(fleet, view, view.groups, limit_s, TOKENS)
-    observations = observe_nodes(fleet, spec, view.facts, limit_s)
+    observations = observed(begin_observing(fleet, spec, view.facts, limit_s), limit_s + ROUND_TRIP_S)
     answers = replies(asked, view, until - time.monotonic() + 1)
     kept = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
     verified_at = view.newest.record.get("verified_at", 0.0) if view.newest else 0.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
-from sparkcluster.spec import Inventory, Spec
+from sparkcluster.spec import Spec
 
 _READ_S = 120  # tens of thousands of files, from a cold disk
 
@@ -80,13 +80,6 @@ class Found:
         return {"models": [models[name] for name in sorted(models)], "errors": dict(self.errors)}
 
 
-def ask(inventory: Inventory, names: Iterable[str]) -> Callable[[Host], tuple[Model, ...]]:
-    """What asks a node for its models, and for those directories among ``names``."""
-    paths = [name for name in names if name.startswith(("/", "~"))]
-    request = {"state_dir": inventory.state_dir, "hf_home": inventory.hf_home, "paths": paths}
-    return lambda host: call(host, "models", request, answer=Answer, timeout_s=_READ_S).models
-
-
 def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
     """Ask every node; ``others`` have more playbooks than the inventory's that name models.
 
@@ -101,7 +94,13 @@ def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
             named.setdefault(f"files/{file.mark}/{file.name}", playbook.name)
         for model in (playbook.model.id or playbook.model.path, *(each.id for each in playbook.companions)):
             named.setdefault(str(model), playbook.name)
-    outcomes = fleet.each(ask(inventory, named))
+    paths = [name for name in named if name.startswith(("/", "~"))]
+    request = {"state_dir": inventory.state_dir, "hf_home": inventory.hf_home, "paths": paths}
+
+    def ask(host: Host) -> tuple[Model, ...]:
+        return call(host, "models", request, answer=Answer, timeout_s=_READ_S).models
+
+    outcomes = fleet.each(ask)
     failed, answered = failures(outcomes), values(outcomes)
     if not answered:
         raise next(iter(failed.values()))

@@ -30,13 +30,6 @@ Observations = Mapping[str, Observation | Unread]
 """By node what runs there, or why that is unknown."""
 
 
-def observe_nodes(
-    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float
-) -> dict[str, Observation | Unread]:
-    """What runs on every node that answered the probe, or why that is unknown."""
-    return observed(begin_observing(fleet, spec, facts, limit_s), limit_s + ROUND_TRIP_S)
-
-
 def begin_observing(
     fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float, *, brief: bool = False
 ) -> Calls[Observation]:
@@ -67,7 +60,7 @@ def begin_observing(
 
 
 def observed(calls: Calls[Observation], limit_s: float) -> dict[str, Observation | Unread]:
-    """What the calls of ``begin_observing`` returned within ``limit_s``."""
+    """What runs on every node by the calls of ``begin_observing`` within ``limit_s``, or why that is unknown."""
     return {
         name: Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
         for name, outcome in calls.wait(limit_s).items()

@@ -233,8 +233,7 @@ def measure(
                 epochs = taken.changer.epochs
             except LeaseHeld as error:
                 stack.close()
-                refused = "it starts containers, and another operator holds the lease"
-                report.note(f"no all-gather: {error.message}")
+                refused = error.message
         return deep(fleet, spec, facts, topology, report, epochs=epochs, refused=refused)
 
 

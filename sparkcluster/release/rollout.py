@@ -18,7 +18,7 @@ from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, changed, view_cluster
-from sparkcluster.inspect.observing import observe_nodes, running_heads
+from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_observing, observed, running_heads
 from sparkcluster.inspect.releases import release_of
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, record, recorded_groups
@@ -269,8 +269,8 @@ class Rollout:
     def _hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
         """Salt and hashes of the secrets that ranks which run already were started with, by group."""
         facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
-        observations = observe_nodes(self.fleet, self.view.spec, facts, OBSERVE_S)
-        heads = [rank for _, rank in running_heads(self.view.spec, facts, observations)]
+        seen = begin_observing(self.fleet, self.view.spec, facts, OBSERVE_S)
+        heads = [rank for _, rank in running_heads(self.view.spec, facts, observed(seen, OBSERVE_S + ROUND_TRIP_S))]
         return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
 
     def _cache_steps(self, plan: Plan, node: str) -> list[Step]:

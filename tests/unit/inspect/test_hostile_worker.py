@@ -25,7 +25,7 @@ from sparkcluster.hosts.program import command
 from sparkcluster.inspect import ask as asking
 from sparkcluster.inspect.cluster import assess, see
 from sparkcluster.inspect.doctor import doctor
-from sparkcluster.inspect.observing import observe_nodes, running_heads
+from sparkcluster.inspect.observing import begin_observing, observed, running_heads
 from sparkcluster.inspect.releases import history
 from sparkcluster.inspect.status import status
 from sparkcluster.release.serving import survey
@@ -189,7 +189,7 @@ def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_believed(serving,
         fleet.hosts[name].program(
             "observe", {"ranks": [{**rank, "launcher": launcher, "log": []}], "gpus": [], "traffic": []}
         )
-    seen = observe_nodes(fleet, serving.spec, serving.facts, 20.0)
+    seen = observed(begin_observing(fleet, serving.spec, serving.facts, 20.0), 20.0)
     assert [node for node, _ in running_heads(serving.spec, serving.facts, seen)] == ["alpha"]
     assert doctor(fleet, serving.spec, 20.0, Report()).running.replies == {}
     assert not any(path.endswith("completions") for path, _ in api.keys)
