@@ -75,7 +75,7 @@ def jumbo(context: Context) -> Iterator[Seen]:
         first = paths[0]
         interface = context.facts[first.source].interface_of(first.source_address)
         yield Seen(
-            f"packets of {size} bytes are lost {_direction(node, paths)} on {rails(paths)}",
+            f"packets of {size} bytes are lost {between(node, paths)} on {rails(paths)}",
             _seen(paths),
             (
                 on_node(shell("sudo ip link set", interface.name, "mtu", size))
@@ -126,14 +126,6 @@ def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list
         for node, attributed in by_faulty_node(of_group, nodes=len(group.members)).items():
             result.setdefault(node, []).extend(attributed)
     return result
-
-
-def _direction(node: str | None, paths: Collection[Path]) -> str:
-    others = listed(ends(paths, node))
-    incoming = {path.target == node for path in paths}
-    if node is None or len(incoming) > 1:
-        return between(node, paths)
-    return f"from {others} to {node}" if incoming == {True} else f"from {node} to {others}"
 
 
 def _seen(paths: Collection[Path]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -15,7 +15,7 @@ from sparkcluster.facts.network import Interface
 from sparkcluster.findings import Remedy, edit, on_node
 from sparkcluster.spec.inventory import Interconnect
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
-from sparkcluster.topology.model import Group, Link, Member
+from sparkcluster.topology.model import Link, Member
 from sparkcluster.topology.netplan import NETPLAN
 
 IBDEV2NETDEV = on_node("ibdev2netdev")
@@ -102,22 +102,19 @@ def twins(context: Context) -> Iterator[Seen]:
                 seen = f"{count} on {node}, {most} on {others}"
                 yield Seen(f"{node} uses fewer HCAs than the others", seen, (IBDEV2NETDEV, more), node=node, step="")
         of_group = {twin.member.name: twin for twin in unused if twin.member.name in group.names}
-        yield from _different_subnets(group, {n: twin for n, twin in of_group.items() if twin.cause == "other subnet"})
+        yield from _different_subnets({n: twin for n, twin in of_group.items() if twin.cause == "other subnet"})
 
 
-def _different_subnets(group: Group, twins: Mapping[str, UnusedTwin]) -> Iterator[Seen]:
-    """Twins in a subnet that no other node has a twin in."""
-    head, networks = twins.get(group.head.name), Counter(twin.network for twin in twins.values())
+def _different_subnets(twins: Mapping[str, UnusedTwin]) -> Iterator[Seen]:
+    """Twins in a subnet that no other node has a twin in; if no two agree, the first node's is taken as right."""
+    right = common(twin.network for twin in twins.values())
     for node, twin in twins.items():
-        # If no two agree, the head's subnet is taken as the right one.
-        agree = max(networks.values()) > 1
-        right = twin.network == common(each.network for each in twins.values()) if agree else twin is head
-        if right and len(twins) > 1:
+        if twin.network == right and len(twins) > 1:
             continue
         others = [f"{name} has {other.network}" for name, other in twins.items() if name != node]
         moved = edit(f"give the same twin of every node an address in one subnet, in {NETPLAN}")
-        if head is not None and twin is not head:
-            moved = edit(f"{GIVE} {head.network} in {NETPLAN}")
+        if others:
+            moved = edit(f"{GIVE} {right} in {NETPLAN}")
         yield Seen(
             f"{twin.name} of {node} is in a subnet that the other nodes are not in",
             f"{twin.addresses}; {listed(others or ['none has'])}",
