@@ -103,19 +103,6 @@ def _last_line(rank: RankSeen) -> str:
 
 
 @running_check(
-    "RUN-006",
-    "No rank restarts repeatedly",
-    remedy=(on_node("docker update --restart=no {rank}"), AGAIN),
-)
-def restarting(cluster: RunningCluster) -> Iterator[Seen]:
-    """A rank that restarts alone cannot join its group: it fails again, and leaks memory each time."""
-    for name, rank in cluster.ranks:
-        if rank.state == "restarting" or rank.restarts > 0:
-            seen = f"{rank.name}: {rank.state}, restarted {rank.restarts} times"
-            yield Seen(f"the rank on {name} restarts repeatedly", seen, node=name, values={"rank": rank.name})
-
-
-@running_check(
     "RUN-007",
     "Ray has every node, by its address",
     remedy=(LOGS_OF_NODE, AGAIN),
