@@ -18,26 +18,19 @@ _LIMIT_S = 600
 def prunable(found: Found, cluster: str) -> tuple[dict[str, list[Model]], dict[str, str]]:
     """What staging wrote for ``cluster`` alone and neither a playbook nor a release on any node names; by node. Pure.
 
-    Likewise why what staging wrote of other models stays, by their names.
+    Likewise what uses the other models that staging wrote, by their names.
     """
-    kept: dict[str, str] = {}
-    models = [model for models in found.nodes.values() for model in models]
-    for model in models:
-        others = [name for name in model.clusters if name != cluster and model.staged_bytes]
+    staged = {node: [each for each in models if each.staged_bytes] for node, models in found.nodes.items()}
+    users: dict[str, set[str]] = {model.name: set() for models in staged.values() for model in models}
+    for model in (model for models in found.nodes.values() for model in models if model.name in users):
+        others = {*model.clusters} - {cluster} if model.staged_bytes else set()
+        users[model.name] |= {f"cluster {name}" for name in others.union(model.used_by)}
         if playbook := model.playbook(found.named):
-            kept[model.name] = f"playbook {playbook} names it"
-        elif model.used_by:
-            kept.setdefault(model.name, f"a release of {', '.join(model.used_by)} names it, or cannot be read")
-        elif others:
-            kept.setdefault(model.name, f"{', '.join(others)} staged it as well")
-    nodes = {
-        node: [model for model in models if model.staged_bytes and model.name not in kept]
-        for node, models in found.nodes.items()
-    }
-    written = {model.name for model in models if model.staged_bytes}
+            users[model.name].add(f"playbook {playbook}")
+    nodes = {node: [model for model in models if not users[model.name]] for node, models in staged.items()}
     return (
         {node: models for node, models in nodes.items() if models},
-        {name: why for name, why in kept.items() if name in written},
+        {name: ", ".join(sorted(names)) for name, names in users.items() if names},
     )
 
 
@@ -59,9 +52,9 @@ def prune(
         for node, why in found.errors.items():
             text = f"{why}; nothing is removed while it is unknown what {node} serves"
             raise CommandFailed(text, node=node, step="prune")
-        nodes, kept = prunable(found, spec.inventory.cluster)
-        for name, why in kept.items():
-            report.note(f"kept: {name}: {why}")
+        nodes, used = prunable(found, spec.inventory.cluster)
+        for name, by in used.items():
+            report.note(f"kept: {name}: used by {by}")
         if nodes and not yes:
             _confirm(nodes, report)
         steps = {node: [{"do": "prune", "roots": [model.path for model in models]}] for node, models in nodes.items()}

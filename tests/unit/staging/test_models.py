@@ -196,7 +196,7 @@ def test_what_a_release_of_any_cluster_names_stays(place):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"engine": ["vllm", "serve", "x", "--speculative-config", f'{{"model": "{OLD}"}}']}))
     assert place.prune() == {}
-    assert prunable(place.found(), "atlas")[1] == {OLD: "a release of borea names it, or cannot be read"}
+    assert prunable(place.found(), "atlas")[1] == {OLD: "cluster borea"}
     path.write_text(json.dumps({"plan": {"model": OLD + "-FP8"}}))
     assert place.prune() == {OLD: {"b": 3_000_005}}
 
@@ -206,7 +206,7 @@ def test_what_a_playbook_names_stays(place):
     playbook = place.spec.playbook.model_copy(update={"name": "old", "model": model})
     found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
     assert prune(place.fleet, place.spec, lambda: found, Report(), yes=True) == {}
-    assert prunable(found, "atlas")[1] == {OLD: "playbook old names it"}
+    assert prunable(found, "atlas")[1] == {OLD: "playbook old"}
 
 
 def test_what_a_release_names_by_a_link_stays(place):
@@ -247,7 +247,7 @@ def test_nothing_goes_where_a_record_cannot_be_read(place, text):
 def test_what_another_cluster_staged_as_well_stays(place):
     place.staged(OLD, "borea")
     assert place.prune() == {}
-    assert prunable(place.found(), "atlas")[1] == {OLD: "borea staged it as well"}
+    assert prunable(place.found(), "atlas")[1] == {OLD: "cluster borea"}
 
 
 def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
