@@ -21,20 +21,20 @@ def run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         from sparkcluster.release.enabled import enable
 
-        done = enable(fleet, spec, report, yes=args.yes)
-    nodes = {name: {"unit": each.unit, "command": list(each.command)} for name, each in done.nodes.items()}
-    document = {"cluster": spec.inventory.cluster, "enabled": True, "release": done.release, "nodes": nodes}
+        release, nodes = enable(fleet, spec, report, yes=args.yes)
+    guards = {name: {"unit": each.unit, "command": list(each.command)} for name, each in nodes.items()}
+    document = {"cluster": spec.inventory.cluster, "enabled": True, "release": release, "nodes": guards}
     if emitted(args, document):
         return 0
-    without = [name for name, each in done.nodes.items() if each.unit is None]
+    without = [name for name, each in nodes.items() if each.unit is None]
     if not without:
-        data(paint(f"enabled: release {done.release} comes back after a reboot", "bold good"))
+        data(paint(f"enabled: release {release} comes back after a reboot", "bold good"))
         return 0
     where = ", ".join(without)
     reason = f"{where} {'has' if len(without) == 1 else 'have'} no systemd"
-    enabled = len(done.nodes) - len(without)
-    data(paint(f"enabled on {enabled} of {count(len(done.nodes), 'Spark')}: {reason}", "bold look"))
-    message(f"to bring release {done.release} back, let this run at every boot, as the login:")
+    enabled = len(nodes) - len(without)
+    data(paint(f"enabled on {enabled} of {count(len(nodes), 'Spark')}: {reason}", "bold look"))
+    message(f"to bring release {release} back, let this run at every boot, as the login:")
     for name in without:
-        message(f"on {name}: {shlex.join(done.nodes[name].command)}", indent="  ")
+        message(f"on {name}: {shlex.join(nodes[name].command)}", indent="  ")
     return 0

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import CommandFailed, StopError, UsageError
-from sparkcluster.facts.base import Unread, read
-from sparkcluster.facts.docker import Rank
+from sparkcluster.errors import CommandFailed, SparkclusterError, StopError, UsageError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.inspect.cluster import see
@@ -29,15 +27,14 @@ def former_nodes(spec: Spec, records: Mapping[str, Record]) -> dict[Node, list[s
     They are shown and asked about. They have no settings but the inventory's, whatever an older record says.
     """
     labels = {node.label for node in spec.inventory.nodes}
-    # A node may have another name now, unless several are behind one address.
-    hosts = Counter(node.host for node in spec.inventory.nodes)
+    hosts = {node.host for node in spec.inventory.nodes}  # a node may have another name now
     found: dict[Node, list[str]] = {}
     for reader, record in records.items():
         for name, reached in record.get("nodes", {}).items():
             with contextlib.suppress(ValidationError):
                 # A host that was used as the name may not be valid as a name.
                 node = Node(host=reached["host"], name=None if name == reached["host"] else name)
-                if name not in labels and hosts[node.host] != 1:
+                if name not in labels and node.host not in hosts:
                     found.setdefault(node, []).append(reader)
     return found
 
@@ -87,8 +84,6 @@ def down(
     view = see(fleet, spec, list(fleet.hosts))
     failed = dict(view.collected.errors)
     records = {name: release.record for name, found in view.facts.items() if (release := read(found.release))}
-    for name in [name for name, found in view.facts.items() if isinstance(found.release, Unread)]:
-        report.note(f"warning: the record on {name} cannot be read; ranks may run on machines that only it names")
     former = former_nodes(spec, records)
     left = {node: readers for node, readers in former.items() if not {node.label, node.host}.intersection(also)}
     for node, readers in left.items():
@@ -96,40 +91,37 @@ def down(
         report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
         report.note(f"hint: {down_there(left)}   stops them there as well")
-    ranks: dict[str, tuple[Rank, ...]] = {}
-    if view.facts:
-        # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
-        with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
-            # Facts from before the lease may be stale.
-            now = see(fleet, spec, [name for name in view.facts if name not in failed])
-            failed |= now.collected.errors
-            failed |= {
-                name: CommandFailed(why, node=name, step="connect", hint=f"on {name}: systemctl status docker")
-                for name, why in unreadable(now.facts).items()
-            }
-            ranks = {name: found for name, found in now.ranks.ours.items() if found}
-            if ranks:
-                report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-            # First: a guard restarts what is gone.
-            stay = {name: [{"do": "stay-down"}] for name, node in now.facts.items() if node.enabled is not None}
-            stay = {name: steps for name, steps in stay.items() if name not in failed}
-            failed |= failures(lease.changer.attempt(stay, timeout_s=60))
-            failed |= stop(lease.changer, ranks, report)
-            wipe = {
-                name: [
-                    {"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/ranks"},
-                    {"do": "delete", "path": f"{node.state_dir}/clusters/{cluster}/{SWITCH_FILE}"},
-                ]
-                for name, node in now.facts.items()
-                if name not in failed
-            }
-            lease.changer.attempt(wipe, timeout_s=60)
-    if failed:
-        name, error = next(iter(failed.items()))
-        raise StopError(
-            f"could not clean {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
-            node=name,
-            step="stop",
-            hint=f"{error.hint}; then sparkcluster down again" if error.hint else "run sparkcluster down again",
-        )
+    # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
+    with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
+        # Facts from before the lease may be stale.
+        now = see(fleet, spec, [name for name in view.facts if name not in failed])
+        failed |= now.collected.errors
+        for name, why in unreadable(now.facts).items():
+            failed[name] = CommandFailed(why, node=name, step="connect", hint=f"on {name}: systemctl status docker")
+        ranks = {name: found for name, found in now.ranks.ours.items() if found}
+        if ranks:
+            report.step("stop", count(sum(map(len, ranks.values())), "rank"))
+        # First: a guard restarts what is gone.
+        enabled = [name for name, node in now.facts.items() if node.enabled is not None and name not in failed]
+        failed |= failures(lease.changer.attempt({name: [{"do": "stay-down"}] for name in enabled}, timeout_s=60))
+        failed |= stop(lease.changer, ranks, report)
+        places = {name: f"{node.state_dir}/clusters/{cluster}" for name, node in now.facts.items()}
+        wipe = {
+            name: [{"do": "delete", "path": f"{place}/{each}"} for each in ("ranks", SWITCH_FILE)]
+            for name, place in places.items()
+            if name not in failed
+        }
+        lease.changer.attempt(wipe, timeout_s=60)
+    stop_on_failures(failed, "down")
     return {name: [rank.name for rank in found] for name, found in ranks.items()}, left
+
+
+def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
+    """Raise StopError where ``command`` could not be carried out on nodes."""
+    for name, error in failed.items():
+        raise StopError(
+            f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
+            node=name,
+            step=command,
+            hint=f"{error.hint or 'once it answers'}; then sparkcluster {command} again",
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets as random
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,17 +9,16 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import LaunchError, LeaseHeld, StopError, UsageError
+from sparkcluster.errors import LaunchError, LeaseHeld, UsageError
 from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
-from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.release import rollback_target
+from sparkcluster.release.down import stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import Lease
@@ -32,18 +30,6 @@ from sparkcluster.spec import Spec
 FIRST_PORT = 29_750
 _PORTS = 100
 _CHANGE_S = 180.0
-
-
-class _Ended(Fact):
-    """The guard of a node has ended."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Enabled:
-    """How ``enable`` ended: the release that guards bring back, and the guard of each node."""
-
-    release: int
-    nodes: Mapping[str, Installed]
 
 
 def start_documents(
@@ -61,36 +47,33 @@ def start_documents(
     """
     (topology, plan), spec, facts = view.ready(), view.spec, view.facts
     entry = standalone("launcher", spec.playbook.engine)
-    apis = endpoints(plan.as_json(), plan.engine)
-    documents: dict[str, dict[str, Any] | None] = {
-        name: None if node.group in failed else {} for name, node in plan.nodes.items()
-    }
-    for group in topology.groups:
-        if group.name not in names:
+    apis, counters = endpoints(plan.as_json(), plan.engine), engines.engine(plan.engine).counters
+    documents: dict[str, dict[str, Any] | None] = {}
+    for name, node in plan.nodes.items():
+        documents[name] = None if node.group in failed else {}
+        if node.group not in names:
             continue
-        counters = engines.engine(plan.engine).counters
-        asked = request(apis[group.name], spec.playbook.verifying, counters=counters)
-        asked |= {"max_tokens": 1}
-        addresses = {member.name: member.address for member in group.members}
-        for name in group.names:
-            planned = plan.nodes[name]
-            image = next((rank.image for rank in planned.containers), None)
-            steps = start_steps(planned, entry=entry, secrets={}, hashes=hashes.get(group.name, {}), kept_secrets=0)
-            documents[name] = {
-                "group": group.name,
-                "head": planned.role == "head",
-                "address": addresses[name],
-                "peers": {other: address for other, address in addresses.items() if other != name},
-                "ranks": [rank.name for rank in planned.containers],
-                "steps": [evict_step(spec.playbook, facts[name], image), *steps],
-                "ask": asked if planned.role == "head" else None,
-                "ready_timeout_s": ready_timeout_s,
-            }
+        peers = {other for other, each in plan.nodes.items() if each.group == node.group and other != name}
+        asked = request(apis[node.group], spec.playbook.verifying, counters=counters) | {"max_tokens": 1}
+        steps = start_steps(node, entry=entry, secrets={}, hashes=hashes.get(node.group, {}), kept_secrets=0)
+        documents[name] = {
+            "group": node.group,
+            "head": node.role == "head",
+            "address": topology.members[name].address,
+            "peers": {other: topology.members[other].address for other in sorted(peers)},
+            "ranks": [rank.name for rank in node.containers],
+            "steps": [evict_step(spec.playbook, facts[name], node.containers[0].image), *steps],
+            "ask": asked if node.role == "head" else None,
+            "ready_timeout_s": ready_timeout_s,
+        }
     return documents
 
 
-def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
+def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int, dict[str, Installed]]:
     """Install guards on every node of what serves; ``yes`` accepts unasked what inventory and record can do.
+
+    Returns:
+        The number of the release that they bring back, and the guard of each node.
 
     Raises:
         UsageError: no release serves, or its record is not accepted.
@@ -98,24 +81,21 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         SparkclusterError: a node could not be changed.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    document = status(fleet, see(fleet, spec))
-    if document["state"] != "serving":
-        raise UsageError(
-            f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
-            hint="sparkcluster up INVENTORY; then enable",
-        )
-    rollback_target.find(spec, document["release"], node_records(fleet, spec)[0], report, yes=yes)
     with Lease(fleet, spec.inventory, "enable").acquire(list(fleet.hosts)) as lease:
         view = see(fleet, spec)
-        all_values(view.collected.errors, LeaseHeld)
-        newest, facts = view.newest, view.facts
-        groups = recorded_groups(newest.record) if newest else {}
-        nodes = [name for group in groups.values() for name in group.ranks]
-        former = [name for name in nodes if name not in facts]
-        if newest is None or former or newest.number != document["release"]:
-            why = f"{', '.join(former)} left the inventory" if former else "the release changed meanwhile"
-            raise LaunchError(f"{why}; nothing was enabled", step="enable", hint="sparkcluster status INVENTORY")
-        report.step("enable", f"release {newest.number} on {count(len(nodes), 'Spark')}")
+        document, facts = status(fleet, view), view.facts
+        if document["state"] != "serving":
+            raise UsageError(
+                f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
+                hint="sparkcluster up INVENTORY; then enable",
+            )
+        number = document["release"]
+        rollback_target.find(spec, number, node_records(fleet, spec)[0], report, yes=yes)
+        nodes = [name for group in view.groups.values() for name in group.ranks]
+        if former := [name for name in nodes if name not in facts]:
+            why = f"{', '.join(former)} left the inventory; nothing was enabled"
+            raise LaunchError(why, step="enable", hint="sparkcluster status INVENTORY")
+        report.step("enable", f"release {number} on {count(len(nodes), 'Spark')}")
         config = {
             "cluster": spec.inventory.cluster,
             "runtime": spec.inventory.runtime.kind,
@@ -124,14 +104,14 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> Enabled:
         }
         step = {
             "do": "enable",
-            "number": newest.number,
+            "number": number,
             "program": standalone("guard", spec.playbook.engine),
         }
         steps = {
             name: [{**step, "config": {**config, "node": name, "state_dir": facts[name].state_dir}}] for name in nodes
         }
         results = lease.changer.apply(steps, timeout_s=_CHANGE_S)
-    return Enabled(newest.number, {name: found for name, (found,) in results.items()})
+    return number, {name: found for name, (found,) in results.items()}
 
 
 def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
@@ -140,38 +120,20 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     Raises:
         LeaseHeld: another operator has the lease.
         StopError: a node did not answer, or was not changed; the others were.
-        HostError: none answered.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = see(fleet, spec)
     failed = dict(view.collected.errors)
-    if not view.facts:
-        all_values(failed, LeaseHeld)
-    if view.lease is not None and view.lease.operation == "restart":
-        end_guards(fleet, spec, view.facts)
+    if view.lease is not None and view.lease.operation == "restart":  # a guard has it
+        request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
+        ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
+        all_values(ended, LeaseHeld)
     with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
         report.step("disable", count(len(view.facts), "Spark"))
         steps = {name: [{"do": "disable"}] for name in view.facts if name not in failed}
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
-    if failed:
-        name, error = next(iter(failed.items()))
-        raise StopError(
-            f"not disabled on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
-            node=name,
-            step="disable",
-            hint="sparkcluster disable INVENTORY   again, once it answers",
-        )
+    stop_on_failures(failed, "disable")
     return [name for name, node in view.facts.items() if read(node.enabled) is not None]
-
-
-def end_guards(fleet: Fleet, spec: Spec, nodes: Collection[str]) -> None:
-    """End the guards of ``nodes``, one of which has the lease, since it restarts its group."""
-    request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
-
-    def end(host: Host) -> _Ended:
-        return call(host, "unit", request, answer=_Ended, timeout_s=90)
-
-    all_values(fleet.each(end, list(nodes)), LeaseHeld)
 
 
 def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:

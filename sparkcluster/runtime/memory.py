@@ -52,18 +52,14 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
 
     Nothing is changed, so no other change of the node waits for it.
     """
-    directories = {
-        name: [rank.labels[LABEL_RANK_DIR] for rank in stopped if rank.labels.get(LABEL_RANK_DIR)]
-        for name, stopped in ranks.items()
-    }
-    asked = [name for name, found in directories.items() if found]
+    directories = {name: [rank.labels[LABEL_RANK_DIR] for rank in each] for name, each in ranks.items() if each}
 
     def wait(host: Host) -> Remains:
         report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
         request = {"rank_dirs": directories[host.name], "limit_s": RETURN_S}
         return call(host, "memory", request, answer=Remains, timeout_s=RETURN_S + 30)
 
-    for name, found in values(changer.fleet.each(wait, asked)).items():
+    for name, found in values(changer.fleet.each(wait, directories)).items():
         observed.note(changer.cluster, "stop", node=name, **found.model_dump())
         for text in remains(name, found):
             report.note(text)
@@ -90,8 +86,7 @@ def evict(
     """
     steps: dict[str, list[Step]] = {}
     for name, node in nodes.items():
-        image = next((rank.image for rank in node.containers), None)
-        steps[name] = [evict_step(playbook, facts[name], image)]
+        steps[name] = [evict_step(playbook, facts[name], node.containers[0].image)]
         report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
     answers = {name: found for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30)).items()}
     for name, found in answers.items():

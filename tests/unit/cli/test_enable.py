@@ -10,7 +10,7 @@ import pytest
 
 from sparkcluster.cli import enable
 from sparkcluster.release import enabled
-from sparkcluster.release.enabled import Enabled, Installed
+from sparkcluster.runtime.change import Installed
 
 UNIT = "/home/u/.config/systemd/user/sparkcluster-atlas.service"
 COMMAND = ("/usr/bin/python3", "-I", "guard.py", "/state/enabled")
@@ -31,7 +31,7 @@ def test_where_there_is_no_systemd_it_says_what_has_to_run_at_every_boot(monkeyp
 
     monkeypatch.setattr(enable, "reporting", reporting)
     installed = {name: Installed(unit=unit, command=COMMAND) for name, unit in units.items()}
-    monkeypatch.setattr(enabled, "enable", lambda *_, **__: Enabled(3, installed))
+    monkeypatch.setattr(enabled, "enable", lambda *_, **__: (3, installed))
     assert enable.run(argparse.Namespace(json=False, json_lines=False, yes=False)) == 0
     out, err = capsys.readouterr()
     assert out == f"{first}\n"

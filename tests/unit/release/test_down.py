@@ -101,7 +101,7 @@ def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world)
 
 def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
     cluster = world()
-    with pytest.raises(StopError, match="could not clean beta: beta did not answer within 10 s") as caught:
+    with pytest.raises(StopError, match="down failed on beta: beta did not answer within 10 s") as caught:
         stop(cluster.run(cluster.plan(3)), "beta")
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
     assert "sparkcluster down again" in caught.value.hint

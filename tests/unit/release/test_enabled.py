@@ -83,8 +83,8 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
-    done = enabled.enable(fleet, cluster.spec, Report(), yes=False)
-    assert (done.release, set(done.nodes)) == (3, {"alpha", "beta"})
+    release, nodes = enabled.enable(fleet, cluster.spec, Report(), yes=False)
+    assert (release, set(nodes)) == (3, {"alpha", "beta"})
     sent = {name: steps(fleet, name) for name in fleet.hosts}
     assert [[step["do"] for step in each] for each in sent.values()] == [["enable"], ["enable"]]
     tokens = {each[0]["config"]["token"] for each in sent.values()}

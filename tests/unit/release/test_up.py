@@ -157,8 +157,8 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
     assert up(cluster).groups["default"].drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
     assert up.report.notes == [
-        "atlas: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started",
-        "hint: sparkcluster up inventory.yaml --replace   restarts atlas with the new values",
+        "atlas: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started: sparkcluster up "
+        "inventory.yaml --replace   starts it with the new values",
     ]
 
 
