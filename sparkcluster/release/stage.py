@@ -96,20 +96,10 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     return dataclasses.replace(done, stagings=(*done.stagings, lacking), copied=(*done.copied, *copied))
 
 
-def expected(fleet: Fleet, view: View, options: Options, report: Report) -> StageReport:
-    """What ``stage`` would copy; nothing is changed."""
+def expected(fleet: Fleet, view: View, options: Options, report: Report, *, expect: bool = True) -> StageReport:
+    """What ``stage`` would copy, if that is to be ``expect``ed with Ray and what each node gets; nothing is changed."""
     changer = Lease(fleet, view.spec.inventory, "stage", "staging").changer
-    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report)
-    if "image" not in options.what or view.topology is None or (lacking := lacking_ray(view)) is None:
-        return done
-    if names := [name for name, _ in lacking.missing]:
-        from sparkcluster.staging.expected import moves  # noqa: PLC0415 - few runs need it
-
-        sizes = dict.fromkeys(names, ray.archive_bytes(view.facts[names[0]]))
-        settings = options.settings(view.spec)
-        found = moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE)
-        done = dataclasses.replace(done, expected={**done.expected, lacking.name: found})
-    return dataclasses.replace(done, stagings=(*done.stagings, lacking))
+    return _copy(changer, view, dataclasses.replace(options, dry_run=True), report, expect=expect)
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
@@ -124,8 +114,7 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
         LeaseLost: another operator has the lease.
     """
     report.step("copy", " and ".join(options.what))
-    changer = Lease(fleet, view.spec.inventory, "stage", "staging").changer
-    done = _copy(changer, view, dataclasses.replace(options, dry_run=True), report, expect=False)
+    done = expected(fleet, view, options, report, expect=False)
     if options.verify or any(staging.missing for staging in done.stagings):
         done = _copy(acquire(), view, options, report)
     nodes = {copied.node for copied in done.copied}
@@ -134,10 +123,13 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
     return done
 
 
-def _copy(changer: Changer, view: View, options: Options, report: Report, *, expect: bool = True) -> StageReport:
+def _copy(changer: Changer, view: View, options: Options, report: Report, *, expect: bool = False) -> StageReport:
     """Weights and image, what the engine would download when it starts, and what the playbook mounts from beside it."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
+    from sparkcluster.staging.expected import from_outside, moves  # noqa: PLC0415 - few runs need it
+
+    settings = options.settings(view.spec)
     done = stage_all(
         changer,
         view.facts,
@@ -149,7 +141,7 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
         verify=options.verify,
         progress=report.progress,
         report=report,
-        settings=options.settings(view.spec),
+        settings=settings,
         given=options.given,
     )
     stagings, copied, expected = list(done.stagings), list(done.copied), dict(done.expected)
@@ -157,12 +149,16 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
         for each, staging in source.find_missing(view.spec, view.facts):
             stagings.append(staging)
             if options.dry_run:
-                from sparkcluster.staging.expected import from_outside  # noqa: PLC0415 - few runs need it
-
                 nodes = [node for node, _ in staging.missing]
                 expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in nodes)
             else:
                 copied += source.stage(changer, view.facts, each, staging, report.progress)
+    lacking = lacking_ray(view) if expect and "image" in options.what else None
+    if lacking is not None:
+        stagings.append(lacking)
+        sizes = {node: ray.archive_bytes(view.facts[node]) for node, _ in lacking.missing}
+        if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):
+            expected[lacking.name] = found
     return dataclasses.replace(done, stagings=tuple(stagings), copied=tuple(copied), expected=expected)
 
 
@@ -217,12 +213,11 @@ def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> No
         if first.get(playbook.image, image.build).rpartition(" ")[2] != image.build:
             report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
     asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
-    unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
     for name, found in names.items():
         if first.get(name, found) != found:
             text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
-            for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
-                hint = f"{finding.remedy[0]}; or accept the change: {shell('rm', path)}"
+            if asked:
+                hint = f"write the commit as its revision in the playbook; or accept the change: {shell('rm', path)}"
                 raise StageError(f"{text}; the new code would run", step="copy", hint=hint)
             report.note(f"warning: {text}; to accept the change: {shell('rm', path)}")
     with contextlib.suppress(OSError, UsageError):
