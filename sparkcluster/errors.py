@@ -336,17 +336,19 @@ class LaunchError(SparkclusterError):
 
     Args:
         log: last lines of the log of the rank that failed, oldest first.
+        reason: the line that says why; None where none does.
 
     Attributes:
         logs: every line that is known of its group, by node; ``logs --failed`` shows them.
-        reason: the line that says why; None where none does.
     """
 
-    def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
+    def __init__(
+        self, message: str, *, log: Sequence[str] = (), reason: Reason | None = None, **context: str | None
+    ) -> None:
         super().__init__(message, **context)
         self.log = tuple(log)
         self.logs: Mapping[str, Sequence[str]] = {}
-        self.reason: Reason | None = None
+        self.reason = reason
 
     def details(self) -> dict[str, Any]:
         """The last log lines, and the one that says why."""

@@ -167,7 +167,6 @@ class _Attempt:
             longest_silence_s={
                 name: round(max(rank.longest_silence_s, now - rank.heard_at), 2) for name, rank in ranks.items()
             },
-            ptxas={name: rank.ptxas for name, rank in ranks.items() if rank.ptxas},
         )
 
     def _watch(self, watching: Watching) -> Reply:

@@ -20,7 +20,6 @@ from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
 SHOWN_LINES = 15
-_TEXT = 300
 # After the first death its last log lines, and those of the ranks that die with it, are still on their way.
 LAST_LINES_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
@@ -37,7 +36,6 @@ class RankState:
         reported: its state in the last report.
         heard_at: when its node reported last, or watching began.
         longest_silence_s: between two reports of its node.
-        ptxas: the line in which its launcher says which ptxas it uses.
     """
 
     node: str
@@ -47,7 +45,6 @@ class RankState:
     progress: Progress
     heard_at: float
     longest_silence_s: float = 0.0
-    ptxas: str | None = None
     reported: RankReport = dataclasses.field(default_factory=RankReport)
     died_at: float | None = None
     listening: bool = False
@@ -62,9 +59,8 @@ class RankState:
     @property
     def end(self) -> RankEnd:
         """What is known of its end."""
-        last = self.reported if self.died_at is not None else RankReport()
-        more = (self.died_at, last.exit_code, last.oom_killed, tuple(self.down))
-        return RankEnd(self.node, self.address, list(self.lines), *more)
+        last, down = self.reported, tuple(self.down)
+        return RankEnd(self.node, self.address, list(self.lines), self.died_at, last.exit_code, last.oom_killed, down)
 
     def reason(self, why: Cause | None) -> Reason | None:
         """Where the line of ``why``, which was found in the log or its ``tail``, is in the log that is kept."""
@@ -72,10 +68,6 @@ class RankState:
             return None
         number = max(at for at, line in enumerate(self.lines, 1) if plain([line])[0].strip() == why.line)
         return Reason(self.node, why.line, number)
-
-    def is_silent(self, now: float) -> bool:
-        """Whether its node has not reported for ``SILENCE_S``."""
-        return now - self.heard_at >= SILENCE_S
 
     def feed(self, report: Report, now: float) -> None:
         """Take in one report of its node."""
@@ -85,8 +77,6 @@ class RankState:
             self.lines.extend(report.lines)
             for line in report.lines:
                 self.progress.feed(line)
-                if "phase=ptxas" in line:
-                    self.ptxas = line[:_TEXT]
         self.reported = (report.states or {}).get(self.name, self.reported)
         if self.reported.state in {"exited", "dead", "gone"} and self.died_at is None:
             self.died_at = now
@@ -100,9 +90,8 @@ class RankState:
 
 def warnings(event: Event) -> list[str]:
     """Warnings of the launcher that do not stop the launch."""
-    found = [re.search(r"phase=bind (missing|open): *(.*)", line) for line in event.report.lines]
-    consequence = {"missing": ": sockets of Ray and torch listen on all addresses", "open": ""}
-    return [f"warning: {event.node}: {match[2].strip()}{consequence[match[1]]}" for match in found if match]
+    found = [re.search(r"phase=bind (?:missing|open): *(.*)", line) for line in event.report.lines]
+    return [f"warning: {event.node}: sockets may be open to all: {match[1].strip()}" for match in found if match]
 
 
 class Readiness:
@@ -166,14 +155,15 @@ class Readiness:
             return self._death()
         for rank in ranks:
             for interface, since in rank.down.items():
-                if now - since >= LINK_GRACE_S and not rank.is_silent(now):
+                if now - since >= LINK_GRACE_S:
                     why = no_carrier(interface, rank.node)
                     return _error(f"{rank.node} has {why.summary}", rank, why.hint)
         return None
 
     def silent(self, now: float) -> dict[str, float]:
-        """For how many seconds nodes have been silent, by name."""
-        return {name: now - rank.heard_at for name, rank in self.ranks.items() if rank.is_silent(now)}
+        """For how many seconds nodes have not reported, by name, from ``SILENCE_S`` on."""
+        silence_s = {name: now - rank.heard_at for name, rank in self.ranks.items()}
+        return {name: seconds for name, seconds in silence_s.items() if seconds >= SILENCE_S}
 
     @property
     def dying(self) -> bool:
@@ -189,11 +179,10 @@ class Readiness:
         if why is not None and rank is not reporter:
             text = f"the rank on {rank.node} failed, according to the log of {reporter.node}"
             return _error(text, rank, None, reporter=reporter, why=why)
-        how = "is gone" if rank.reported.state == "gone" else "ended" if rank.died_at is not None else "failed"
         code = "" if rank.reported.exit_code is None else f" with exit code {rank.reported.exit_code}"
         error = f" ({rank.reported.error})" if rank.reported.error else ""
         hint = f"its log: sparkcluster logs INVENTORY {rank.node} --failed"
-        return _error(f"the rank on {rank.node} {how}{code}{error}", rank, hint, why=why)
+        return _error(f"the rank on {rank.node} failed{code}{error}", rank, hint, why=why)
 
     def unanswered(self, error: SparkclusterError) -> LaunchError:
         """A missing or wrong answer, with its cause as the head's log tells it."""
@@ -202,19 +191,11 @@ class Readiness:
         return _error(error.message, rank, error.hint, why=cause(self.engine, rank.tail, None), step=error.step)
 
     def overdue(self, limit_s: float) -> LaunchError:
-        """The group did not answer within ``limit_s``: how far each node got, and which is silent."""
-        silent = self.silent(self.started + limit_s)
-        where = []
-        for name, rank in self.ranks.items():
-            parts = [
-                rank.progress.text,
-                f"no report for {silent[name]:.0f} s" if name in silent else "",
-                rank.reported.error,
-            ]
-            where.append(f"{name}: {', '.join(filter(None, parts))}")
+        """The group did not answer within ``limit_s``: how far each node got."""
+        where = "; ".join(f"{name}: {rank.progress.text}" for name, rank in self.ranks.items())
         why = cause(self.engine, self.head.tail, None)
         hint = "a larger model may need a larger ready_timeout_s in its playbook"
-        return _error(f"no answer within {limit_s:.0f} s ({'; '.join(where)})", self.head, hint, why=why)
+        return _error(f"no answer within {limit_s:.0f} s ({where})", self.head, hint, why=why)
 
 
 def _error(
@@ -232,6 +213,5 @@ def _error(
     """
     reporter = reporter or rank
     text, hint = (text, hint) if why is None else (f"{text}: {why.summary}", why.hint or hint)
-    error = LaunchError(text, node=rank.node, step=step, hint=hint, log=reporter.tail)
-    error.reason = reporter.reason(why)
-    return error
+    reason = reporter.reason(why)
+    return LaunchError(text, node=rank.node, step=step, hint=hint, log=reporter.tail, reason=reason)

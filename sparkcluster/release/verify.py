@@ -47,7 +47,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
     verify = spec.playbook.verifying
 
     def asked(
-        question: Verify, judge: Callable[[Reply], str | None], *, when: str = "", feature: str = "", **options: Any
+        when: str, question: Verify, judge: Callable[[Reply], str | None], feature: str = "", **options: Any
     ) -> Reply:
         """The reply to ``question``, where ``judge`` has nothing against it."""
         reply = ask(host, endpoint, question, show=show, **options)
@@ -62,16 +62,16 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
     def judged(reply: Reply) -> str | None:
         return judge_content(reply, verify)
 
-    asked(verify, judged, first_s=first_s)
+    asked("", verify, judged, first_s=first_s)
     time.sleep(verify.pause_s)
-    answer = asked(verify, judged, when="again after a pause, ")
+    answer = asked("again after a pause, ", verify, judged)
     if verify.tools:
         tokens = max(verify.max_tokens, TOOL_TOKENS)
         asked(
+            "verify.tools: ",
             verify.model_copy(update={"prompt": TOOL_PROMPT, "max_tokens": tokens}),
             lambda reply: judge_tools(Done.model_validate(reply.done)),
-            when="verify.tools: ",
-            feature="tools",
+            "tools",
             tools=(TOOL,),
         )
     if verify.reasoning:
@@ -79,10 +79,10 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
         named = [name for name in SWITCHES if name in verify.chat_template_kwargs] or SWITCHES[:1]
         options = {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}
         asked(
+            "verify.reasoning: ",
             verify.model_copy(update={"chat_template_kwargs": options, "max_tokens": REASONING_TOKENS}),
             lambda reply: judge_reasoning(Done.model_validate(reply.done)),
-            when="verify.reasoning: ",
-            feature="reasoning",
+            "reasoning",
         )
     return answer
 

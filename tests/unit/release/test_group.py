@@ -172,7 +172,7 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     monkeypatch.setattr(group, "INTERVAL_S", 2)
     sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    with pytest.raises(LaunchError, match="the rank on beta ended with exit code 3") as caught:
+    with pytest.raises(LaunchError, match="the rank on beta failed with exit code 3") as caught:
         up(two)
     assert caught.value.node == "beta"
     assert running(sparks) == {}
@@ -263,7 +263,7 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_and_what_was_lef
     sparks["beta"].fails["stop-containers"] = "beta: no answer"
     sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
-    with pytest.raises(LaunchError, match="the rank on alpha ended with exit code 3") as caught:
+    with pytest.raises(LaunchError, match="the rank on alpha failed with exit code 3") as caught:
         up(two)
     assert "stopping the ranks on alpha, beta" in up.report.notes
     assert caught.value.message.endswith("; left running on beta: run sparkcluster down once it can be reached")
@@ -338,7 +338,7 @@ def test_a_node_whose_lease_is_lost_hides_no_failure_of_another(up, sparks, two,
 
     sparks["alpha"].program("ask", lost)
     sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
-    with pytest.raises(LaunchError, match=r"the rank on alpha ended with exit code 3.*; left running on beta: "):
+    with pytest.raises(LaunchError, match=r"the rank on alpha failed with exit code 3.*; left running on beta: "):
         up(two)
 
 

@@ -104,19 +104,6 @@ def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two
 # ------------------------------------------------------------------------------------------- silence
 
 
-def reports(launch, tick, nodes, start, end):
-    """Ticks of ``nodes`` every 2 s."""
-    for now in range(start, end, 2):
-        for node in nodes:
-            launch.feed(tick(node), now)
-
-
-def test_an_overdue_launch_names_the_silent_node(launch, tick, two):
-    reports(launch, tick, ["alpha"], 100, 700)
-    reports(launch, tick, ["beta"], 100, 668)
-    assert launch.overdue(600).message == "no answer within 600 s (alpha: starting; beta: starting, no report for 34 s)"
-
-
 def test_an_overdue_launch_says_who_stands_at_what(launch, two):
     launch.feed(
         watched.lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699
