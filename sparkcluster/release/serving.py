@@ -6,23 +6,22 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import LONGEST_S, ask
 from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import RESTART, endpoints
 from sparkcluster.endpoint.judge import judge_content
-from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan, SparkclusterError
-from sparkcluster.facts.running import Reply
+from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan
 from sparkcluster.findings import has_errors
 from sparkcluster.hints import Typed
-from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.inspect.state import LEFT
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.release_record import RecordedGroup, recorded_groups, unreadable
+from sparkcluster.plan.release_record import RecordedGroup, unreadable
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.states import (
     TABLE,
@@ -69,14 +68,14 @@ def survey(
     A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
     groups = {name: group for name, group in group_states(view).items() if desired.only is None or name in desired.only}
-    to_ask = {name: group for name, group in groups.items() if group.state not in TABLE and group.recorded}
+    to_ask = {name: group.recorded for name, group in groups.items() if group.state not in TABLE and group.recorded}
     begun = [name for name in (view.switch.groups if view.switch else ()) if name in groups]
     # Where a switch that was cut off has stopped a group, the others go the same way.
     stopped = any(name not in to_ask for name in begun)
     found = {
         name: earlier.verdict
         for name, earlier in before.items()
-        if earlier.verdict and name in to_ask and earlier.ranks == to_ask[name].ranks
+        if earlier.verdict and name in to_ask and earlier.ranks == groups[name].ranks
     }
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
     for name, group in groups.items():
@@ -101,9 +100,7 @@ def states(view: View) -> dict[str, GroupState]:
 
 def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGroup] | None = None) -> tuple[str, ...]:
     """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
-    if group.recorded is None:
-        return ()
-    if kept is not None and group.name not in kept:
+    if group.recorded is None or (kept is not None and group.name not in kept):
         return ()
     rotated = secrets.rotated(group.recorded.secrets, view.spec)
     if kept is None:
@@ -114,28 +111,24 @@ def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGr
     return tuple(sorted(differ | (set(rotated) & {key})))
 
 
-def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Report) -> dict[str, Verdict]:
-    """Ask ``groups``, which are recorded."""
-    recorded = {name: group.recorded for name, group in groups.items() if group.recorded}
-    found = {name: endpoints(group.plan, group.engine)[name] for name, group in recorded.items()}
-    heads = {endpoint.head: name for name, endpoint in found.items() if endpoint.head in view.facts}
-    if heads:
+def _ask(fleet: Fleet, view: View, groups: Mapping[str, RecordedGroup], report: Report) -> dict[str, Verdict]:
+    """How ``groups`` reply, and how that is judged."""
+    if groups:
         report.step("check", "asking what serves")
 
-    def check(host: Host) -> Verdict:
-        name = heads[host.name]
-        group = recorded[name]
-
-        def attempt() -> Reply:
-            return ask(
-                host,
-                found[name],
-                group.verify,
-                counters=engines.engine(group.engine).counters,
-                until_dead=True,
-                progress=lambda text: report.progress(host.name, text),
-            )
-
+    def check(group: RecordedGroup) -> Verdict:
+        endpoint = endpoints(group.plan, group.engine)[group.name]
+        if endpoint.head not in view.facts:  # it may still serve
+            return Verdict(None, f"its head {endpoint.head} is no longer in the inventory")
+        attempt = partial(
+            ask,
+            fleet[endpoint.head],
+            endpoint,
+            group.verify,
+            counters=engines.engine(group.engine).counters,
+            until_dead=True,
+            progress=partial(report.progress, endpoint.head),
+        )
         earlier = reply = attempt()
         if reply.problem == "engine-dead":
             time.sleep(AGAIN_S)
@@ -143,13 +136,9 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, GroupState], report: Rep
         wrong = reply.message if reply.problem else judge_content(reply, group.verify)
         return Verdict(reply, wrong, dead([], reply, earlier))
 
-    verdicts = {
-        heads[head]: Verdict(None, outcome.message) if isinstance(outcome, SparkclusterError) else outcome
-        for head, outcome in fleet.each(check, heads, limit_s=2 * LONGEST_S).items()
-    }
-    # A head that is no longer in the inventory may still serve.
-    gone = {name: f"its head {each.head} is no longer in the inventory" for name, each in found.items()}
-    return {name: Verdict(None, why) for name, why in gone.items()} | verdicts
+    outcomes = Calls(check, groups).wait(2 * LONGEST_S)
+    failed = {name: Verdict(None, error.message) for name, error in failures(outcomes).items()}
+    return {**values(outcomes), **failed}
 
 
 def refuse_elsewhere(view: View, names: Collection[str]) -> None:
@@ -159,8 +148,7 @@ def refuse_elsewhere(view: View, names: Collection[str]) -> None:
     """
     if view.newest is None or not view.ranks.of_release(view.newest):
         return
-    recorded = recorded_groups(view.newest.record)
-    nodes = {node for name, group in recorded.items() if name in names for node in group.ranks}
+    nodes = {node for name, group in view.groups.items() if name in names for node in group.ranks}
     former = [node for node in former_nodes(view.spec, {"": view.newest.record}) if node.label in nodes]
     if former:
         raise LaunchError(
@@ -197,17 +185,15 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     chosen = brief(served, spec, "sparkcluster plan INVENTORY -v") if served else ()
     lines = [f"{word} {text}" for word, text in chosen] or [each.brief for each in found]
     if not differing:
-        keys = {engines.engine(spec.playbook.engine).api_key}
-        only_key = all(keys >= {*group.rotated} for group in refused.values())
+        rotated = {name for group in refused.values() for name in group.rotated}
+        command = RESTART if rotated == {engines.engine(spec.playbook.engine).api_key} else UPGRADE
         message = f"{cluster} with another secret than is set here"
-        hint = f"{RESTART if only_key else UPGRADE}   restarts it with the one that is set here"
+        hint = f"{command}   restarts it with the one that is set here"
     elif served is None:
         message, hint = f"{cluster} a plan that no release recorded", REPLACE
     else:
-        differs = spec.differs(served.selected)
-        asked = shlex.join(fill.flags)
-        message = f"{cluster}, which {differs}" if differs and not asked else f"{cluster}, which is another plan"
-        hint = f"{UPGRADE}   switches to what {asked or spec.inventory_path.name} says"
+        message = f"{cluster}, which is another plan"
+        hint = f"{UPGRADE}   switches to what {shlex.join(fill.flags) or spec.inventory_path.name} says"
         keeping = flags(served.selected, spec)
         if keeping and served.selected != spec.selected:
             keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
@@ -244,14 +230,11 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
         if group.action is not Action.KEEP or group.recorded is None:
             continue
         name = view.spec.inventory.called(group.name)
-        if lost := secrets.lost_key(group.recorded.secrets, view.spec):
-            report.note(f"warning: {lost[0]}")
-            report.note(hints(view.spec)(f"hint: {lost[1]} && {RESTART}"))
+        if warning := secrets.key_warning(group.recorded.secrets, view.spec):
+            report.note(hints(view.spec)(f"warning: {warning}"))
         since = f"since release {group.recorded.release} was started"
-        for line in group.drift:
-            report.note(f"{name}: {line} {since}")
         if group.drift:
-            hint = f"hint: sparkcluster up INVENTORY --replace   restarts {name} with the new values"
-            report.note(hints(view.spec)(hint))
+            remedy = hints(view.spec)("sparkcluster up INVENTORY --replace   starts it with the new values")
+            report.note(f"{name}: {'; '.join(group.drift)} {since}: {remedy}")
         if group.recorded.verify != view.spec.playbook.verifying:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

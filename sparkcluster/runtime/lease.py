@@ -59,14 +59,6 @@ class Lease(Closing):
 
     def __init__(self, fleet: Fleet, inventory: Inventory, operation: Operation, kind: LeaseKind = "cluster") -> None:
         self.changer = Changer(fleet, inventory.cluster, inventory.state_dir, {}, kind, operation)
-        self._request = {
-            "kind": kind,
-            "state_dir": inventory.state_dir,
-            "cluster": inventory.cluster,
-            "operator": this_operator(),
-            "operation": operation,
-            "ttl_s": TTL_S,
-        }
         self._programs = Conversations("lease")
         self._holders: dict[str, Conversation] = {}
 
@@ -80,9 +72,9 @@ class Lease(Closing):
             LeaseHeld: another operator has it, or what one had begun has not ended; nothing was taken.
             HostError: a node could not be asked; nothing was taken.
         """
-        first, *others = sorted(names)
+        names = sorted(names)
         try:
-            for asked in [first], others:
+            for asked in names[:1], names[1:]:
                 self.changer.epochs.update(self._all(self._take, asked, lost))
             self._all(self._grant, list(self.changer.epochs), lost)
         except BaseException:
@@ -101,17 +93,18 @@ class Lease(Closing):
 
     def _take(self, host: Host) -> int:
         """Have ``host`` hold it; the epoch to be granted there."""
-        holder = self._holders[host.name] = self._programs.start(host, self._request, silence_s=_ANSWER_S)
+        who = {"operator": this_operator(), "operation": self.changer.operation, "ttl_s": TTL_S}
+        request = {**self.changer.lease(host.name), **who}
+        holder = self._holders[host.name] = self._programs.start(host, request, silence_s=_ANSWER_S)
         said = holder.answer(_Answer)
         if said.held is not None:
             raise LeaseHeld(
                 said.held.describe(self.changer.cluster, time.time()),
                 node=host.name,
                 step="lease",
-                hint="wait until it ends; sparkcluster disable INVENTORY ends it at once"
-                if said.held.operation == "restart"
-                else f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
-                f"{TTL_S:.0f} s; if it is held after that, reboot {host.name}, which ends what runs there",
+                hint=f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
+                f"{TTL_S:.0f} s; of a guard: sparkcluster disable INVENTORY; if it is held after that, reboot "
+                f"{host.name}, which ends what runs there",
             )
         # In a thread of its own: a node that hangs starves no other.
         threading.Thread(target=self._feed, args=(holder,), name=f"lease {host.name}", daemon=True).start()

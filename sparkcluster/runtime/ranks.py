@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -28,7 +27,7 @@ DRAIN_MOST_S = 600
 def stop_limit_s(rank: Rank, *, drain: bool = True) -> int:
     """Seconds from SIGTERM to SIGKILL of ``rank``; with ``drain`` also those in which its requests may finish."""
     label = rank.labels.get(LABEL_DRAIN, "")
-    drain_s = int(label) if drain and rank.state == "running" and re.fullmatch("[0-9]{1,9}", label) else 0
+    drain_s = int(label) if drain and rank.state == "running" and label.isdecimal() else 0
     return min(drain_s, DRAIN_MOST_S) + GRACE_S
 
 
@@ -65,22 +64,12 @@ def start_steps(
         elif rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
+        start = {"name": rank.name, "argv": list(rank.argv), "rank_dir": rank.rank_dir}
         if rank.image is not None:
-            plan = rank.labels[LABEL_PLAN]
-            step = {"do": "start-container", "name": rank.name, "argv": list(rank.argv), "plan": plan}
-            steps.append({**step, "rank_dir": rank.rank_dir, "roots": rank.roots})
+            steps.append({"do": "start-container", **start, "plan": rank.labels[LABEL_PLAN], "roots": rank.roots})
         else:
-            steps.append(
-                {
-                    "do": "start-process",
-                    "name": rank.name,
-                    "argv": list(rank.argv),
-                    "rank_dir": rank.rank_dir,
-                    "env": dict(node.env),
-                    "env_file": rank.env_file,
-                    "labels": dict(rank.labels),
-                }
-            )
+            settings = {"env": dict(node.env), "env_file": rank.env_file, "labels": dict(rank.labels)}
+            steps.append({"do": "start-process", **start, **settings})
     return steps
 
 

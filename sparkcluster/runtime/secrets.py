@@ -140,18 +140,13 @@ def api_key(spec: Spec) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
         raise UsageError(f"cannot read the API key from {path}: {why}", hint=MAKE) from error
-    if not _is_line(key):
+    if not key or not key.isprintable():
         raise UsageError(f"the API key file {path} has not one line of text", hint=MAKE)
     return key
 
 
 def _from_environment(name: str, why: str) -> str:
     value = os.environ.get(name, "")
-    if not _is_line(value):
+    if not value or not value.isprintable():  # it goes into one line of an env file, and into an HTTP header
         raise UsageError(f"{name} is not set to one line of text, and {why}", hint=f"export {name}=VALUE")
     return value
-
-
-def _is_line(value: str) -> bool:
-    """Whether ``value`` can be one line of an env file, and part of an HTTP header."""
-    return bool(value) and value.isprintable()
