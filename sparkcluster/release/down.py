@@ -84,8 +84,8 @@ def down(
     view = see(fleet, spec, list(fleet.hosts))
     failed = dict(view.collected.errors)
     records = {name: release.record for name, found in view.facts.items() if (release := read(found.release))}
-    former = former_nodes(spec, records)
-    left = {node: readers for node, readers in former.items() if not {node.label, node.host}.intersection(also)}
+    former = former_nodes(spec, records).items()
+    left = {node: readers for node, readers in former if not {node.label, node.host}.intersection(also)}
     for node, readers in left.items():
         named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
         report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")

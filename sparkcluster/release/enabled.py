@@ -28,7 +28,6 @@ from sparkcluster.spec import Spec
 
 # Above Ray's and torch's ports, and below those that Linux chooses from.
 FIRST_PORT = 29_750
-_PORTS = 100
 _CHANGE_S = 180.0
 
 
@@ -102,11 +101,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
             "port": free_port(facts, nodes),
             "token": random.token_hex(32),
         }
-        step = {
-            "do": "enable",
-            "number": number,
-            "program": standalone("guard", spec.playbook.engine),
-        }
+        step = {"do": "enable", "number": number, "program": standalone("guard", spec.playbook.engine)}
         steps = {
             name: [{**step, "config": {**config, "node": name, "state_dir": facts[name].state_dir}}] for name in nodes
         }
@@ -139,4 +134,4 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
 def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
     """A port on which nothing listens on any of ``nodes``."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
-    return next((port for port in range(FIRST_PORT, FIRST_PORT + _PORTS) if port not in taken), FIRST_PORT)
+    return next(port for port in range(FIRST_PORT, 32_768) if port not in taken)

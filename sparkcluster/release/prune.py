@@ -75,8 +75,8 @@ def _confirm(nodes: Mapping[str, list[Model]], report: Report) -> None:
         for node, models in nodes.items()
         for model in models
     ]
-    question = f"remove what sparkcluster staged and nothing names, {_size(nodes)}?"
-    if not report.confirm("\n".join([*lines, question])):
+    lines.append(f"remove what sparkcluster staged and nothing names, {_size(nodes)}?")
+    if not report.confirm("\n".join(lines)):
         hint = "sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes"
         raise UsageError(f"nothing was removed: {_size(nodes)} could be", hint=hint)
 

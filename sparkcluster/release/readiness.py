@@ -31,8 +31,7 @@ class RankState:
     """One rank and its node as the events so far tell.
 
     Attributes:
-        interfaces: those of its node that the group uses.
-        down: those without a carrier, and since when.
+        down: interfaces of its node that the group uses and that have no carrier, and since when.
         reported: its state in the last report.
         heard_at: when its node reported last, or watching began.
         longest_silence_s: between two reports of its node.
@@ -41,7 +40,6 @@ class RankState:
     node: str
     name: str
     address: str
-    interfaces: frozenset[str]
     progress: Progress
     heard_at: float
     longest_silence_s: float = 0.0
@@ -83,7 +81,7 @@ class RankState:
         for interface, carrier in report.links.items():
             if carrier:
                 self.down.pop(interface, None)
-            elif interface in self.interfaces:
+            else:
                 self.down.setdefault(interface, now)
         self.listening = self.listening or bool(report.listening)
 
@@ -109,7 +107,6 @@ class Readiness:
                 name,
                 plan.nodes[name].containers[0].name,
                 member.address,
-                frozenset(link.interface for link in member.links),
                 Progress(self.engine),
                 heard_at=now,
             )
@@ -186,9 +183,8 @@ class Readiness:
 
     def unanswered(self, error: SparkclusterError) -> LaunchError:
         """A missing or wrong answer, with its cause as the head's log tells it."""
-        # A shared jump host has the name of the first node that uses it, which may be of another group.
-        rank = self.ranks.get(error.node or "", self.head)
-        return _error(error.message, rank, error.hint, why=cause(self.engine, rank.tail, None), step=error.step)
+        why = cause(self.engine, self.head.tail, None)
+        return _error(error.message, self.head, error.hint, why=why, step=error.step)
 
     def overdue(self, limit_s: float) -> LaunchError:
         """The group did not answer within ``limit_s``: how far each node got."""

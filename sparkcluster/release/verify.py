@@ -66,10 +66,9 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
     time.sleep(verify.pause_s)
     answer = asked("again after a pause, ", verify, judged)
     if verify.tools:
-        tokens = max(verify.max_tokens, TOOL_TOKENS)
         asked(
             "verify.tools: ",
-            verify.model_copy(update={"prompt": TOOL_PROMPT, "max_tokens": tokens}),
+            verify.model_copy(update={"prompt": TOOL_PROMPT, "max_tokens": max(verify.max_tokens, TOOL_TOKENS)}),
             lambda reply: judge_tools(Done.model_validate(reply.done)),
             "tools",
             tools=(TOOL,),

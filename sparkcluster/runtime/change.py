@@ -11,7 +11,7 @@ from sparkcluster.answers import checked, malformed
 from sparkcluster.errors import CommandFailed, HostSilent, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import Fact, Number, Path
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, all_values
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
@@ -98,13 +98,13 @@ class Changer:
         more = {"order": time.monotonic_ns(), "wait_s": timeout_s / 2}  # one process holds a lease
 
         def change(host: Host) -> list[Any]:
-            request = {**self.lease(host.name), **more, "steps": list(steps[host.name])}
-            try:
-                return _change(host, request, timeout_s)
-            except HostSilent as error:
-                raise self.left(error) from error.__cause__
+            return _change(host, {**self.lease(host.name), **more, "steps": list(steps[host.name])}, timeout_s)
 
-        return self.fleet.each(change, [name for name in steps if steps[name]])
+        outcomes = self.fleet.each(change, [name for name in steps if steps[name]])
+        for error in failures(outcomes).values():
+            if isinstance(error, HostSilent):
+                self.left(error)
+        return outcomes
 
     def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[Any]]:
         """Run ``steps`` by node; raises the first error once every node has answered.

@@ -75,24 +75,22 @@ class Lease(Closing):
         names = sorted(names)
         try:
             for asked in names[:1], names[1:]:
-                self.changer.epochs.update(self._all(self._take, asked, lost))
+                self._all(self._take, asked, lost)
             self._all(self._grant, list(self.changer.epochs), lost)
         except BaseException:
             self.close()
             raise
         return self
 
-    def _all(
-        self, ask: Callable[[Host], int], names: list[str], lost: dict[str, SparkclusterError] | None
-    ) -> dict[str, int]:
+    def _all(self, ask: Callable[[Host], None], names: list[str], lost: dict[str, SparkclusterError] | None) -> None:
         outcomes = self.changer.fleet.each(ask, names)
         if lost is not None:
             lost |= {name: error for name, error in failures(outcomes).items() if isinstance(error, HostError)}
             outcomes = {name: outcome for name, outcome in outcomes.items() if name not in lost}
-        return all_values(outcomes, LeaseHeld)
+        all_values(outcomes, LeaseHeld)
 
-    def _take(self, host: Host) -> int:
-        """Have ``host`` hold it; the epoch to be granted there."""
+    def _take(self, host: Host) -> None:
+        """Have ``host`` hold it."""
         who = {"operator": this_operator(), "operation": self.changer.operation, "ttl_s": TTL_S}
         request = {**self.changer.lease(host.name), **who}
         holder = self._holders[host.name] = self._programs.start(host, request, silence_s=_ANSWER_S)
@@ -108,7 +106,7 @@ class Lease(Closing):
             )
         # In a thread of its own: a node that hangs starves no other.
         threading.Thread(target=self._feed, args=(holder,), name=f"lease {host.name}", daemon=True).start()
-        return said.epoch + 1
+        self.changer.epochs[host.name] = said.epoch + 1
 
     def _feed(self, holder: Conversation) -> None:
         """Send heartbeats; a holder that cannot be fed lets go by itself, and its node refuses the next change."""
@@ -117,9 +115,9 @@ class Lease(Closing):
                 holder.say({})
                 time.sleep(HEARTBEAT_S)
 
-    def _grant(self, host: Host) -> int:
-        holder, epoch = self._holders[host.name], self.changer.epochs[host.name]
-        holder.say({"grant": epoch})
+    def _grant(self, host: Host) -> None:
+        holder = self._holders[host.name]
+        holder.say({"grant": self.changer.epochs[host.name]})
         said = holder.answer(_Answer)
         if said.busy is not None:
             raise LeaseHeld(
@@ -128,7 +126,6 @@ class Lease(Closing):
                 step="lease",
                 hint="run this again in a minute",
             )
-        return epoch
 
     def close(self) -> None:
         """Let go on every node."""

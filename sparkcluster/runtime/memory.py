@@ -52,7 +52,7 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
 
     Nothing is changed, so no other change of the node waits for it.
     """
-    directories = {name: [rank.labels[LABEL_RANK_DIR] for rank in each] for name, each in ranks.items() if each}
+    directories = {name: [rank.labels.get(LABEL_RANK_DIR, "") for rank in each] for name, each in ranks.items() if each}
 
     def wait(host: Host) -> Remains:
         report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
@@ -88,8 +88,7 @@ def evict(
     for name, node in nodes.items():
         steps[name] = [evict_step(playbook, facts[name], node.containers[0].image)]
         report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
-    answers = {name: found for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30)).items()}
-    for name, found in answers.items():
+    for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30)).items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
             report.note(f"{name}: the page cache of the image was not dropped: {found.image_failed}")

@@ -9,7 +9,6 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,22 +46,3 @@ def read(cluster: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path(cluster).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):
         return []
-
-
-class Gaps:
-    """The longest time without news, by what was waited for, one thing at a time."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.longest_s: dict[str, float] = {}
-        self._clock = clock
-        self._name: str | None = None
-        self._value: object = None
-        self._since = 0.0
-
-    def seen(self, name: str, value: object = None) -> None:
-        """``name`` is at ``value`` now, which is news if it differs from that before, or is None."""
-        now = self._clock()
-        if name == self._name:
-            self.longest_s[name] = round(max(self.longest_s.get(name, 0.0), now - self._since), 2)
-        if name != self._name or value is None or value != self._value:
-            self._name, self._value, self._since = name, value, now

@@ -27,8 +27,8 @@ DRAIN_MOST_S = 600
 def stop_limit_s(rank: Rank, *, drain: bool = True) -> int:
     """Seconds from SIGTERM to SIGKILL of ``rank``; with ``drain`` also those in which its requests may finish."""
     label = rank.labels.get(LABEL_DRAIN, "")
-    drain_s = int(label) if drain and rank.state == "running" and label.isdecimal() else 0
-    return min(drain_s, DRAIN_MOST_S) + GRACE_S
+    drains = drain and rank.state == "running" and label.isdecimal() and len(label) < 10
+    return (min(int(label), DRAIN_MOST_S) if drains else 0) + GRACE_S
 
 
 def start_steps(
@@ -77,9 +77,8 @@ def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:
     """Steps that stop and remove ``ranks`` of one node, whichever runtime holds them; ``drain`` as ``stop_limit_s``."""
     ranks = list(ranks)
     grace_s = max((stop_limit_s(rank, drain=drain) for rank in ranks), default=GRACE_S)
-    processes = [rank for rank in ranks if rank.labels.get(LABEL_RUNTIME) == "process"]
-    directories = [rank.labels.get(LABEL_RANK_DIR, "") for rank in processes]
-    containers = [rank.name for rank in ranks if rank not in processes]
+    directories = [rank.labels.get(LABEL_RANK_DIR, "") for rank in ranks if rank.labels.get(LABEL_RUNTIME) == "process"]
+    containers = [rank.name for rank in ranks if rank.labels.get(LABEL_RUNTIME) != "process"]
     steps: list[Step] = []
     if containers:
         steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})

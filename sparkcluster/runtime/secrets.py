@@ -93,8 +93,7 @@ def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
     try:
         api_key(spec)
     except UsageError as error:
-        what = f"{error.message}, and what serves requires one; copy it from where it was made, or make another"
-        return what, error.hint or MAKE
+        return f"{error.message}, and what serves requires one; copy it from where it was made, or make another", MAKE
     return None
 
 

@@ -36,17 +36,15 @@ def pull(step: Step, host: Host, request: Request, report: Callable[[Pulling], N
         StageError: the node fell silent; the pull goes on.
         LeaseLost: another operator has the lease.
     """
-    gaps = observed.Gaps()
 
     def reported(last: Answer) -> None:
         if last.pull is not None:
-            gaps.seen(last.pull.phase, (last.pull.bytes, last.pull.layers))
             report(last.pull)
 
     ended = _job(step, host, "pull", request, reported)
     outcome = ended.text if isinstance(ended, Failure) else "pulled"
     cluster = str(step.lease(host.name)["cluster"])
-    observed.note(cluster, "pull", node=host.name, outcome=outcome, longest_gap_s=gaps.longest_s)
+    observed.note(cluster, "pull", node=host.name, outcome=outcome)
     return ended
 
 

@@ -156,10 +156,9 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
     cluster = served(world())
     cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
     assert up(cluster).groups["default"].drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
-    assert up.report.notes == [
-        "atlas: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started: sparkcluster up "
-        "inventory.yaml --replace   starts it with the new values",
-    ]
+    (note,) = up.report.notes
+    assert note.startswith("atlas: beta: address 192.168.177.12 → 192.168.177.99 since release 3 was started: ")
+    assert "sparkcluster up inventory.yaml --replace " in note
 
 
 def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatch):

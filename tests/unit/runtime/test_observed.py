@@ -51,22 +51,3 @@ def test_a_place_that_cannot_be_written_fails_nothing(blocked):
         path.mkdir(parents=True)
     observed.note("atlas", "up")
     assert observed.read("atlas") == []
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_the_longest_gap_of_each_phase_includes_one_that_lasts():
-    clock = Clock()
-    gaps = observed.Gaps(clock)
-    for now, phase, value in [
-        (0, "download", 1), (2, "download", 2), (3, "download", 2), (9, "download", 2), (10, "unpack", 0),
-        (11, "unpack", 1), (31, "unpack", 1), (40, "download", 1), (41, "download", 2),
-    ]:  # fmt: skip
-        clock.now = now
-        gaps.seen(phase, value)
-    assert gaps.longest_s == {"download": 7, "unpack": 20}
