@@ -67,8 +67,8 @@ def reachable(context: Context) -> Iterator[Seen]:
 def jumbo(context: Context) -> Iterator[Seen]:
     """Small pings pass, but the first collective hangs because its large packets are dropped on the way.
 
-    Tested with UDP that must not be fragmented and has a small reply, so that each direction is tested by itself, or
-    with ICMP if UDP is filtered. Judged only if a small packet of the same kind passed, which excludes firewalls.
+    Tested with UDP that must not be fragmented and has a small reply, so that each direction is tested by itself.
+    Judged only if a small packet passed, which excludes firewalls.
     """
     for node, paths in _by_faulty_node(context, "jumbo").items():
         size = max(path.size_bytes or 0 for path in paths)

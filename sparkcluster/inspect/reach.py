@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sparkcluster.answers import malformed
-from sparkcluster.facts.base import Fact, Port
+from sparkcluster.facts.base import Fact, Port, read
 from sparkcluster.facts.between import Path, PathKind, Reach
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
@@ -25,7 +25,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
 
-LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 _ANSWER_S = 8
 _OPENED = "ephemeral"
 
@@ -119,13 +118,12 @@ class Result(Fact):
     udp: Probed | None = None
     udp_full: Probed | None = None
     icmp: Probed | None = None
-    icmp_full: Probed | None = None
     tcp: dict[str, Probed] = Field(default_factory=dict)
 
     @property
     def well(self) -> bool:
-        """Whether none failed."""
-        probed = (self.udp, self.udp_full, self.icmp, self.icmp_full, *self.tcp.values())
+        """Whether none failed, but for ICMP, which is nothing but a second opinion."""
+        probed = (self.udp, self.udp_full, *self.tcp.values())
         return all(each.ok for each in probed if each is not None)
 
 
@@ -161,8 +159,7 @@ def reach(
     if not names:
         return Reach(())
     report.step("check", "each Spark reaches the others")
-    inventory, busy = spec.inventory, with_ranks(facts)
-    common = {"token": secrets.token_hex(16), "state_dir": inventory.state_dir, "cluster": inventory.cluster}
+    token, busy = secrets.token_hex(16), with_ranks(facts) | _changing(facts, epochs or {})
     opened: dict[str, Conversation] = {}
 
     def listen(host: Host) -> Listening:
@@ -171,9 +168,7 @@ def reach(
         addresses += [pair.source_address for pair in planned if pair.source == host.name]
         fixed = dict.fromkeys((pair.target_address, port) for pair in mine for port, _ in pair.ports)
         request = {
-            **common,
-            "limit_s": LIMIT_S,
-            "epoch": (epochs or {}).get(host.name),
+            "token": token,
             "addresses": list(dict.fromkeys(addresses)),
             "fixed": [] if host.name in busy else [list(port) for port in fixed],
         }
@@ -214,6 +209,12 @@ def reach(
     return Reach(tuple(paths), unasked)
 
 
+def _changing(facts: Mapping[str, Facts], epochs: Mapping[str, int]) -> set[str]:
+    """The nodes whose lease somebody else holds."""
+    leases = {name: read(node.lease) for name, node in facts.items()}
+    return {name for name, lease in leases.items() if lease and lease.held and lease.epoch != epochs.get(name)}
+
+
 def _tried(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[Pair]:
     """Those of which both ends listen, with the ports where the target does."""
     for place, pair in enumerate(planned):
@@ -242,15 +243,10 @@ def _paths(pair: Pair, result: Result, heard: Heard | None) -> Iterator[Path]:
 
     small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
     if small:
-        rtt_ms = (udp and udp.rtt_ms) or (icmp and icmp.rtt_ms)
-        yield path("ping", small, udp_came(pair.number), rtt_ms=rtt_ms)
-    kinds = ((udp, result.udp_full), (icmp, result.icmp_full))
-    verdicts = [full for part, full in kinds if part and part.ok and full]
-    if verdicts:
-        # Only beside a small packet of the same kind does the large one speak of its size and not of a firewall.
-        best = next((part for part in verdicts if part.ok), verdicts[0])
-        came = udp_came(pair.number + 1) if best is result.udp_full else None
-        yield path("jumbo", best, came, size_bytes=pair.size_bytes)
+        yield path("ping", small, udp_came(pair.number), rtt_ms=udp and udp.rtt_ms)
+    # Only beside a small packet that came through does the large one speak of its size and not of a firewall.
+    if udp and udp.ok and result.udp_full:
+        yield path("jumbo", result.udp_full, udp_came(pair.number + 1), size_bytes=pair.size_bytes)
     for port, use in pair.ports:
         if (part := result.tcp.get(str(port))) is not None:
             began = (pair.target_address, port, pair.source_address, part.port)

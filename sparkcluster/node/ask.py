@@ -5,7 +5,7 @@ Streams JSON lines and ends with exactly one of the last two::
     {"text": "…"} {"reasoning": "…"}
     {"counters": {…}, "context": N}       every 2 s: a sign of life. ``counters`` is empty where none can be read, and
                                           null where the request names none; once more before the error ``engine-dead``
-    {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s"}}
+    {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s", "status"}}
     {"error": {"kind", "message"}}
 
 The kind of an error is ``refused``, ``timeout``, ``lost``, ``unauthorized``, ``too-long`` (prompt and answer exceed the
@@ -163,6 +163,7 @@ class Answer:
             "usage": self.usage,
             "ttft_s": None if self.first is None else round(self.first - self.began, 4),
             "total_s": round(time.monotonic() - self.began, 4),
+            "status": 200,
         }
 
 

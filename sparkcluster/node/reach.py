@@ -3,13 +3,12 @@
 It needs no privileges and writes no file.
 
 Three exchanges over one connection. First it listens: on every address of ``addresses`` by UDP and by TCP on ports that
-the kernel chooses, and on the ports of ``fixed`` unless somebody may be about to use them; it says where. Then it is
-sent what to try, and tries everything at once, in a thread each. Last it says, when asked, what it heard of the others:
-a packet that arrived while its answer did not is lost on the way back.
+the kernel chooses, and on the ports of ``fixed``; it says where. Then it is sent what to try, and tries everything at
+once, in a thread each. Last it says, when asked, what it heard of the others: a packet that arrived while its answer
+did not is lost on the way back.
 
-Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and, where that stays silent,
-``ping``. The echo of a large UDP packet is small, so that each direction is judged by itself; ICMP answers with as much
-as it was sent, and counts only where UDP is filtered.
+Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and ``ping``. The echo of a large
+UDP packet is small, so that each direction is judged by itself.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 
-LIFE_S = 20.0
+LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 AGAIN_S = (0.25, 0.7)  # when a packet is sent again; a single one may be lost on a network that works
 _BACKLOG = 1024  # a connection is never accepted: its other end drops it as soon as it is there
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
 # Values of linux/in.h, which the socket module has no name for. PROBE: never fragment, and do not believe a
 # smaller path MTU that was learned earlier.
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
-_HEAD = struct.Struct("!16sIH")  # token, number, size of the packet that it answers
-_HEADERS_BYTES = 28  # IPv4 and UDP, or IPv4 and ICMP
+_HEAD = struct.Struct("!16sI")  # token, number
+_HEADERS_BYTES = 28  # IPv4 and UDP
 _SMALL_BYTES = 64
 # Errors that another machine reported, as opposed to our own kernel.
 _REPORTED = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
@@ -46,10 +45,10 @@ Result = dict[str, Any]
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Listen, try, and end when the input does or after ``LIFE_S``.
+    """Listen, try, and end when the input does.
 
-    ``request`` has ``addresses``, ``fixed`` as [address, port], ``token`` (32 hex digits that every node of this run
-    knows), ``state_dir``, ``cluster``, ``epoch`` of our own lease or None, and ``limit_s`` for a silent target.
+    ``request`` has ``addresses``, ``fixed`` as [address, port], and ``token`` (32 hex digits that every node of this
+    run knows).
 
     Says ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address:
     why}}``. A line ``{"try": [...]}`` is answered by ``{"results": {id: {...}}}``, ``{"heard": true}`` by
@@ -58,23 +57,12 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     and ``tcp``: ports.
     """
     node = Node(request)
-    life = threading.Timer(LIFE_S, os._exit, (0,))
-    life.daemon = True
-    life.start()
     common.emit(node.listen())
     for line in iter(lines.readline, b""):
         asked = json.loads(line)
         common.emit({"results": node.attempt(asked["try"])} if "try" in asked else node.heard())
     sys.stdout.flush()
     os._exit(0)  # the kernel closes every socket
-
-
-def lease_is_held(request: dict[str, Any]) -> bool:
-    """Whether another operator may be about to start something here."""
-    lock, record, _ = common.lease_files(request["state_dir"], request["cluster"], "cluster")
-    if not common.is_locked(lock):
-        return False
-    return request.get("epoch") is None or bool(common.read_json(record).get("epoch") != request["epoch"])
 
 
 def why(error: OSError) -> str:
@@ -88,7 +76,6 @@ class Node:
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.token = bytes.fromhex(request["token"])
-        self.limit_s = float(request["limit_s"])
         self.heard_udp: set[int] = set()
         self.listeners: dict[tuple[str, int], socket.socket] = {}
 
@@ -107,7 +94,7 @@ class Node:
             except OSError as error:
                 failed[address] = why(error)
         fixed = []
-        for address, port in [] if lease_is_held(self.request) else self.request["fixed"]:
+        for address, port in self.request["fixed"]:
             with contextlib.suppress(OSError):  # the port is in use; another check reports by what
                 self.listen_on(address, port)
                 fixed.append([address, port])
@@ -121,14 +108,13 @@ class Node:
         return chosen
 
     def echo(self, sock: socket.socket) -> None:
-        """Answer our packets with their sizes."""
+        """Answer our packets with their heads."""
         while True:
             with contextlib.suppress(OSError):  # a packet that could not be answered
                 data, source = sock.recvfrom(1 << 16)
                 if len(data) >= _HEAD.size and data[:16] == self.token:
-                    number = _HEAD.unpack_from(data)[1]
-                    self.heard_udp.add(number)
-                    sock.sendto(_HEAD.pack(self.token, number, min(len(data), 0xFFFF)), source)
+                    self.heard_udp.add(_HEAD.unpack_from(data)[1])
+                    sock.sendto(data[: _HEAD.size], source)
 
     def heard(self) -> dict[str, Any]:
         """Numbers of packets that arrived, and connections to our listeners that began but never came about.
@@ -152,10 +138,10 @@ class Node:
         for probe in probes:
             found = results[str(probe["id"])]
             tries: list[tuple[Any, ...]] = [(self.connect, probe, port, found["tcp"]) for port in probe["tcp"]]
-            tries.append((self.packet, probe, probe["id"], _SMALL_BYTES, "", found))
+            tries += [(self.packet, probe, probe["id"], _SMALL_BYTES, found, "udp"), (self.ping, probe, found)]
             if probe["size_bytes"]:
                 size = probe["size_bytes"] - _HEADERS_BYTES
-                tries.append((self.packet, probe, probe["id"] + 1, size, "_full", found))
+                tries.append((self.packet, probe, probe["id"] + 1, size, found, "udp_full"))
             threads += [threading.Thread(target=call, args=args, daemon=True) for call, *args in tries]
         for thread in threads:
             thread.start()
@@ -169,60 +155,52 @@ class Node:
         with socket.socket() as sock:
             # the port would be left in TIME_WAIT, where the launch will want it
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.settimeout(self.limit_s)
+            sock.settimeout(LIMIT_S)
             try:
                 sock.bind((probe["source"], 0))
                 result["from"] = sock.getsockname()[1]
                 sock.connect((probe["target"], port))
                 result["ok"] = True
             except OSError as error:
-                result.update(self.reason(error))
+                result.update(reason(error))
 
-    def reason(self, error: OSError | None) -> Result:
-        """Why there was no answer; ``own``: nothing left this node."""
-        if error is None or isinstance(error, TimeoutError):
-            return {"seen": "no answer within %.1f s" % self.limit_s}
-        return {"seen": why(error), "own": error.errno not in _REPORTED}
-
-    def packet(self, probe: dict[str, Any], number: int, size: int, suffix: str, found: dict[str, Result]) -> None:
-        """Send one packet of ``size`` bytes by UDP until it is answered, and by ICMP if it is not."""
-        result = found["udp" + suffix] = {"ok": False}
-        data = _HEAD.pack(self.token, number, 0).ljust(size, b"\0")
-        ping: subprocess.Popen[bytes] | None = None
-        failure: OSError | None = None
+    def packet(self, probe: dict[str, Any], number: int, size: int, found: dict[str, Result], kind: str) -> None:
+        """Send one packet of ``size`` bytes by UDP until it is answered."""
+        result = found[kind] = {"ok": False}
+        head = _HEAD.pack(self.token, number)
         began = time.monotonic()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
             sock.bind((probe["source"], 0))
-            for end_s in (*AGAIN_S, self.limit_s):
+            for end_s in (*AGAIN_S, LIMIT_S):
                 sent = time.monotonic()
                 sock.settimeout(max(0.001, began + end_s - sent))
                 try:
-                    sock.sendto(data, (probe["target"], probe["udp"]))
-                    answer = sock.recv(1 << 16)
+                    sock.sendto(head.ljust(size, b"\0"), (probe["target"], probe["udp"]))
+                    ok = sock.recv(1 << 16) == head
                 except OSError as error:
-                    failure = error
+                    result.update(reason(error))
+                    if error.errno == errno.EMSGSIZE:
+                        return
+                    time.sleep(max(0.0, began + end_s - time.monotonic()))
                 else:
-                    ok = answer == _HEAD.pack(self.token, number, size)
-                    result.update(ok=ok, rtt_ms=round((time.monotonic() - sent) * 1000, 3))
+                    found[kind] = {"ok": ok, "rtt_ms": round((time.monotonic() - sent) * 1000, 3)}
                     return
-                if failure.errno == errno.EMSGSIZE:
-                    break
-                ping = ping or start_ping(probe, size)
-                time.sleep(max(0.0, began + end_s - time.monotonic()))
-        result.update(self.reason(failure))
-        code = 2 if ping is None else ping.poll()
-        if code != 2:  # of 1, or while it waits, there was no answer; 2 is an error of its own, which tells nothing
-            found["icmp" + suffix] = {"ok": code == 0, **self.reason(None)}
+
+    def ping(self, probe: dict[str, Any], found: dict[str, Result]) -> None:
+        """Send one packet by ICMP, where ``ping`` is installed."""
+        argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-I", probe["source"], probe["target"]]
+        with contextlib.suppress(OSError):
+            code = subprocess.run(argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, check=False).returncode
+            if code != 2:  # an error of its own, which tells nothing
+                found["icmp"] = {"ok": code == 0, **reason(None)}
 
 
-def start_ping(probe: dict[str, Any], size: int) -> subprocess.Popen[bytes] | None:
-    """A running ``ping`` with as large a packet; None where it is not installed."""
-    options = ["-n", "-q", "-c", "1", "-W", "1", "-M", "do", "-s", str(size), "-I", probe["source"]]
-    try:
-        return subprocess.Popen(["ping", *options, probe["target"]], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
-    except OSError:
-        return None
+def reason(error: OSError | None) -> Result:
+    """Why there was no answer; ``own``: nothing left this node."""
+    if error is None or isinstance(error, TimeoutError):
+        return {"seen": "no answer within %.1f s" % LIMIT_S}
+    return {"seen": why(error), "own": error.errno not in _REPORTED}
 
 
 def endpoint(text: str) -> tuple[str, int]:

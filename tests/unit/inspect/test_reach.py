@@ -11,11 +11,11 @@ import pytest
 
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Rank
+from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.inspect.reach import pairs, reach
-from sparkcluster.node import common
 from sparkcluster.report import Report
 from tests.unit.inspect.conftest import NET
 
@@ -97,14 +97,12 @@ def test_a_port_that_somebody_has_is_left_to_the_check_of_ports(two):
         assert kinds(ask(two))["port"] == 0
 
 
-def test_a_start_under_way_is_not_disturbed(two, tmp_path):
-    directory = common.cluster_dir(str(tmp_path), "atlas")
-    lock = common.try_lock(f"{directory}/lease.lock")
-    common.write_atomically(f"{directory}/lease.json", json.dumps({"epoch": 7}).encode())
+def test_a_start_under_way_is_not_disturbed(two):
+    two.change("alpha", lease=LeaseFact(epoch=7, held=True))
     assert kinds(ask(two))["port"] == 0
     assert kinds(ask(two, epochs={"alpha": 6, "beta": 6}))["port"] == 0
     assert kinds(ask(two, epochs={"alpha": 7, "beta": 7}))["port"] == 1
-    lock.close()
+    two.change("alpha", lease=LeaseFact(epoch=7, held=False))
     assert kinds(ask(two))["port"] == 1
 
 
@@ -140,10 +138,7 @@ def test_the_program_ends_with_its_input():
     running = stream(
         LocalHost("alpha"),
         "reach",
-        {
-            "addresses": ["127.0.0.1"], "fixed": [], "token": "00" * 16, "state_dir": "/nonexistent", "cluster": "atlas",
-            "epoch": None, "limit_s": 1.5,
-        },
-    )  # fmt: skip
+        {"addresses": ["127.0.0.1"], "fixed": [], "token": "00" * 16},
+    )
     next(running.lines(10))
     assert running.finish().ok
