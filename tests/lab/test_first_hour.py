@@ -121,7 +121,7 @@ def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
     assert all(node["image"]["entrypoint"] for node in facts.values())
     for node in json.loads(files["first-hour.json"]).values():
         # The others stay below the hard limits of the machine that the lab runs on.
-        assert node["containers"]["rank"]["limits"]["stack"] == [67108864, 67108864]
+        assert re.search(r"^stack.* 65536$", node["rank"], re.MULTILINE), node
 
     found = [json.loads(line) for line in files["observed.jsonl"].splitlines()]
     assert {each["what"] for each in found} == {"deep", "pull", "stage", "evict", "launch", "up", "stop"}
