@@ -83,9 +83,9 @@ def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
         "after_ready": ran,
         "drift": drifted,
         "from": done.source,
-        "restored": done.restored,
+        "restored": done.desired.release.number if done.desired.release else 0,
         "moved_bytes": done.copied_bytes if done.desired.operation == "upgrade" else 0,
-        "downtime_s": round(max(done.downtime_s.values(), default=0.0), 2),
+        "downtime_s": round(done.downtime_s, 2),
         "speed": {name: {"before": before, "after": after} for name, (before, after) in done.speed.items()},
     }
 

@@ -75,7 +75,7 @@ def _dry_run(args: argparse.Namespace) -> int:
     with reporting(args) as (fleet, spec, report):
         _refuse_image(args, spec)
         found = preview(fleet, spec, report)
-    wrong = has_errors(found.findings)
+    wrong = has_errors(found.view.findings)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": True, **found.as_json()}):
         _show_preview(args, spec, found)
         more = ["--dry-run", "-v"] if wrong and not args.verbose else []
@@ -85,18 +85,19 @@ def _dry_run(args: argparse.Namespace) -> int:
 
 
 def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
-    serves, model = f"release {found.source} serves {found.model}", spec.playbook.model_name
+    serves, model = found.serves.plan.get("model") if found.serves else None, spec.playbook.model_name
+    newest = found.view.newest
     restarts = any(each.cost != "nothing" for each in found.differences)
     would = "this would restart it" if restarts else "nothing needs a restart"
-    would = would if found.model == model else f"this would serve {model}"
-    data(f"{serves if found.source else 'nothing was deployed yet'}; {would}")
+    would = would if serves == model else f"this would serve {model}"
+    data(f"{f'release {newest.number} serves {serves}' if newest else 'nothing was deployed yet'}; {would}")
     for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s):
         data(f"  {word:<9}{text}")
     if args.verbose:
         for line in [*(line for each in found.differences for line in each.shown()), *found.versions]:
             data(line, indent="  ")
         stage_view.planned(found.staging)
-    for finding in found.findings:
+    for finding in found.view.findings:
         if args.verbose and finding.severity != "info":
             show_finding(finding, stream=sys.stdout)
         elif finding.severity == "error":
@@ -105,7 +106,9 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
 
 def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     """What would change, be copied, and for how long nothing answers."""
-    yield from found.changes
+    from sparkcluster.release.states import brief
+
+    yield from brief(found.serves, found.view.spec, "-v")
     moving = [each for each in found.staging.stagings if each.what in ("weights", "image")]
     for staging in moving:
         yield from (("copy", f"{staging.what}{text}") for text in _moves(found.staging.expected.get(staging.name, ())))

@@ -153,7 +153,8 @@ class Reply:
         moved: whether a counter of the engine was seen to move.
         counters: the engine's, as last read; empty where they were not.
         done: the final document of the ask program; empty where the answer did not end.
-        footprint: what the engine logged of its memory while it started, by keys of ``engines.phase.FOOTPRINT``.
+        footprint: what the engine logged of its memory while it started, by keys of ``engines.phase.FOOTPRINT``, and
+            ``start_s``, from the start of its ranks until it had answered.
     """
 
     group: str

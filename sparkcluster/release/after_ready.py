@@ -30,11 +30,10 @@ def run(spec: Spec, done: Rollout, report: Report) -> list[dict[str, Any]]:
     """
     out = []
     for command in spec.inventory.after_ready if done.changed else []:
-        limit_s, began = spec.inventory.after_ready_timeout_s, time.monotonic()
-        report.step("run", f"{shlex.join(command)}, within {duration(limit_s)}")
+        began = time.monotonic()
+        report.step("run", f"{shlex.join(command)}, within {duration(spec.inventory.after_ready_timeout_s)}")
         try:
-            directory = spec.inventory_path.absolute().parent
-            problem = _run(command, environment(spec, done), directory=directory, limit_s=limit_s, report=report)
+            problem = _run(command, spec, environment(spec, done), report)
         except KeyboardInterrupt:
             text = f"interrupted; {spec.inventory.cluster} serves release {done.number}"
             raise Interrupted(text, step="after_ready") from None
@@ -57,16 +56,15 @@ def environment(spec: Spec, done: Rollout) -> dict[str, str]:
     }
 
 
-def _run(
-    command: Sequence[str], variables: Mapping[str, str], *, directory: Path, limit_s: float, report: Report
-) -> str | None:
+def _run(command: Sequence[str], spec: Spec, variables: Mapping[str, str], report: Report) -> str | None:
     """Run ``command``, and report its output when it has ended; what is wrong with how that was."""
+    limit_s = spec.inventory.after_ready_timeout_s
     # A file and no pipe: a process that the command left behind holds that open.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
                 command,
-                cwd=directory,
+                cwd=spec.inventory_path.absolute().parent,
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

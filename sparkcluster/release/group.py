@@ -10,30 +10,23 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.find import endpoints
 from sparkcluster.engines.base import Engine
 from sparkcluster.engines.causes import cause
-from sparkcluster.errors import (
-    CommandFailed,
-    HostError,
-    HostSilent,
-    Interrupted,
-    LaunchError,
-    SparkclusterError,
-)
+from sparkcluster.errors import CommandFailed, HostSilent, Interrupted, LaunchError, SparkclusterError
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Calls
+from sparkcluster.hosts.fleet import Calls, failures
 from sparkcluster.node.shared import connectable
 from sparkcluster.plan.model import Plan
 from sparkcluster.release.readiness import Readiness, warnings
 from sparkcluster.release.stopping import ranks_of, stop, with_failed_stops
 from sparkcluster.release.verify import verify_group
-from sparkcluster.report import Report, count, duration
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, failed_logs, observed
+from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.watching import INTERVAL_S, Watching, watch_request
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
@@ -52,7 +45,6 @@ class Launch:
         plan, topology: of this group alone.
         steps: what starts its ranks, by node; None where they run already.
         left: whether ranks that fail are left as they are, for study.
-        last_s: how long its last start took until it had answered; None if that is unknown.
     """
 
     group: str
@@ -60,12 +52,11 @@ class Launch:
     topology: Topology
     spec: Spec
     ready_timeout_s: float
-    steps: Mapping[str, Sequence[dict[str, Any]]] | None
+    steps: Mapping[str, Sequence[Step]] | None
     left: bool = False
-    last_s: float | None = None
 
 
-def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[Step]]) -> None:
     """Start all ranks at once.
 
     Raises:
@@ -108,11 +99,13 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         LeaseLost: a node refused, now or when the ranks were to be stopped.
         Interrupted: ``cancelled`` was set.
     """
-    names = ", ".join(launch.plan.nodes)
+    names, began = ", ".join(launch.plan.nodes), time.monotonic()
     try:
         if launch.steps is not None:
             start(changer, engines.engine(launch.plan.engine), launch.steps)
-        return _Attempt(changer, launch, report, cancelled).until_answered()
+        reply = _Attempt(changer, launch, report, cancelled).until_answered()
+        took = {} if launch.steps is None else {"start_s": round(time.monotonic() - began, 1)}
+        return dataclasses.replace(reply, footprint={**reply.footprint, **took})
     except SparkclusterError as error:
         if isinstance(error, HostSilent) or (launch.left and isinstance(error, LaunchError)):
             report.note(f"the ranks on {names} are left as they are")
@@ -162,7 +155,6 @@ class _Attempt:
             "launch",
             group=self._launch.group,
             outcome=outcome,
-            started=self._launch.steps is not None,
             seconds=round(now - self._readiness.started, 1),
             longest_silence_s={
                 name: round(max(rank.longest_silence_s, now - rank.heard_at), 2) for name, rank in ranks.items()
@@ -210,7 +202,7 @@ class _Attempt:
         event, now = watching.next(0.2), time.monotonic()
         if event is not None and event.gone is not None:
             if not self._readiness.dying:
-                raise self._given_up(event.node, event.gone)
+                raise self._changer.left(HostSilent(event.gone.message, node=event.node, step="start"))
         elif event is not None:
             for rank in self._readiness.feed(event, now):
                 # once the head's API is ready, the others are past what their logs say late
@@ -233,15 +225,7 @@ class _Attempt:
             self._report.note(f"{node}: no report for {silent[node]:.0f} s; its rank is left running")
         for node in self._silent - silent.keys():
             self._report.note(f"{node}: reports again")
-        for node, since_s in silent.items():
-            self._report.progress(node, f"no report for {since_s:.0f} s")
-        self._silent = set(silent)
-
-    def _given_up(self, node: str, why: HostError) -> HostSilent:
-        """The error of a node that cannot be watched any more, and of others that are silent."""
-        others = sorted(self._silent - {node})
-        text = why.message + (f"; silent as well: {', '.join(others)}" if others else "")
-        return self._changer.left(HostSilent(text, node=node, step="start"))
+        self._silent = {*silent}
 
     def _await_death(self, watching: Watching) -> None:
         """Take in events for as long as it takes to see a death; raise it when there is one."""
@@ -250,50 +234,33 @@ class _Attempt:
             self._follow(watching)
 
 
-def launch_groups(
-    changer: Changer, launches: Sequence[Launch], report: Report, *, logs: Path | None = None
-) -> dict[str, Outcome]:
+def launch_groups(changer: Changer, launches: Sequence[Launch], report: Report) -> dict[str, Outcome]:
     """Launch every group; by name, its reply or why it failed. The ranks of a group that failed are stopped.
 
-    After Ctrl-C the groups that have not answered yet are stopped; those that have go on serving.
+    After Ctrl-C the groups that have not answered yet are stopped; those that have go on serving. A second one leaves
+    all as they are.
 
-    The last log lines of groups that failed are written to the directory ``logs``.
+    The last log lines of groups that failed are kept (``runtime.failed_logs``).
     """
-    steps = [launch.steps for launch in launches if launch.steps is not None]
-    limit_s = max((launch.ready_timeout_s for launch in launches), default=0.0)
-    last = max((launch.last_s for launch in launches if launch.last_s is not None), default=None)
-    ranks = f"{count(sum(len(nodes) for nodes in steps), 'rank')}, " if steps else ""
-    before = "" if last is None else f"; last time {duration(last)}"
-    report.step("start", f"{ranks}within {duration(limit_s)}{before}")
     cancelled = threading.Event()
     calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
     try:
         outcomes = calls.wait(WAIT_S)
     except KeyboardInterrupt:
-        outcomes = _interrupted(calls, launches, report, cancelled)
-    if any(isinstance(outcome, SparkclusterError) for outcome in outcomes.values()):
+        try:
+            cancelled.set()
+            report.note("stopping what was started; press Ctrl-C again to leave it running")
+            outcomes = calls.wait(WAIT_S)
+        except KeyboardInterrupt:
+            pending = calls.pending()
+            nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
+            text = f"interrupted again; ranks may still run on {', '.join(nodes)}"
+            left = Interrupted(text, step="start", hint="sparkcluster down INVENTORY")
+            left.left_running = True
+            raise left from None
+    failed = failures(outcomes).values()
+    if failed:
         report.failed()
-    failed = [error for error in outcomes.values() if isinstance(error, LaunchError) and error.logs]
-    if logs is not None and failed:
-        failed_logs.keep(logs, failed)
+    if logged := [error for error in failed if isinstance(error, LaunchError) and error.logs]:
+        failed_logs.keep(failed_logs.directory(changer.cluster), logged)
     return outcomes
-
-
-def _interrupted(
-    calls: Calls[Reply], launches: Sequence[Launch], report: Report, cancelled: threading.Event
-) -> dict[str, Outcome]:
-    """After Ctrl-C, stop the groups that have not answered; from the note onwards a second Ctrl-C ends the wait."""
-    try:
-        cancelled.set()
-        report.note("stopping what was started; press Ctrl-C again to leave it running")
-        return calls.wait(WAIT_S)
-    except KeyboardInterrupt:
-        pending = calls.pending()
-        nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
-        left = Interrupted(
-            f"interrupted again; ranks may still run on {', '.join(nodes)}" if nodes else "interrupted again",
-            step="start",
-            hint="sparkcluster down INVENTORY",
-        )
-        left.left_running = True
-        raise left from None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import statistics
 import time
@@ -24,7 +25,7 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.endpoint.find import Endpoint, endpoints
+from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import (
     FoundErrors,
     HostError,
@@ -38,9 +39,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import without_gpu
-from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, values
+from sparkcluster.hosts.fleet import Calls, Fleet, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.node.shared import GRACE_S, SWITCH_FILE
@@ -52,10 +51,10 @@ from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.states import Action, Desired, GroupState
 from sparkcluster.report import speed_change
 from sparkcluster.runtime import failed_logs
+from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import this_operator
 from sparkcluster.runtime.ranks import DRAIN_MOST_S
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Verify
 
 PROMPTS = (
     "Describe in plain prose a walk through a harbour town on a rainy morning.",
@@ -67,6 +66,7 @@ TOKENS, FEWEST = 128, 16
 # A change waits half of its limit for the one before: for the longest stop of a head that drains.
 STOP_S = 2.0 * (DRAIN_MOST_S + GRACE_S) + 60
 DOCTOR_S = 30.0
+MEASURED_S = 900.0
 
 
 def to_replace(view: View, groups: Mapping[str, GroupState]) -> list[str]:
@@ -84,8 +84,7 @@ def way_back(rollout: Rollout) -> RollbackTarget | None:
     """
     view, groups, desired = rollout.view, rollout.groups, rollout.desired
     number, again = view.source, desired.release
-    wanted = desired.options.rollback and number and to_replace(view, groups)
-    if not wanted or (again and again.number == number and desired.operation != "restart"):
+    if not (desired.options.rollback and number and to_replace(view, groups)):
         return None
     if again and again.number == number:
         return again
@@ -107,13 +106,11 @@ class Replacement:
         self.rollout = rollout
         self.names = names
         self.target = target
-        self.desired, self.report, self.changer = rollout.desired, rollout.report, rollout.changer
+        self.desired, self.report = rollout.desired, rollout.report
         self.source = rollout.view.source
-        begun = rollout.view.switch.groups if rollout.view.switch else []
-        self.resumed = bool(begun)
         # After one that was cut off the way back is that of the whole: groups that were replaced before go back too.
-        self.groups = [*dict.fromkeys([*names, *begun])]
-        self.before: dict[str, Speed] = {}
+        self.touched = [*rollout.view.switch.groups] if rollout.view.switch else []
+        self.before: dict[str, float | None] = {}
 
     def run(self) -> None:
         """Replace them in turn, the first alone; one that fails takes those before it back.
@@ -122,18 +119,18 @@ class Replacement:
             RolledBack: what served before serves again.
             SparkclusterError: something is missing for the new release, or for the way back; nothing was stopped.
         """
-        options, touched = self.desired.options, list[str]()
+        options = self.desired.options
         batches = in_turn(self.names, options.order, options.max_unavailable)
         self.prepare()
         self.rollout.left = not options.rollback
         try:
-            write_journal(self.rollout, self.groups, self.source)
+            write_journal(self.rollout, {*self.names, *self.touched}, self.source)
             for batch in batches:
-                if touched and options.pause_s:
+                if options.pause_s and batch is not batches[0]:
                     self.rollout.begin("pause", f"{options.pause_s:g} s before {', '.join(batch)}")
                     time.sleep(options.pause_s)
-                touched += batch
-                self.rollout.replace(batch, partial=len(touched) < len(self.names), accept=self.compare)
+                self.touched += batch
+                self.rollout.replace(batch, partial=batch is not batches[-1], accept=self.compare)
         except (LeaseLost, HostSilent):  # what was begun goes on, and --resume continues it
             raise
         except (SparkclusterError, KeyboardInterrupt) as error:
@@ -141,8 +138,7 @@ class Replacement:
                 keep_for_study(self.rollout, error, self.source)
             if self.target is None or (isinstance(error, Interrupted) and error.left_running):
                 raise
-            raise self.go_back(self.target, self.groups if self.resumed else touched, error) from error
-        forget(self.rollout)
+            raise self.go_back(self.target.of_groups(self.touched), error) from error
 
     def prepare(self) -> None:
         """Prove the new release and the way back, and measure what serves; nothing is stopped."""
@@ -150,91 +146,78 @@ class Replacement:
         self._prove_gpu(view)
         if self.target is not None:
             self.rollout.step = "go back"
-            records = node_records(fleet, view.spec)[0]
-            names = [name for name in self.groups if name in self.target.groups]
-            rollback_target.prove(view.also[0], self.target, names, records)
+            target = self.target.of_groups([*self.names, *self.touched])
+            hint = "with --no-rollback what serves is replaced without a way back"
+            rollback_target.prove(view.also[0], target, node_records(fleet, view.spec)[0], hint)
         recorded = {
             name: group.recorded
             for name, group in self.rollout.groups.items()
             if name in self.names and group.recorded and group.verdict and group.verdict.wrong is None
         }
-        if options.min_speed and recorded:
+        if options.min_speed:
             for name in recorded:
                 self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
-            self.before = speeds_of(fleet, recorded)
-            self.rollout.speed = {name: (each.tokens_per_s, None) for name, each in self.before.items()}
+            self.before = values(Calls(functools.partial(measure_speed, fleet), recorded).wait(MEASURED_S))
 
     def _prove_gpu(self, view: View) -> None:
-        """Raise LaunchError where a container of the image has no GPU; of a recorded release that is only reported."""
+        """Raise LaunchError where a container of the image has no GPU."""
         nodes, reference = view.ready()[1].of_groups(self.names).nodes, view.spec.reference
         images = {node: image.id for node in nodes if (image := read(view.facts[node].image)) is not None}
         for node, why in without_gpu(self.rollout.fleet, images).items():
             text = f"a container of {reference} has no GPU on {node}: {why}"
-            if self.desired.release is None:
-                hint = f"on {node}: {shell('docker run --rm --gpus all --entrypoint nvidia-smi', reference)}"
-                raise LaunchError(text, node=node, step="check", hint=hint)
-            self.report.note(f"warning: {text}")
+            hint = f"on {node}: {shell('docker run --rm --gpus all --entrypoint nvidia-smi', reference)}"
+            raise LaunchError(text, node=node, step="check", hint=hint)
 
-    def compare(self, name: str) -> None:
-        """Compare the speed of a group with that before; LaunchError where it is too slow and nothing else ran."""
-        before, rollout, min_speed = self.before.get(name), self.rollout, self.desired.options.min_speed
-        if before is None:
+    def compare(self, group: RecordedGroup) -> None:
+        """Compare the speed of a group with that before, where both are known; LaunchError where it is too slow."""
+        if group.name not in self.before:
             return
-        plan, called = rollout.view.ready()[1], rollout.view.spec.inventory.called(name)
-        endpoint = endpoints(plan.as_json(), plan.engine)[name]
+        called = self.rollout.view.spec.inventory.called(group.name)
         self.report.progress(called, "measuring the speed of the new release")
-        host = rollout.fleet.hosts[endpoint.head]
-        after = measure_speed(host, endpoint, rollout.view.spec.playbook.verifying, plan.engine)
-        rollout.speed[name] = (before.tokens_per_s, after.tokens_per_s)
-        if not before.tokens_per_s or not after.tokens_per_s:
+        before, after = self.before[group.name], measure_speed(self.rollout.fleet, group)
+        self.rollout.speed[group.name] = (before, after)
+        if before is None or after is None:
+            self.report.note(f"warning: {called}: speed not compared: other requests ran, or no answer was long enough")
             return
-        speeds = {"before": before.tokens_per_s, "after": after.tokens_per_s}
-        rollout.measured.setdefault(name, {})["switch"] = {"source": self.source, **speeds}
-        share, text = after.tokens_per_s / before.tokens_per_s, speed_change(before.tokens_per_s, after.tokens_per_s)
-        if share >= min_speed:
-            return
-        if not before.busy and not after.busy:
-            hint = f"to accept it: --min-speed {share * 0.9:.2f}"
-            raise LaunchError(f"{called}: {text}", node=endpoint.head, step="verify", hint=hint)
-        self.report.note(f"warning: {called}: {text}, while other requests ran")
+        group.measured["switch"] = {"source": self.source, "before": before, "after": after}
+        if after / before < self.desired.options.min_speed:
+            text, hint = speed_change(before, after), f"to accept it: --min-speed {after / before * 0.9:.2f}"
+            raise LaunchError(f"{called}: {text}", node=group.head, step="verify", hint=hint)
 
-    def go_back(self, target: RollbackTarget, names: Sequence[str], error: BaseException) -> SparkclusterError:
-        """Let ``names`` serve as ``target`` has them; the error that says how that ended."""
-        interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
-        failed_with = error if isinstance(error, SparkclusterError) and not interrupted else Interrupted("interrupted")
-        why = cause(failed_with)
+    def go_back(self, target: RollbackTarget, error: BaseException) -> SparkclusterError:
+        """Let the groups of ``target`` serve as it has them; the error that says how that ended."""
+        kind: type[SparkclusterError] = RolledBack
+        if isinstance(error, (KeyboardInterrupt, Interrupted)) or not isinstance(error, SparkclusterError):
+            kind, error = Interrupted, Interrupted("interrupted")
         by_hand = f"sparkcluster rollback INVENTORY {target.number}"
         self.report.failed()
         self.rollout.begin("go back", f"to release {target.number}")
-        names = [name for name in names if name in target.groups]
         try:
-            # It waits until a stop has ended that was sent before; what runs is seen only then.
-            write_journal(self.rollout, names, target.number, back=target.number, timeout_s=STOP_S)
-            self._serve_again(target, names)
+            # What runs is seen only after it.
+            write_journal(self.rollout, target.groups, target.number, back=target.number)
+            self._serve_again(target)
         except (KeyboardInterrupt, Interrupted):
             text = f"interrupted while going back to release {target.number}"
             return Interrupted(text, step="go back", hint=by_hand)
         except (LeaseLost, HostSilent) as lost:
             return lost
         except SparkclusterError as failed:
-            text = f"{why}; going back to release {target.number} failed too: {cause(failed)}"
+            text = f"{error.message}; going back to release {target.number} failed too: {cause(failed)}"
             return LaunchError(text, node=failed.node, step="go back", hint=by_hand)
         forget(self.rollout)
         self.report.done()
-        text = f"{why}; release {target.number} serves again, as release {self.rollout.number}"
-        kind = Interrupted if interrupted else RolledBack
-        return kind(text, node=failed_with.node, step=failed_with.step, hint=failed_with.hint)
+        text = f"{error.message}; release {target.number} serves again, as release {self.rollout.number}"
+        return kind(text, node=error.node, step=error.step, hint=error.hint)
 
-    def _serve_again(self, target: RollbackTarget, names: Sequence[str]) -> None:
-        """Let the groups ``names`` of ``target`` serve, in place of whatever is there of them."""
-        options = dataclasses.replace(self.desired.options, replace=True, clear_caches=False)
-        desired = Desired(target.spec, options, self.desired.operation, target, names)
-        former, rollout = self.rollout.former, Rollout(self.rollout.fleet, desired, self.report)
-        rollout.changer, rollout.former = self.changer, former
-        self.rollout = rollout
-        rollout.see()
-        if remaining := [name for name, group in rollout.groups.items() if group.action is not Action.KEEP]:
-            rollout.replace(remaining)
+    def _serve_again(self, target: RollbackTarget) -> None:
+        """Let the groups of ``target`` serve, in place of whatever is there of them."""
+        options = dataclasses.replace(self.desired.options, replace=True)
+        desired, before = Desired(target.spec, options, self.desired.operation, target), self.rollout
+        self.rollout = Rollout(before.fleet, desired, self.report)
+        self.rollout.changer, self.rollout.former = before.changer, before.former
+        self.rollout.see()
+        if remaining := [name for name, group in self.rollout.groups.items() if group.action is not Action.KEEP]:
+            self.rollout.replace(remaining)
 
 
 def cause(error: SparkclusterError) -> str:
@@ -257,16 +240,14 @@ def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[li
     return [ordered[:1], *(ordered[at : at + at_once] for at in range(1, len(ordered), at_once))]
 
 
-def write_journal(
-    rollout: Rollout, groups: Collection[str], source: int, *, back: int | None = None, timeout_s: float = 120
-) -> None:
-    """Write on every node that ``groups`` are replaced; ``back`` is the release that they go back to, if they do."""
-    view = rollout.view
-    number = next_number(view.facts)
-    switch = document(view.spec, number=number, source=source, groups=groups, back=back)
-    put = {"do": "put", "content": json.dumps(switch, sort_keys=True)}
-    steps = {node: [{**put, "path": _path(view.spec, facts)}] for node, facts in view.facts.items()}
-    rollout.changer.apply(steps, timeout_s=timeout_s)
+def write_journal(rollout: Rollout, groups: Collection[str], source: int, *, back: int | None = None) -> None:
+    """Write on every node that ``groups`` are replaced; ``back`` is the release that they go back to, if they do.
+
+    It waits until a stop has ended that was sent before.
+    """
+    number = next_number(rollout.view.facts)
+    switch = document(rollout.view.spec, number=number, source=source, groups=groups, back=back)
+    _change_journal(rollout, {"do": "put", "content": json.dumps(switch, sort_keys=True)})
 
 
 def document(spec: Spec, *, number: int, source: int, groups: Collection[str], back: int | None) -> dict[str, Any]:
@@ -284,71 +265,48 @@ def document(spec: Spec, *, number: int, source: int, groups: Collection[str], b
 
 def forget(rollout: Rollout) -> None:
     """Remove the journal of a replacement that has ended; where a node is silent its record says so too."""
-    view = rollout.view
-    steps = {node: [{"do": "delete", "path": _path(view.spec, facts)}] for node, facts in view.facts.items()}
     with contextlib.suppress(HostError):
-        rollout.changer.apply(steps)
+        _change_journal(rollout, {"do": "delete"})
 
 
-def _path(spec: Spec, facts: Facts) -> str:
-    return f"{facts.state_dir}/clusters/{spec.inventory.cluster}/{SWITCH_FILE}"
+def _change_journal(rollout: Rollout, step: Step) -> None:
+    """Carry out ``step`` with the journal of every node."""
+    directory, view = f"clusters/{rollout.view.spec.inventory.cluster}", rollout.view
+    paths = {node: f"{facts.state_dir}/{directory}/{SWITCH_FILE}" for node, facts in view.facts.items()}
+    rollout.changer.apply({node: [{**step, "path": path}] for node, path in paths.items()}, timeout_s=STOP_S)
 
 
 def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
     """Write a bundle about the ranks that a failed release left; ``error`` says where, and what ends it.
 
-    ``source`` is the release that served before; 0 without one.
+    ``source`` is the release that served before.
     """
     from sparkcluster.inspect import bundle  # noqa: PLC0415 - few runs need it
     from sparkcluster.inspect.doctor import doctor  # noqa: PLC0415
 
     fleet, spec, report = rollout.fleet, rollout.view.spec, rollout.report
     path = failed_logs.directory(spec.inventory.cluster) / "bundle.tar.gz"
-    parts = [error.hint, f"bundle: {path}"]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = doctor(fleet, spec, DOCTOR_S, report)
         bundle.write(path, found, bundle.gather(fleet, found.view, report, containers=False))
+        written = f"bundle: {path}"
     except (SparkclusterError, OSError) as failed:
-        report.note(f"no bundle was written: {failed}")
-        parts.pop()
-    ends = f"rollback INVENTORY {source}   serves release {source} again" if source else "down INVENTORY"
-    error.hint = "; ".join(part for part in [*parts, f"sparkcluster {ends}"] if part)
+        written = f"no bundle was written: {failed}"
+    ends = f"sparkcluster rollback INVENTORY {source}   serves release {source} again"
+    error.hint = "; ".join(filter(None, [error.hint, written, ends]))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Speed:
-    """What was measured.
-
-    Attributes:
-        tokens_per_s: median of the completions; None where an engine did not tell.
-        busy: whether it served other requests meanwhile, so that nothing can be said.
-    """
-
-    tokens_per_s: float | None
-    busy: bool = False
-
-
-def measure_speed(host: Host, endpoint: Endpoint, verify: Verify, engine: str) -> Speed:
-    """Ask three times; never raises: an answer that does not come is no speed."""
-    counters = engines.engine(engine).counters
-    found, busy = [], False
+def measure_speed(fleet: Fleet, group: RecordedGroup) -> float | None:
+    """Median of the tokens/s of three answers; None where other requests ran, or no answer tells one. Never raises."""
+    endpoint = endpoints(group.plan, group.engine)[group.name]
+    counters = engines.engine(group.engine).counters
+    found = []
     for prompt in PROMPTS:
-        question = verify.model_copy(update={"prompt": prompt})
-        reply = ask(host, endpoint, question, max_tokens=TOKENS, counters=counters)
-        busy = busy or (reply.counters or {}).get("running", 0) > 1 or (reply.counters or {}).get("waiting", 0) > 0
+        question = group.verify.model_copy(update={"prompt": prompt})
+        reply = ask(fleet.hosts[endpoint.head], endpoint, question, max_tokens=TOKENS, counters=counters)
+        if reply.counters.get("running", 0) > 1 or reply.counters.get("waiting", 0) > 0:
+            return None
         if reply.problem is None and reply.tokens_per_s and (reply.tokens or 0) >= FEWEST:
             found.append(reply.tokens_per_s)
-    return Speed(statistics.median(found) if found else None, busy)
-
-
-def speeds_of(fleet: Fleet, groups: Mapping[str, RecordedGroup]) -> dict[str, Speed]:
-    """The speed of recorded groups that serve, all at once."""
-    found = {name: endpoints(group.plan, group.engine)[name] for name, group in groups.items()}
-    heads = {endpoint.head: name for name, endpoint in found.items()}
-
-    def measured(host: Host) -> Speed:
-        name = heads[host.name]
-        return measure_speed(host, found[name], groups[name].verify, groups[name].engine)
-
-    return {heads[head]: each for head, each in values(fleet.each(measured, heads)).items()}
+    return statistics.median(found) if found else None

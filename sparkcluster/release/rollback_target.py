@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from pydantic import ValidationError
 
 from sparkcluster import engines
 from sparkcluster.answers import problem
-from sparkcluster.errors import LaunchError, UsageError
-from sparkcluster.facts.model import Facts, ReleaseFact
+from sparkcluster.errors import LaunchError, SparkclusterError, UsageError
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import Records, as_recorded
@@ -32,9 +33,6 @@ from sparkcluster.spec.load import is_shipped
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.playbook_files import Beside
 from sparkcluster.topology import recorded as networks
-from sparkcluster.topology.model import Topology
-
-_THINGS = {"weights": "its weights", "image": "its image"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +48,11 @@ class RollbackTarget:
     number: int
     groups: Mapping[str, RecordedGroup]
     spec: Spec
+
+    def of_groups(self, names: Collection[str]) -> RollbackTarget:
+        """The same of those of its groups that are among ``names``."""
+        groups = {name: group for name, group in self.groups.items() if name in names}
+        return dataclasses.replace(self, groups=groups)
 
 
 def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report, *, yes: bool) -> RollbackTarget:
@@ -69,28 +72,18 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
         text = f"no record of release {number}, or another one; that of {node} is used"
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
-    specs = [_spec_of_group(spec, group, release) for group in groups.values()]
-    if len({each.playbook.model_dump_json() for each in specs}) != 1:
-        why = "has groups of several playbooks: it was cut off" if groups else "has no group that has answered"
-        raise UsageError(f"release {number} {why}", hint="sparkcluster releases INVENTORY   lists others")
-    for group in groups.values():
-        # One that was started without a key gets that of today, which has to be here.
-        started_with = group.secrets.get("hashes", {})
-        if spec.inventory.api.key is not None and engines.engine(group.engine).api_key not in started_with:
-            values.api_key(spec)
-    return RollbackTarget(number, groups, accept(specs[0], report, yes=yes))
-
-
-def _spec_of_group(spec: Spec, group: RecordedGroup, release: ReleaseFact) -> Spec:
-    """The spec that starts ``group`` again as it is recorded, on the nodes of today's inventory."""
-    origin = {
-        "playbook": group.playbook or release.record.get("playbook") or {},
-        "beside": group.beside,
-        "selected": group.selected,
-    }
-    name = kept_image(spec.inventory.cluster, release.number) if group.image else None
-    found = spec_of(spec, origin, release.number)
-    return dataclasses.replace(found, kept_image=name, image_is=build_of(group))
+    if not groups or len({json.dumps(group.playbook, sort_keys=True) for group in groups.values()}) > 1:
+        why = "no group has answered, or a switch was cut off between its groups"
+        hint = "sparkcluster releases INVENTORY   lists others"
+        raise UsageError(f"release {number} is none to go back to: {why}", hint=hint)
+    first, recorded = next(iter(groups.values())), [group.secrets.get("hashes", {}) for group in groups.values()]
+    # A group that was started without a key gets that of today, which has to be here.
+    key = engines.engine(first.engine).api_key
+    if spec.inventory.api.key is not None and any(key not in hashes for hashes in recorded):
+        values.api_key(spec)
+    image = kept_image(spec.inventory.cluster, number) if first.image else None
+    again = dataclasses.replace(spec_of(spec, first.as_json(), number), kept_image=image, image_is=build_of(first))
+    return RollbackTarget(number, groups, accept(again, report, yes=yes))
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
@@ -153,52 +146,24 @@ def build_of(group: RecordedGroup) -> str:
     return str((group.image or {}).get("build", ""))
 
 
-def prove(view: View, target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> None:
-    """Raise LaunchError unless every node has what starts ``names`` of ``target`` again.
+def prove(view: View, target: RollbackTarget, records: Mapping[str, Records], hint: str) -> None:
+    """Raise LaunchError with ``hint`` unless every node has what starts the groups of ``target`` again.
 
     That is image, weights, files and secrets. ``view`` is of the recorded spec.
     """
-    lost: dict[str, list[str]] = {}
-    for group in (target.groups[name] for name in names):
+    why = []
+    for group in target.groups.values():
         for node in group.ranks:
             topology, bring_ray = view.topology, view.bring_ray
             missing = missing_on(view.spec, view.facts, topology, [node], bring_ray=bring_ray) if topology else ()
-            for each in sorted(missing):
-                lost.setdefault(_THINGS.get(each, "a file or Ray"), []).append(node)
-        if without := without_secrets(target, [group.name], records):
-            lost.setdefault("its secrets", []).extend(without)
-    why = [f"{', '.join(nodes)} lost {what}" for what, nodes in lost.items()]
+            lost = [each if each in {"weights", "image"} else "files or Ray" for each in sorted(missing)]
+            if group.has_secrets(node) and not (node in records and target.number in records[node].secrets):
+                lost.append("secrets")
+            why += [f"{node} lost the {each} of release {target.number}" for each in lost]
     if not why and view.plan is None:
-        why = ["no plan can be made of it"]
+        why = [f"no plan can be made of release {target.number}"]
     if why:
-        raise LaunchError(
-            f"release {target.number}, which serves, could not be started again: {'; '.join(why)}",
-            step="go back",
-            hint="with --no-rollback it is replaced without a way back",
-        )
-
-
-def without_secrets(target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> list[str]:
-    """Nodes whose rank in ``target`` needs secrets that they have no more."""
-    return [
-        node
-        for name in names
-        for node in target.groups[name].ranks
-        if target.groups[name].has_secrets(node) and not (node in records and target.number in records[node].secrets)
-    ]
-
-
-def require_secrets(target: RollbackTarget, names: Collection[str], records: Mapping[str, Records]) -> None:
-    """Raise LaunchError where nodes lack the secrets that start ``names`` of ``target``."""
-    lost = without_secrets(target, names, records)
-    if lost:
-        message = f"{', '.join(lost)} lost the secrets of release {target.number}; nothing was stopped"
-        raise LaunchError(
-            message,
-            node=lost[0],
-            step="go back",
-            hint="sparkcluster down INVENTORY, then sparkcluster up INVENTORY: with the secrets that are set here",
-        )
+        raise LaunchError(f"{'; '.join(why)}; nothing was stopped", step="go back", hint=hint)
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:
@@ -212,57 +177,43 @@ def origin_of(spec: Spec) -> dict[str, Any]:
 
 
 def newly_recorded(
-    spec: Spec,
-    plan: Plan,
-    topology: Topology,
-    *,
-    facts: Mapping[str, Facts],
-    replies: Mapping[str, Reply],
-    secrets: Mapping[str, dict[str, Any]],
-    kept: Mapping[str, RecordedGroup],
-    measured: Mapping[str, Mapping[str, Any]] | None = None,
-    names: Collection[str] | None = None,
+    view: View, outcomes: Mapping[str, Reply | SparkclusterError], secrets: Mapping[str, dict[str, Any]]
 ) -> list[RecordedGroup]:
-    """Every group of ``plan`` as the next release records it, also a group that has not answered.
+    """The groups of the next release: those of ``outcomes``, also one that failed, and those that serve on beside them.
 
-    ``facts`` are those of the nodes that ``plan`` was made from, ``replies`` those of the groups that came up,
-    ``secrets`` salt and hashes of what each was started with, ``kept`` the groups that serve since an earlier release,
-    ``measured`` the seconds of each start and the speeds of each switch, ``names`` those that were started, if not all;
-    others are not recorded.
+    ``secrets`` are salt and hashes of what each was started with.
     """
-    document = plan.as_json()
-    origin = origin_of(spec)
-    found = []
+    topology, plan = view.ready()
+    others = recorded_groups(view.newest.record) if view.newest else {}
+    document, origin, found = plan.as_json(), origin_of(view.spec), []
     for group in topology.groups:
-        if names is not None and group.name not in {*names, *kept}:
+        if group.name not in outcomes:
+            found += [others[group.name]] if group.name in others else []
             continue
-        labels = plan.nodes[group.head.name].containers[0].labels
+        outcome = outcomes[group.name]
+        measured: dict[str, Any] = {}
+        if isinstance(outcome, Reply):
+            speeds = {"ttft_s": outcome.ttft_s, "tokens_per_s": outcome.tokens_per_s}
+            measured = {**speeds, "start_s": None, **outcome.footprint}
         found.append(
-            kept.get(group.name)
-            or RecordedGroup(
+            RecordedGroup(
                 name=group.name,
-                release=int(labels[LABEL_RELEASE]),
+                release=int(plan.nodes[group.head.name].containers[0].labels[LABEL_RELEASE]),
                 engine=plan.engine,
                 plan=group_plan(document, group.name),
-                verify=spec.playbook.verifying,
-                request=spec.playbook.request,
-                verified=group.name in replies,
+                verify=view.spec.playbook.verifying,
+                request=view.spec.playbook.request,
+                verified=isinstance(outcome, Reply),
                 network=networks.document(group),
-                written=written_network(spec),
+                written=written_network(view.spec),
                 secrets=secrets.get(group.name, {}),
-                image=images.image_identity(facts, group.names),
-                versions=images.versions(plan.engine, facts, group.names),
-                measured=_measured(replies.get(group.name), (measured or {}).get(group.name, {})),
+                image=images.image_identity(view.facts, group.names),
+                versions=images.versions(plan.engine, view.facts, group.names),
+                measured=measured,
                 **origin,
             )
         )
     return found
-
-
-def _measured(reply: Reply | None, more: Mapping[str, Any]) -> dict[str, Any]:
-    if reply is None:
-        return {}
-    return {"ttft_s": reply.ttft_s, "tokens_per_s": reply.tokens_per_s, "start_s": None, **reply.footprint, **more}
 
 
 def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | None:

@@ -10,18 +10,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseHeld, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostSilent, Interrupted, LeaseHeld, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.engine import image_digest
+from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.probe import Answer
-from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures, values
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, changed, view_cluster
 from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_observing, observed, running_heads
 from sparkcluster.inspect.releases import release_of
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, kept_rank, record, recorded_groups
+from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record
 from sparkcluster.release.down import former_nodes
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.group import Launch, Outcome, launch_groups
@@ -29,8 +30,8 @@ from sparkcluster.release.rollback_target import accepted_image, build_of, last_
 from sparkcluster.release.serving import survey, whole
 from sparkcluster.release.states import Action, Desired, GroupState, State, Verdict, group_states
 from sparkcluster.release.stopping import ranks_of, stop
-from sparkcluster.report import Report, count
-from sparkcluster.runtime import Changer, failed_logs, secrets, start_steps
+from sparkcluster.report import Report, count, duration
+from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.change import LeaseKind, Step
 from sparkcluster.runtime.lease import Lease, this_operator
 from sparkcluster.runtime.memory import evict
@@ -51,10 +52,9 @@ class Rollout:
         former: nodes that left the inventory and may still have ranks, for the record.
         step: the step that is under way, for an interruption.
         number: of the release that was recorded last, or is; ``changed`` if one was.
-        measured: by group, how long it took to start, and its speed before and after a switch, for the record.
-        downtime_s: from the begin of the stop of a group that served to its next verified answer, by group.
+        downtime_s: from the begin of the stop of a group that served to its next verified answer; the longest.
         speed: tokens/s before and after, by group that was replaced; None where it was not measured.
-        source: the release that served before, and ``restored`` the one that serves again; 0 without one.
+        source: the release that served before; 0 without one.
         copied_bytes: of image and weights, while the release before served; ``seconds`` is how long all took.
         left: whether ranks that fail are left as they are, for study.
     """
@@ -64,16 +64,14 @@ class Rollout:
         self.fleet = fleet
         self.desired = desired
         self.report = report
-        self.changer = self._lease("cluster").changer
+        self.changer = Lease(fleet, desired.spec.inventory, desired.operation).changer
         self.former: Mapping[str, Any] = {}
         self.step = "connect"
         self.number = 0
         self.changed = False
-        self.measured: dict[str, dict[str, Any]] = {}
-        self.downtime_s: dict[str, float] = {}
         self.speed: dict[str, tuple[float | None, float | None]] = {}
-        self.source = self.restored = self.copied_bytes = 0
-        self.seconds = 0.0
+        self.source = self.copied_bytes = 0
+        self.seconds = self.downtime_s = 0.0
         self.left = False
         self.view: View
         self.groups: dict[str, GroupState] = {}
@@ -110,27 +108,22 @@ class Rollout:
         """
         if kind == "cluster" and self.changer.epochs:
             return self.changer
-        wait_s = self.desired.options.wait_s
-        until, waiting = time.monotonic() + wait_s, False
+        until = time.monotonic() + self.desired.options.wait_s
         while True:
+            lease = Lease(self.fleet, self.desired.spec.inventory, self.desired.operation, kind)
             try:
-                lease = stack.enter_context(self._lease(kind).acquire(list(self.fleet.hosts)))
+                stack.enter_context(lease.acquire(list(self.fleet.hosts)))
                 break
             except LeaseHeld as held:
-                if not wait_s:
+                left_s = until - time.monotonic()
+                if left_s <= 0:
                     held.hint = f"add --wait 600; or {held.hint}"
-                if time.monotonic() >= until:
                     raise
-                if not waiting:
-                    self.report.note(f"{held.message}: waiting up to {wait_s:g} s")
-                waiting = True
-                time.sleep(min(LEASE_AGAIN_S, max(0.0, until - time.monotonic())))
+                self.report.progress(held.node or "", f"waiting up to {left_s:.0f} s: {held.message}")
+                time.sleep(LEASE_AGAIN_S)
         if kind == "cluster":
             self.changer = lease.changer
         return lease.changer
-
-    def _lease(self, kind: LeaseKind) -> Lease:
-        return Lease(self.fleet, self.desired.spec.inventory, self.desired.operation, kind)
 
     def begin(self, step: str, text: str = "") -> None:
         """Report that a step begins, and remember it for an interruption."""
@@ -139,16 +132,17 @@ class Rollout:
 
     def interrupted(self) -> Interrupted:
         """What an interruption outside of the launch itself leaves behind."""
-        remains = {
-            "stop": ("old ranks may remain", "sparkcluster up INVENTORY; or sparkcluster down INVENTORY"),
-            "start": ("ranks may still run", "sparkcluster down INVENTORY"),
-            "verify": ("the model serves, and is not recorded", "sparkcluster up INVENTORY"),
-        }
-        left, hint = remains.get(self.step, ("no rank was started", None))
-        return Interrupted(f"interrupted; {left}", step=self.step, hint=hint)
+        if self.step not in {"stop", "start", "verify"}:
+            return Interrupted("interrupted; no rank was started", step=self.step)
+        hint = "sparkcluster up INVENTORY; or sparkcluster down INVENTORY"
+        return Interrupted("interrupted; ranks may be left", step=self.step, hint=hint)
 
     def replace(
-        self, names: Collection[str], *, partial: bool = False, accept: Callable[[str], None] = lambda _group: None
+        self,
+        names: Collection[str],
+        *,
+        partial: bool = False,
+        accept: Callable[[RecordedGroup], None] = lambda _group: None,
     ) -> None:
         """Clean those of ``names`` that have to be, start what is empty, watch, verify and record all of them.
 
@@ -163,12 +157,14 @@ class Rollout:
         if dirty:
             self.clean(dirty)
         outcomes, hashes = self.launch([name for name in names if name in self.groups])
-        if all(isinstance(outcome, Reply) for outcome in outcomes.values()):
-            served = [name for name, group in dirty.items() if group.replaced]
-            self.downtime_s |= dict.fromkeys(served, time.monotonic() - began)
-            for name in outcomes:
-                accept(name)
-        self.record(outcomes, hashes, partial=partial)
+        groups = newly_recorded(self.view, outcomes, hashes)
+        if not failures(outcomes):
+            if any(group.replaced for group in dirty.values()):
+                self.downtime_s = max(self.downtime_s, time.monotonic() - began)
+            for group in groups:
+                if group.name in outcomes:
+                    accept(group)
+        self.record(groups, outcomes, partial=partial)
 
     def clean(self, groups: Mapping[str, GroupState]) -> None:
         """Remove every rank of ``groups``, whatever its state."""
@@ -178,92 +174,76 @@ class Rollout:
                 self.report.note(f"{inventory.called(name)} is dead ({group.dead}): starting it again")
         number = sum(len(found) for group in groups.values() for found in group.ranks.values())
         self.begin("stop", count(number, "rank") + (f" of {', '.join(groups)}" if inventory.groups else ""))
-        failed: dict[str, SparkclusterError] = {}
-        for drain in (True, False):
-            ranks = {
-                node: tuple(
-                    rank for each in groups.values() if each.may_answer is drain for rank in each.ranks.get(node, ())
-                )
-                for node in self.view.ranks.ours
-            }
-            if any(ranks.values()):
-                failed |= stop(self.changer, ranks, self.report, drain=drain)
-        for name, error in failed.items():
-            if isinstance(error, HostSilent):
-                raise error
-            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=error.hint)
-        gone = {rank.name for group in groups.values() for ranks in group.ranks.values() for rank in ranks}
-        facts = dict(self.view.facts)
-        for node, found in facts.items():
-            left = tuple(rank for rank in read(found.ranks) or () if rank.name not in gone)
-            facts[node] = found.model_copy(update={"ranks": left})
-        self.view = changed(self.view, facts)
+        ranks = {
+            node: [rank for group in groups.values() for rank in group.ranks.get(node, ())] for node in self.view.facts
+        }
+        drain = any(group.may_answer for group in groups.values())
+        all_values(stop(self.changer, ranks, self.report, drain=drain), HostSilent)
+        gone = {rank.name for found in ranks.values() for rank in found}
+        states = self._take_in(gone, {})
         # A group that only its ranks named is gone with them.
-        states = group_states(self.view)
         for name in groups:
             del self.groups[name]
             if name in states:
                 self.groups[name] = dataclasses.replace(states[name], action=Action.START)
 
+    def _take_in(
+        self, gone: Collection[str], come: Mapping[str, Sequence[Rank]], **more: ReleaseFact
+    ) -> dict[str, GroupState]:
+        """See the cluster as it is without the ranks ``gone``, with those that have ``come``; the state of its groups.
+
+        ``more`` are other facts of the nodes that these are on.
+        """
+        facts = {}
+        for node, found in self.view.facts.items():
+            left = [rank for rank in read(found.ranks) or () if rank.name not in gone]
+            update = {"ranks": (*left, *come.get(node, ())), **(more if node in come else {})}
+            facts[node] = found.model_copy(update=update)
+        self.view = changed(self.view, facts)
+        return group_states(self.view)
+
     def launch(self, names: Collection[str]) -> tuple[dict[str, Outcome], dict[str, dict[str, Any]]]:
         """Start those of ``names`` that are empty, watch and verify all; outcomes, and hashes of secrets, by group."""
-        spec, options = self.view.spec, self.desired.options
+        spec, newest = self.view.spec, self.view.newest
         starting = [name for name in names if self.groups[name].state is State.EMPTY]
-        if len(starting) < len(names):
-            self.report.note("the ranks of this plan are already running: continuing with them")
         topology, plan = self.view.ready()
         nodes = plan.of_groups(starting).nodes
         evict(self.changer, spec.playbook, nodes, self.view.facts, self.report)
         hashes = self._hashes_of_running([self.groups[name] for name in names if name not in starting])
-        # A guard would start the release before where this start fails, or is cut off.
-        enabled = [node for node in nodes if read(self.view.facts[node].enabled) is not None]
-        self.changer.apply({node: [{"do": "stay-down"}] for node in enabled})
-        if options.clear_caches:
-            self.changer.apply({node: self._cache_steps(plan, node) for node in nodes})
-        steps, started_with = self._start_steps(starting, plan)
-        launches = [
-            Launch(
-                name,
-                plan.of_groups([name]),
-                topology.of_groups([name]),
-                spec,
-                options.timeout_s or spec.playbook.ready_timeout_s,
-                steps.get(name),
-                self.left,
-                last_start_s(self.view.newest, plan, name),
-            )
-            for name in names
-        ]
-        self.step = "start"
-        logs, began = failed_logs.directory(spec.inventory.cluster), time.monotonic()
-        outcomes = launch_groups(self.changer, launches, self.report, logs=logs)
-        # Of several that start at once the longest.
-        self.measured |= {name: {"start_s": round(time.monotonic() - began, 1)} for name in starting}
-        return outcomes, hashes | started_with
+        limit_s = self.desired.options.timeout_s or spec.playbook.ready_timeout_s
+        launches = []
+        for name in names:
+            part, steps = plan.of_groups([name]), None
+            if name in starting:
+                steps, hashes[name] = self._start_steps(part, name)
+            launches.append(Launch(name, part, topology.of_groups([name]), spec, limit_s, steps, self.left))
+        last_s = [found for name in names if (found := last_start_s(newest, plan, name)) is not None]
+        ranks = f"{count(len(nodes), 'rank')}, " if nodes else ""
+        last = f"; last time {duration(max(last_s))}" if last_s else ""
+        self.begin("start", f"{ranks}within {duration(limit_s)}{last}")
+        return launch_groups(self.changer, launches, self.report), hashes
 
-    def _start_steps(
-        self, starting: Sequence[str], plan: Plan
-    ) -> tuple[dict[str, dict[str, list[Step]]], dict[str, dict[str, Any]]]:
-        """Steps that start each group by node, and hashes of the secrets that it is started with."""
+    def _start_steps(self, plan: Plan, group: str) -> tuple[dict[str, list[Step]], dict[str, Any]]:
+        """Steps that start ``group``, which is ``plan``, by node, and hashes of the secrets that it is started with."""
         spec, release = self.view.spec, self.desired.release
-        entry = standalone("launcher", spec.playbook.engine)
         if release is None:
-            values = secrets.values(spec, plan.of_groups(starting)) if starting else {}
-            hashes = dict.fromkeys(starting, secrets.keyed_hashes(values))
+            here = secrets.values(spec, plan)
+            hashes = secrets.keyed_hashes(here)
         else:
-            values = secrets.of_inventory(spec)
-            hashes = {
-                name: secrets.renewed(release.groups[name].secrets, values, plan.of_groups([name]).secrets)
-                for name in starting
-            }
-        kept = release.number if release else None
-        steps = {
-            name: {
-                node: start_steps(planned, entry=entry, secrets=values, hashes=hashes[name], kept_secrets=kept)
-                for node, planned in plan.of_groups([name]).nodes.items()
-            }
-            for name in starting
-        }
+            here = secrets.of_inventory(spec)
+            hashes = secrets.renewed(release.groups[group].secrets, here, plan.secrets)
+        entry, kept = standalone("launcher", spec.playbook.engine), release.number if release else None
+        steps: dict[str, list[Step]] = {}
+        for name, node in plan.nodes.items():
+            facts = self.view.facts[name]
+            # A guard would start the release before where this start fails, or is cut off.
+            before: list[Step] = [{"do": "stay-down"}] if read(facts.enabled) is not None else []
+            if self.desired.options.clear_caches:
+                (rank,) = node.containers
+                # Those of other images may be in use by another cluster of the same user.
+                old = [path for path in rank.directories if path.startswith(f"{facts.state_dir}/caches/")]
+                before += [{"do": "delete", "path": path, "image": rank.image} for path in old]
+            steps[name] = [*before, *start_steps(node, entry=entry, secrets=here, hashes=hashes, kept_secrets=kept)]
         return steps, hashes
 
     def _hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
@@ -273,36 +253,10 @@ class Rollout:
         heads = [rank for _, rank in running_heads(self.view.spec, facts, observed(seen, OBSERVE_S + ROUND_TRIP_S))]
         return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
 
-    def _cache_steps(self, plan: Plan, node: str) -> list[Step]:
-        """Steps that throw the compile caches of the plan's image away."""
-        # Those of other images may be in use by another cluster of the same user.
-        caches = f"{self.view.facts[node].state_dir}/caches/"
-        return [
-            {"do": "delete", "path": path, "image": rank.image}
-            for rank in plan.nodes[node].containers
-            for path in rank.directories
-            if path.startswith(caches)
-        ]
-
-    def record(
-        self, outcomes: Mapping[str, Outcome], hashes: Mapping[str, dict[str, Any]], *, partial: bool = False
-    ) -> None:
-        """Record what came up beside the groups that are left as they are; raise the failure of those that did not."""
-        spec, newest = self.view.spec, self.view.newest
-        topology, plan = self.view.ready()
-        replies = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Reply)}
-        others = recorded_groups(newest.record) if newest else {}
-        groups = newly_recorded(
-            spec,
-            plan,
-            topology,
-            facts=self.view.facts,
-            replies=replies,
-            secrets=hashes,
-            kept={name: each for name, each in others.items() if name not in outcomes},
-            measured=self.measured,
-            names=outcomes,
-        )
+    def record(self, groups: Sequence[RecordedGroup], outcomes: Mapping[str, Outcome], *, partial: bool) -> None:
+        """Record ``groups``; raise the failure of those of ``outcomes`` that did not come up."""
+        spec, newest, plan = self.view.spec, self.view.newest, self.view.ready()[1]
+        replies = values(outcomes)
         started = [group.release for group in groups if group.name in outcomes]
         self.number = max([*started, newest.number + 1 if newest else 0])
         self.changed = True
@@ -325,48 +279,35 @@ class Rollout:
             )
             step = {"do": "record", "number": self.number, "record": document, "keep": KEEP, "keep_images": KEEP_IMAGES}
             limit_s = max(self.desired.options.timeout_s or 0, spec.playbook.ready_timeout_s)
-            failing = outcomes.keys() - replies.keys()
-            starts = start_documents(self.view, replies, hashes, failed=failing, ready_timeout_s=limit_s)
+            hashes = {group.name: group.secrets for group in groups}
+            starts = start_documents(self.view, replies, hashes, failed=failures(outcomes), ready_timeout_s=limit_s)
             self.changer.apply(
                 {name: [step | kept_rank(groups, name) | {"start": starts[name]}] for name in plan.nodes}
             )
-            for group in groups:
-                if group.name in replies:
-                    consent.remember([accepted_image(spec, build_of(group))])
-            self._recorded(document, plan, replies)
+            consent.remember(accepted_image(spec, build_of(group)) for group in groups if group.name in replies)
+            running = ranks_of(plan.of_groups(replies))
+            names = {rank.name for ranks in running.values() for rank in ranks}
+            release = release_of(json.loads(json.dumps(document)))
+            states = self._take_in(names, {node: running.get(node, []) for node in plan.nodes}, release=release)
+            for name, reply in replies.items():
+                self.groups[name] = dataclasses.replace(states[name], verdict=Verdict(reply), action=Action.KEEP)
             self.report.done()
         if failed:
             raise failed
 
-    def _recorded(self, document: Mapping[str, Any], plan: Plan, replies: Mapping[str, Reply]) -> None:
-        """Take in that the groups of ``replies`` serve as ``document`` says."""
-        release = release_of(json.loads(json.dumps(document)))
-        facts = dict(self.view.facts)
-        for node in plan.nodes:
-            facts[node] = facts[node].model_copy(update={"release": release})
-        for node, running in ranks_of(plan.of_groups(replies)).items():
-            names = {rank.name for rank in running}
-            others = [rank for rank in read(facts[node].ranks) or () if rank.name not in names]
-            facts[node] = facts[node].model_copy(update={"ranks": (*others, *running)})
-        self.view = changed(self.view, facts)
-        states = group_states(self.view)
-        for name, reply in replies.items():
-            self.groups[name] = dataclasses.replace(states[name], verdict=Verdict(reply), action=Action.KEEP)
-
 
 def failure(outcomes: Mapping[str, Outcome], number: int) -> SparkclusterError | None:
     """The error of a launch, with the outcome of every group; None if all came up."""
-    errors = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}
+    errors, serving = failures(outcomes), list(values(outcomes))
     if not errors:
         return None
     kinds = (Interrupted, LeaseLost, SparkclusterError)
     name = next(name for kind in kinds for name, error in errors.items() if isinstance(error, kind))
     final = errors.pop(name)
     parts = [f"{other}: {error.message}" for other, error in errors.items() if error.message != final.message]
-    serving = [other for other, outcome in outcomes.items() if isinstance(outcome, Reply)]
     if serving:
         parts.append(f"{', '.join(serving)} {'serves' if len(serving) == 1 else 'serve'} as release {number}")
-    elif isinstance(final, Interrupted) and final.message == "interrupted":
+    elif final.message == "interrupted":
         parts.append("nothing is left running")
     final.message = "; ".join([final.message, *parts])
     final.args = (final.message,)

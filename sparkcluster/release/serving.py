@@ -67,7 +67,8 @@ def survey(
 
     A group that was asked ``before`` and has the same ranks as then is not asked again.
     """
-    groups = {name: group for name, group in group_states(view).items() if desired.only is None or name in desired.only}
+    release, groups = desired.release, group_states(view)
+    groups = {name: group for name, group in groups.items() if release is None or name in release.groups}
     to_ask = {name: group.recorded for name, group in groups.items() if group.state not in TABLE and group.recorded}
     begun = [name for name in (view.switch.groups if view.switch else ()) if name in groups]
     # Where a switch that was cut off has stopped a group, the others go the same way.
@@ -83,7 +84,7 @@ def survey(
         if group.state in TABLE:
             groups[name] = dataclasses.replace(group, action=TABLE[group.state])
             continue
-        rotated = rotated_secrets(view, group, desired.release.groups if desired.release else None)
+        rotated = rotated_secrets(view, group, release.groups if release else None)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
         action = after_asking(asked, again=desired.restarts(group), replace=replace)
         groups[name] = dataclasses.replace(asked, action=action)

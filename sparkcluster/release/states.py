@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import PlanError
@@ -88,15 +88,13 @@ class Desired:
 
     Attributes:
         release: the recorded release that ``spec`` is of, where one is to serve again: its groups start with the
-            secrets that the nodes have of it, and whatever checks find.
-        only: the groups that are looked at; None for all.
+            secrets that the nodes have of it, and whatever checks find. Others are not looked at.
     """
 
     spec: Spec
     options: Options
     operation: Operation = "up"
     release: RollbackTarget | None = None
-    only: Collection[str] | None = None
 
     def restarts(self, group: GroupState) -> bool:
         """Whether a group is started anew though it serves as it should; one that was already has a later release."""
@@ -206,9 +204,7 @@ def group_states(view: View) -> dict[str, GroupState]:
     """The state of every group that is planned, recorded and still running, or has ranks; by name."""
     present = view.ranks.groups()
     recorded = recorded_groups(view.newest.record) if view.newest else {}
-    names = [group.name for group in view.topology.groups] if view.topology else []
-    if not names:
-        names = [group.name for group in view.spec.inventory.groups] or [ONLY_GROUP]
+    names = [group.name for group in view.spec.inventory.groups] or [ONLY_GROUP]
     return {
         name: _group(view, name, present.get(name, {}), recorded.get(name))
         for name in dict.fromkeys([*names, *present])
@@ -264,8 +260,8 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
     if group.recorded is not None:
         name = view.spec.inventory.called(group.name)
         found += [Change("secrets", f"{name}: {variable} has a new value") for variable in group.rotated]
-        written = view.newest.record.get("playbook", {}) if view.newest else {}
-        found += edited(written, view.spec, verify=group.recorded.verify != view.spec.playbook.verifying)
+        verify = group.recorded.verify != view.spec.playbook.verifying
+        found += edited(group.recorded.playbook or {}, view.spec, verify=verify)
     now, missing = _now(view, group.name), set()
     if now is not None and view.topology is not None:
         missing = missing_on(view.spec, view.facts, view.topology, now.names, bring_ray=view.bring_ray)

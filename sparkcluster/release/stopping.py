@@ -37,11 +37,7 @@ def stop(
     """
     failed: dict[str, SparkclusterError] = {}
     for head in (True, False):
-        stopping = {
-            name: [rank for rank in present if is_head(rank) is head]
-            for name, present in ranks.items()
-            if name not in failed
-        }
+        stopping = {name: [rank for rank in present if is_head(rank) is head] for name, present in ranks.items()}
         limits_s = {
             name: max(stop_limit_s(rank, drain=drain) for rank in those) for name, those in stopping.items() if those
         }

@@ -17,7 +17,7 @@ from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
-from sparkcluster.release.rollback_target import RollbackTarget, require_secrets
+from sparkcluster.release.rollback_target import RollbackTarget, prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired, Options
@@ -51,9 +51,9 @@ def up(
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
     began = time.monotonic() - report.asked_s
-    rollout = Rollout(fleet, Desired(spec, options, operation, release, [*release.groups] if release else None), report)
+    rollout = Rollout(fleet, Desired(spec, options, operation, release), report)
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    with contextlib.ExitStack() as leases, contextlib.ExitStack() as staging:
+    with contextlib.ExitStack() as leases:
         rollout.see(probes)
         acting = any(group.action is not Action.KEEP for group in rollout.groups.values())
         if acting and rollout.view.lease is not None:
@@ -65,45 +65,42 @@ def up(
         refuse(rollout.view, rollout.groups)
         note_differences(rollout.view, rollout.groups, report)
         rollout.source = rollout.number
-        if not rollout.to_start(Action.WATCH) and not anything(rollout.view.facts):
-            stop_on_wrong_answers(rollout.view, rollout.groups)
-            rollout.seconds = time.monotonic() - report.asked_s - began
-            return rollout
-
-        try:
-            refuse_elsewhere(rollout.view, rollout.to_start())
-            reached = _check(rollout)
-            source, target = rollout.view.source, way_back(rollout)
-            acquire = functools.cache(lambda: rollout.take(staging, "staging"))
-            copied = _copy(rollout, acquire) if rollout.to_start() else StageReport(())
-            rollout.take(leases)
-            rollout.see(also=[target.spec] if target else [])
-            refuse(rollout.view, rollout.groups)
-            if rollout.view.source != source:  # another operator was faster
-                target = way_back(rollout)
-                rollout.see(also=[target.spec] if target else [])
-            brought = _ready(rollout, copied, reached, acquire)
-            staging.close()
-            rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
-            names = to_replace(rollout.view, rollout.groups)
-            if names:
-                Replacement(rollout, names, target).run()
-            if rest := rollout.to_start(Action.WATCH):
-                rollout.replace(rest)
-            if not names and anything(rollout.view.facts):
-                forget(rollout)
-        except KeyboardInterrupt:
-            raise rollout.interrupted() from None
+        if rollout.to_start(Action.WATCH) or anything(rollout.view.facts):
+            try:
+                _change(rollout, leases)
+            except KeyboardInterrupt:
+                raise rollout.interrupted() from None
         stop_on_wrong_answers(rollout.view, rollout.groups)
     rollout.seconds = time.monotonic() - report.asked_s - began
-    plan = rollout.view.plan
-    # Whether every rank was told to ask no hub.
-    offline = plan is not None and all(node.env.get("HF_HUB_OFFLINE") == "1" for node in plan.nodes.values())
-    observed.note(
-        spec.inventory.cluster, "up", operation=operation, model=spec.playbook.model_name,
-        seconds=round(rollout.seconds, 1), clear_caches=options.clear_caches, hub_offline=offline,
-    )  # fmt: skip
+    if rollout.changed:
+        model, seconds = spec.playbook.model_name, round(rollout.seconds, 1)
+        observed.note(spec.inventory.cluster, "up", operation=operation, model=model, seconds=seconds)
     return rollout
+
+
+def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
+    """Check and copy while what serves goes on; under the lease see and decide again, then start what is to."""
+    with contextlib.ExitStack() as staging:
+        refuse_elsewhere(rollout.view, rollout.to_start())
+        reached = _check(rollout)
+        source, target = rollout.view.source, way_back(rollout)
+        acquire = functools.cache(lambda: rollout.take(staging, "staging"))
+        copied = _copy(rollout, acquire) if rollout.to_start() else StageReport(())
+        rollout.take(leases)
+        rollout.see(also=[target.spec] if target else [])
+        refuse(rollout.view, rollout.groups)
+        if rollout.view.source != source:  # another operator was faster
+            target = way_back(rollout)
+            rollout.see(also=[target.spec] if target else [])
+        brought = _ready(rollout, copied, reached, acquire)
+    rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
+    names = to_replace(rollout.view, rollout.groups)
+    if names:
+        Replacement(rollout, names, target).run()
+    if rest := rollout.to_start(Action.WATCH):
+        rollout.replace(rest)
+    if names or anything(rollout.view.facts):
+        forget(rollout)
 
 
 def _check(rollout: Rollout) -> list[Finding]:
@@ -157,7 +154,8 @@ def _ready(
     rollout.view.ready()
     findings = rollout.view.findings_of(starting)
     if release is not None:
-        require_secrets(release, starting, node_records(rollout.fleet, rollout.view.spec)[0])
+        hint = "sparkcluster down INVENTORY, then sparkcluster up INVENTORY: with the secrets that are set here"
+        prove(rollout.view, release.of_groups(starting), node_records(rollout.fleet, rollout.view.spec)[0], hint)
     elif has_errors(findings):
         raise FoundErrors(findings)
     for finding in [*findings, *reached]:

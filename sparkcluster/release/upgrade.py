@@ -9,20 +9,19 @@ from typing import Any
 
 from sparkcluster.errors import FoundErrors, UsageError
 from sparkcluster.facts.model import ReleaseFact
-from sparkcluster.findings import Finding
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import see, view_cluster
+from sparkcluster.inspect.cluster import View, see, view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan import image as images
 from sparkcluster.plan.compare import versions
 from sparkcluster.plan.cost import Difference
 from sparkcluster.plan.diff import difference
-from sparkcluster.plan.release_record import recorded_groups
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.release import rollback_target, stage
 from sparkcluster.release.rollback_target import accept, last_start_s, spec_of
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import states, whole
-from sparkcluster.release.states import Options, brief, differences
+from sparkcluster.release.states import Options, differences
 from sparkcluster.release.up import up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
@@ -49,26 +48,19 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollou
     Raises:
         UsageError: nothing was ever deployed, or what was begun is not accepted.
     """
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = whole(see(fleet, spec))
+    view = _deployed(fleet, spec, report)
     switch = view.switch
-    if switch is None and view.newest is None:
-        raise UsageError("no release was ever recorded, and no switch begun", hint="sparkcluster up INVENTORY")
     if switch is None:
         report.note(f"no switch was cut off; release {view.source} is verified")
         return rollback(fleet, spec, view.source, options, report)
-    operator, back = switch.document["operator"], switch.document["back"]
-    if switch.whole and back is None:
+    operator = switch.document["operator"]
+    # Not on every node for the first time or for the way back: back is safe in both cases.
+    back = switch.document["back"] if switch.whole else switch.source
+    if back is None:
         report.note(f"going on with the switch from release {switch.source} that {operator} began")
         origin = spec_of(spec, switch.document, switch.document["number"])
         return upgrade(fleet, accept(origin, report, yes=options.yes), options, report)
-    text = f"going on with the way back to release {back} that {operator} began"
-    if not switch.whole:  # for the first time or for the way back: back is safe in both cases
-        text, back = f"not every node has the switch that {operator} began", switch.source
-        if not switch.source:
-            raise UsageError(f"{text}, and nothing served before", hint="sparkcluster up INVENTORY")
-        text += f": back to release {switch.source}"
-    report.note(text)
+    report.note(f"going back to release {back}: {operator} began that, or a switch that not every node has")
     return rollback(fleet, spec, back, options, report)
 
 
@@ -79,13 +71,19 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
         UsageError: nothing is recorded, or a switch was cut off; or as ``rollback``.
         RolledBack: it failed, and was started once more.
     """
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = whole(see(fleet, spec))
+    view = _deployed(fleet, spec, report)
     if view.switch:
         raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
-    if view.newest is None:
+    return rollback(fleet, spec, view.source, options, report, operation="restart")
+
+
+def _deployed(fleet: Fleet, spec: Spec, report: Report) -> View:
+    """The cluster as it is; UsageError where no release was ever recorded."""
+    report.step("connect", count(len(fleet.hosts), "Spark"))
+    view = whole(see(fleet, spec))
+    if not view.source:
         raise UsageError(f"{spec.inventory.cluster} has no release yet", hint="sparkcluster up INVENTORY")
-    return rollback(fleet, spec, view.newest.number, options, report, operation="restart")
+    return view
 
 
 def rollback(
@@ -107,8 +105,10 @@ def rollback(
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     records, _ = node_records(fleet, spec)
-    report.step("find", f"release {number}" if number else "the release before")
-    number = number or _stopped(fleet, spec) or _before(records, spec)
+    if number is None:
+        # Where a switch was cut off, or nothing runs, that is the one that served last.
+        view = _deployed(fleet, spec, report)
+        number = view.source if view.switch or not view.ranks.anything else _before(records, spec)
     report.step("find", f"release {number}")
     target = rollback_target.find(spec, number, records, report, yes=options.yes)
     written = {group.name for group in spec.inventory.groups} or {ONLY_GROUP}
@@ -116,18 +116,8 @@ def rollback(
     if gone:
         text = f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
         raise UsageError(text, hint="sparkcluster releases INVENTORY   lists others")
-    options = dataclasses.replace(options, replace=True, clear_caches=False)
-    done = up(fleet, target.spec, options, report, operation=operation, release=target)
-    done.restored = number
-    return done
-
-
-def _stopped(fleet: Fleet, spec: Spec) -> int | None:
-    """The number of the release that served last, if a switch was begun and not ended, or nothing runs."""
-    view = whole(see(fleet, spec))
-    if view.switch is not None and view.switch.source:
-        return view.switch.source
-    return view.newest.number if view.newest and not view.ranks.anything else None
+    options = dataclasses.replace(options, replace=True)
+    return up(fleet, target.spec, options, report, operation=operation, release=target)
 
 
 def _before(answers: Mapping[str, Records], spec: Spec) -> int:
@@ -135,29 +125,21 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
 
     None counts that is in the middle of a switch, or has a group that has not answered.
     """
-    records: dict[int, ReleaseFact] = {}
     documents = [document for answer in answers.values() for document in answer.records]
-    for number in {each["number"] for each in documents if isinstance(each.get("number"), int)}:
+    found: list[ReleaseFact] = []
+    for number in sorted({each["number"] for each in documents if isinstance(each.get("number"), int)}, reverse=True):
         with contextlib.suppress(UsageError):  # it cannot be read
-            if found := as_recorded(answers, number):
-                records[number] = found[1]
-    last = max(records, default=0)
-    kept = {int(number) for answer in answers.values() for number in answer.images or {}} or records.keys()
-    others = [
-        number
-        for number, release in records.items()
-        if number < last
-        and number in kept
-        and not release.record.get("partial")
-        and all(group.verified for group in recorded_groups(release.record).values())
-        and _differ(release, records[last])
-    ]
-    if not others:
-        raise UsageError(
-            f"{spec.inventory.cluster} has no release to go back to",
-            hint="sparkcluster releases INVENTORY   lists what was deployed",
-        )
-    return max(others)
+            found += [recorded[1]] if (recorded := as_recorded(answers, number)) else []
+    kept = {int(number) for answer in answers.values() for number in answer.images or {}}
+    for release in found[1:]:
+        ended = not release.record.get("partial")
+        answered = all(group.verified for group in recorded_groups(release.record).values())
+        if ended and answered and (not kept or release.number in kept) and _differ(release, found[0]):
+            return release.number
+    raise UsageError(
+        f"{spec.inventory.cluster} has no release to go back to",
+        hint="sparkcluster releases INVENTORY   lists what was deployed",
+    )
 
 
 def _differ(one: ReleaseFact, other: ReleaseFact) -> bool:
@@ -171,38 +153,32 @@ class Preview:
     """What would be done.
 
     Attributes:
-        source: number of the release that serves; None without one.
-        model: that it serves; None likewise.
-        changes: of model, image and settings, each with what it is called.
+        view: the cluster as it is, with the plan.
+        serves: what the newest release recorded of its first group; None without one.
         differences: between what runs and what would, with what each costs.
         staging: what would move.
         versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
-        known: whether every node has the image.
         start_s: how long the last start of this model and image took, until its answer was verified: about the
             downtime; None if unknown.
-        findings: what speaks against it.
     """
 
-    source: int | None
-    model: str | None
-    changes: tuple[tuple[str, str], ...]
+    view: View
+    serves: RecordedGroup | None
     differences: tuple[Difference, ...]
     staging: StageReport
     versions: tuple[str, ...]
-    known: bool
     start_s: float | None
-    findings: tuple[Finding, ...]
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``upgrade --dry-run``."""
         return {
-            "from": self.source,
+            "from": self.view.newest.number if self.view.newest else None,
             "differences": [each.as_json() for each in self.differences],
             **{key: value for key, value in self.staging.as_json().items() if key in {"staging", "expected"}},
             "versions": list(self.versions),
-            "image_known": self.known,
+            "image_known": self.view.plan is not None,
             "expected_downtime_s": self.start_s,
-            "findings": [each.as_json() for each in self.findings],
+            "findings": [each.as_json() for each in self.view.findings],
         }
 
 
@@ -217,26 +193,18 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     if view.collected.errors:
         raise FoundErrors(view.collected.findings())
     groups = states(view)
+    recorded = [group.recorded for group in groups.values() if group.recorded]
     changed: list[str] = []
-    plan = view.planned
-    recorded = next((group.recorded for group in groups.values() if group.recorded), None)
-    for name, group in groups.items():
-        if group.recorded is None:
-            continue
-        now = images.versions(spec.playbook.engine, view.facts, [n for n in group.recorded.ranks if n in view.facts])
-        # Without the image only the driver is known, which an upgrade leaves as it is.
-        if view.plan is not None:
-            changed += [f"{spec.inventory.called(name)}: {line}" for line in versions(group.recorded.versions, now)]
-    starts = [last_start_s(view.newest, plan, name) for name, each in groups.items() if each.recorded and plan]
-    known = [each for each in starts if each is not None]
+    # Without the image only the driver is known, which an upgrade leaves as it is.
+    for old in recorded if view.plan else ():
+        now = images.versions(spec.playbook.engine, view.facts, [node for node in old.ranks if node in view.facts])
+        changed += [f"{spec.inventory.called(old.name)}: {line}" for line in versions(old.versions, now)]
+    starts = [last_start_s(view.newest, view.planned, each.name) for each in recorded if view.planned]
     return Preview(
-        source=view.newest.number if view.newest else None,
-        model=recorded.plan.get("model") if recorded else None,
-        changes=tuple(brief(recorded, spec, "-v")),
+        view,
+        serves=recorded[0] if recorded else None,
         differences=tuple(each for group in groups.values() for each in differences(view, group)),
         staging=stage.expected(fleet, view, stage.Options(), report),
         versions=tuple(changed),
-        known=view.plan is not None,
-        start_s=max(known) if len(known) == len(starts) and known else None,
-        findings=view.findings,
+        start_s=max(filter(None, starts), default=None) if all(starts) else None,
     )

@@ -18,11 +18,13 @@ import pytest
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.cli import main as frame
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.base import Closing, Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.cluster import View
 from sparkcluster.plan.release_record import record
 from sparkcluster.release import replacement
 from sparkcluster.release.rollback_target import newly_recorded
@@ -205,7 +207,8 @@ class Cluster:
         topology = topologies.build(self.spec, typed)
         self.plan = planning.build(self.spec, typed, topology, release=1)
         replies = {"default": Reply("default", "alpha", ttft_s=0.5, tokens_per_s=20.0)}
-        groups = newly_recorded(self.spec, self.plan, topology, facts=typed, replies=replies, secrets={}, kept={})
+        view = View(self.spec, Collected(typed, {}), typed, topology=topology, plan=self.plan)
+        groups = newly_recorded(view, replies, {})
         self.record = json.loads(json.dumps(record(
             self.spec, groups, number=1, plan_hash=self.plan.hash, operator="ann@desk", verified_at=1.7e9, version="0",
         )))  # fmt: skip

@@ -17,11 +17,14 @@ import pytest
 from sparkcluster import hints
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
+from sparkcluster.errors import LaunchError
+from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import parse
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts import program
+from sparkcluster.inspect.cluster import View
 from sparkcluster.plan.model import Plan
 from sparkcluster.plan.release_record import record
 from sparkcluster.release.rollback_target import accepted_image, build_of, newly_recorded
@@ -243,15 +246,22 @@ class World:
         return self
 
     def document(
-        self, plan: Plan, number: int, *, answered: Sequence[str] | None = None, **more: Any
+        self, plan: Plan, number: int, *, answered: Sequence[str] | None = None, secrets: Any = None, **took: float
     ) -> dict[str, Any]:
-        """The record of ``plan`` as release ``number``, of which the groups ``answered`` (or all) came up."""
+        """The record of ``plan`` as release ``number``, of which the groups ``answered`` (or all) came up.
+
+        ``took`` is what was measured while they did.
+        """
         topology = topologies.build(self.spec, self.facts)
         came_up = [group.name for group in plan.groups] if answered is None else answered
-        replies = {name: Reply(name, "alpha", ttft_s=0.5, tokens_per_s=20.0) for name in came_up}
-        groups = newly_recorded(
-            self.spec, plan, topology, facts=self.facts, replies=replies, **{"secrets": {}, "kept": {}, **more}
-        )
+        outcomes = {
+            group.name: Reply(group.name, "alpha", ttft_s=0.5, tokens_per_s=20.0, footprint=took)
+            if group.name in came_up
+            else LaunchError("it did not come up")
+            for group in plan.groups
+        }
+        view = View(self.spec, Collected(self.facts, {}), self.facts, topology=topology, plan=plan)
+        groups = newly_recorded(view, outcomes, secrets or {})
         for group in groups:
             consent.remember([accepted_image(self.spec, build_of(group))])
         return record(

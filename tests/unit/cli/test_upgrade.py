@@ -20,7 +20,7 @@ def dry_run(world, monkeypatch, capsys):
     def run(playbook, *, weights=True):
         old = world(playbook={"args": {"max-model-len": 1024}}).staged()
         plan = old.plan(3)
-        old.run(plan).record(plan, 3, measured={"default": {"start_s": 5.0}})
+        old.run(plan).record(plan, 3, start_s=5.0)
         new = world(playbook=playbook)
         hosts = {}
         for name, facts in old.facts.items():

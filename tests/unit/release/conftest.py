@@ -80,7 +80,6 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         run.recorded = []
         run.probes = dict.fromkeys(world.facts, 0)
         run.ranks = []
-        run.deleted = []
 
         def ask(host, endpoint, verify, **_):
             done.append(f"ask {host.name}")
@@ -99,10 +98,12 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 run.tick("stopped")
             return {}
 
-        def launch_all(changer, launches, report, logs):
+        def launch_all(changer, launches, report):
             outcomes = {}
-            report.step("start")
             for each in launches:
+                for name, step in ((name, step) for name, steps in (each.steps or {}).items() for step in steps):
+                    if step["do"] == "stay-down":
+                        done.append(f"stay-down {name}")
                 done.append(f"{'watch' if each.steps is None else 'launch'} {' '.join(each.plan.nodes)}")
                 run.steps = each.steps
                 run.left = {**run.left, each.group: each.left}
@@ -134,7 +135,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(rollout, "DYING_S", 0)
         monkeypatch.setattr(rollout, "stop", stop)
         monkeypatch.setattr(rollout, "launch_groups", launch_all)
-        monkeypatch.setattr(replacement, "measure_speed", lambda *_: replacement.Speed(None))
+        monkeypatch.setattr(replacement, "measure_speed", lambda *_: None)
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(rollout, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)
@@ -185,10 +186,6 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                     release = read(world.facts[node].release)
                     if release is None or release.number <= step["number"]:
                         world.change(node, release={**hashed, "record": step["record"]})
-                elif step["do"] == "delete" and not step["path"].endswith("switch.json"):
-                    run.deleted.append((len(run.done), step["path"]))
-                elif step["do"] == "stay-down":
-                    run.done.append(f"stay-down {node}")
                 elif step["do"] in {"put", "delete"}:
                     world.change(node, switch=json.loads(step["content"]) if step["do"] == "put" else None)
             return {"results": [{} for _ in request["steps"]]}

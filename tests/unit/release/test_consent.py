@@ -41,4 +41,4 @@ def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
 def test_nothing_is_gone_back_to_that_was_not_accepted(world):
     target = RollbackTarget(3, {}, world().spec)
     with pytest.raises(RuntimeError, match="was not accepted"):
-        Rollout(Fleet({}), Desired(target.spec, Options(), "upgrade", target, []), Report())
+        Rollout(Fleet({}), Desired(target.spec, Options(), "upgrade", target), Report())

@@ -87,7 +87,7 @@ def test_a_switch_stages_first_then_replaces_and_is_recorded(up, switching):
     assert value(cluster) == ("2", 4)
     assert [node.switch for node in cluster.facts.values()] == [None, None]
     assert acts(up) == ["stop alpha beta", "launch alpha beta"]
-    assert set(done.downtime_s) == {"default"}
+    assert done.downtime_s > 0
 
 
 def test_a_release_that_fails_is_taken_back(up, switching):
@@ -193,15 +193,6 @@ def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, swi
     assert all(text in shown for text in ("stranger/image:1", "pip install x", "LD_PRELOAD=/x.so")), shown
     assert done.changed
     assert "/bundled/" not in str(up.recorded), "compile caches of shipped playbooks are theirs alone"
-
-
-def test_a_switch_that_one_node_alone_has_goes_nowhere_where_nothing_served(up, switching):
-    cluster = switching()
-    switch = replacement.document(cluster.spec, number=9, source=0, groups=["default"], back=None)
-    cluster.change("beta", switch=json.loads(json.dumps(switch)))
-    with pytest.raises(UsageError, match=r"not every node has the switch that .* began, and nothing served before"):
-        up(cluster, command=resume)
-    assert acts(up) == []
 
 
 def test_the_image_of_a_record_is_a_nodes_word_and_asked_about_unless_it_was_started_from_here(up, switching):
@@ -339,7 +330,7 @@ def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_anoth
     with pytest.raises(RolledBack):
         up(second, command=upgrade, fails=fails_with("3"))
     assert value(second) == ("2", 5)
-    assert up(second, command=lambda f, s, o, r: rollback(f, s, None, o, r)).restored == 3
+    assert up(second, command=lambda f, s, o, r: rollback(f, s, None, o, r)).desired.release.number == 3
     assert value(second)[0] == "1"
 
 
@@ -347,7 +338,7 @@ def test_a_restart_starts_what_is_recorded_anew_whatever_is_written(up, switchin
     cluster = switching()
     done = up(cluster, command=restart)
     assert acts(up) == ["stop alpha beta", "launch alpha beta"]
-    assert (value(cluster), done.restored) == (("1", 4), 3)
+    assert (value(cluster), done.desired.release.number) == (("1", 4), 3)
     document = up.recorded[-1]
     assert (document["operation"], document["restores"]) == ("restart", 3)
 
