@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Api, Interconnect, Node
@@ -27,16 +26,11 @@ def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = 
     facts, to leave out; the others keep their ranks. Such a topology is for checks and drawings, not for a plan.
 
     Raises:
-        PlanError: a node has no facts, or lacks the interface or address that its group needs.
+        PlanError: a node lacks the interface or address that its group needs.
     """
     inventory = spec.inventory
     nodes = {node.label: node for node in inventory.nodes}
     groups = [(group.name, group.nodes) for group in inventory.groups] or [(ONLY_GROUP, list(nodes))]
-    for name in itertools.chain.from_iterable(members for _, members in groups):
-        if name not in nodes:
-            raise PlanError(f"groups lists {name}, which is not a node of the inventory", step="topology")
-        if name not in facts and name not in missing:
-            raise candidates.refused(name, f"there are no facts of {name}")
     built = []
     rails: dict[str, list[tuple[str, Link]]] = {}
     for name, members in groups:
