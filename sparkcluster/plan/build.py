@@ -57,7 +57,6 @@ def build(
     *,
     release: int | Mapping[str, int],
     bring_ray: bool = False,
-    images: Mapping[str, str] | None = None,
 ) -> Plan:
     """What ``up`` will run on every node.
 
@@ -68,14 +67,13 @@ def build(
         release: number that this plan will be recorded under, or one for each group; names containers, outside of
             the hash.
         bring_ray: whether a pinned Ray is staged to the nodes for an engine that has none.
-        images: local image ID by node, where another than the facts' shall run.
 
     Raises:
         PlanError: nothing that makes sense can be run.
     """
     spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
     docker = spec.inventory.runtime.kind == "docker"
-    ids = {**image.local_ids(spec, facts, topology), **(images or {})} if docker else {}
+    ids = image.local_ids(spec, facts, topology) if docker else {}
     groups: list[GroupPlan] = []
     nodes: dict[str, NodePlan] = {}
     for group in topology.groups:

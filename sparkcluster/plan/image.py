@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, expected_images
@@ -54,20 +53,9 @@ def has_brought_ray(facts: Facts) -> bool:
 
 
 def local_ids(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> dict[str, str]:
-    """Image ID to run on each node. A node that lacks the image gets what another has, else the reference.
-
-    Raises:
-        PlanError: runtime ``docker`` and a playbook without image.
-    """
-    reference = spec.image
-    if reference is None:
-        raise PlanError(
-            f"playbook {spec.playbook.name} has no image, and runtime docker requires one",
-            step="plan",
-            hint="give image in the playbook, or runtime: {kind: process} in the inventory",
-        )
+    """Image ID to run on each node. A node that lacks the image gets what another has, else the reference."""
     ids = {name: image.id for name, image in expected_images(spec, facts, topology.by_rank).items()}
-    return dict.fromkeys(facts, next(iter(ids.values()), reference)) | ids
+    return dict.fromkeys(facts, next(iter(ids.values()), str(spec.image))) | ids
 
 
 def keeps_entrypoint(image: Image) -> bool:
