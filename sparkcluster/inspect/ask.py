@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from sparkcluster.endpoint.ask import Show
@@ -42,6 +43,7 @@ def cut(reply: Reply) -> str | None:
     return more if reply.finish == "length" else None
 
 
+@dataclasses.dataclass
 class Conversation:
     """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
 
@@ -49,26 +51,26 @@ class Conversation:
     it as many as ``request`` says, else ``TOKENS``, and fewer where the context leaves no more.
 
     Attributes:
+        group: its name; None for the first.
+        system: the system prompt.
         messages: what was said so far, the system prompt first.
         endpoint: of the group that answers; None before the first question, and after a failure.
     """
 
-    def __init__(
-        self, fleet: Fleet, spec: Spec, *, group: str | None, max_tokens: int | None, system: str | None = None
-    ) -> None:
-        self._fleet = fleet
-        self._spec = spec
-        self._group = group
-        self._max_tokens = max_tokens
-        self._system = [{"role": "system", "content": system}] if system else []
-        self._asking = Verify()
-        self.endpoint: Endpoint | None = None
-        self.messages: list[dict[str, str]] = []
+    fleet: Fleet
+    spec: Spec
+    group: str | None
+    max_tokens: int | None
+    system: str | None = None
+    endpoint: Endpoint | None = None
+    verify: Verify = dataclasses.field(default_factory=Verify)
+
+    def __post_init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, with the system prompt alone."""
-        self.messages = [*self._system]
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def find(self) -> Endpoint:
         """The endpoint of the group, from what its head has recorded.
@@ -79,10 +81,10 @@ class Conversation:
         """
         if self.endpoint is not None:
             return self.endpoint
-        view = see(self._fleet, self._spec)
+        view = see(self.fleet, self.spec)
         if not view.recorded:
             raise _nothing_serves(view)
-        name = self._group or next(iter(view.endpoints))
+        name = self.group or next(iter(view.endpoints))
         if name not in view.endpoints:
             raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(view.endpoints)}")
         endpoint, group = view.endpoints[name], view.groups[name]
@@ -90,7 +92,7 @@ class Conversation:
             gone = f"the head of {name}, {endpoint.head}, is no longer in the inventory"
             raise view.collected.errors.get(endpoint.head) or NotServing(gone, node=endpoint.head, step="ask")
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
-        self._asking = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
+        self.verify = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
         self.endpoint = endpoint
         return endpoint
 
@@ -114,10 +116,10 @@ class Conversation:
             show(kind, text)
 
         question = {"role": "user", "content": prompt}
-        host = self._fleet.hosts[endpoint.head]
+        host = self.fleet.hosts[endpoint.head]
         asked = [*self.messages, question]
         try:
-            reply = ask_endpoint(host, endpoint, self._asking, max_tokens=self._max_tokens, show=listen, messages=asked)
+            reply = ask_endpoint(host, endpoint, self.verify, max_tokens=self.max_tokens, show=listen, messages=asked)
         finally:
             # an answer without a question, or two questions in a row, are what some chat templates refuse
             if heard:

@@ -48,8 +48,7 @@ class Preflight:
 
     Attributes:
         view: with the topology of the nodes that could be placed.
-        stages: of the checks that were run.
-        unasked: what cannot be determined yet.
+        checks: how many were run.
         seconds: how long all of it took.
     """
 
@@ -58,8 +57,7 @@ class Preflight:
     measured: Measured | None
     hashes: Hashes | None
     findings: tuple[Finding, ...]
-    stages: tuple[Stage, ...]
-    unasked: tuple[Unasked, ...]
+    checks: int
     seconds: float
 
     @property
@@ -76,9 +74,19 @@ class Preflight:
         return f"sparkcluster {'status' if self.view.ranks.running else 'up'} INVENTORY"
 
     @property
-    def checks(self) -> int:
-        """How many checks were run."""
-        return sum(check.stage in self.stages for check in CATALOGUE.values())
+    def unasked(self) -> list[Unasked]:
+        """What cannot be determined before image and weights are there."""
+        found: list[Unasked] = []
+        for name, node in self.view.facts.items():
+            image, weights = read(node.image), read(node.weights)
+            if self.view.spec.inventory.runtime.kind == "docker" and image is None:
+                absent = f"{self.view.spec.reference} is not there yet"
+                why = node.image.unread if isinstance(node.image, Unread) else absent
+                found.append(Unasked(name, "the image's content", why))
+            if weights is None or weights.path is None:
+                why = node.weights.unread if isinstance(node.weights, Unread) else "the weights are not there yet"
+                found.append(Unasked(name, "whether the weights are complete", why))
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``preflight --json``."""
@@ -145,8 +153,10 @@ def preflight(
         stages.append("reach")
     if deep and view.topology is not None:
         measured = measure(fleet, spec, facts, view.topology, report, whole=not has_errors(findings))
-        links = {name: read(node.interfaces) or () for name, node in facts.items()}
-        mtu = {name: {each.name: each.mtu for each in there if each.carrier} for name, there in links.items()}
+        mtu = {
+            name: {each.name: each.mtu for each in read(node.interfaces) or () if each.carrier}
+            for name, node in facts.items()
+        }
         observed.note(spec.inventory.cluster, "deep", **dataclasses.asdict(measured), mtu=mtu)
     if hashing:
         hashed = hashes(fleet, facts, report, spec.playbook.choice)
@@ -160,8 +170,7 @@ def preflight(
         measured,
         hashed,
         findings=tuple(ordered(findings)),
-        stages=tuple(stages),
-        unasked=tuple(unasked(spec, facts)),
+        checks=number_of(stages),
         seconds=time.monotonic() - began,
     )
 
@@ -201,16 +210,17 @@ def between(
     """
     reach = ask_reach(fleet, spec, facts, topology, report, epochs=epochs)
     found = run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
-    number = sum(check.stage in ("written", "facts", "reach") for check in CATALOGUE.values())
-    text = f"{number} checks"
-    if errors := [each for each in found if each.severity == "error"]:
-        text += f", {count(len(errors), 'error')}"
-    elif reach.paths:
-        text += ", each Spark reaches the others"
-    report.step("check", text)
+    errors = [each for each in found if each.severity == "error"]
+    outcome = count(len(errors), "error") if errors else "each Spark reaches the others" if reach.paths else ""
+    report.step("check", ", ".join(filter(None, [f"{number_of(['written', 'facts', 'reach'])} checks", outcome])))
     if errors:
         report.failed()
     return reach, found
+
+
+def number_of(stages: Collection[Stage]) -> int:
+    """How many checks ``stages`` have."""
+    return sum(check.stage in stages for check in CATALOGUE.values())
 
 
 def measure(
@@ -244,17 +254,3 @@ def unset(spec: Spec) -> list[Finding]:
     except UsageError as error:
         return [error.finding(UNSET, why="up starts nothing without it")]
     return []
-
-
-def unasked(spec: Spec, facts: Mapping[str, Facts]) -> list[Unasked]:
-    """What cannot be determined before image and weights are there."""
-    found: list[Unasked] = []
-    for name, node in facts.items():
-        image, weights = read(node.image), read(node.weights)
-        if spec.inventory.runtime.kind == "docker" and image is None:
-            why = node.image.unread if isinstance(node.image, Unread) else f"{spec.reference} is not there yet"
-            found.append(Unasked(name, "the image's content", why))
-        if weights is None or weights.path is None:
-            why = node.weights.unread if isinstance(node.weights, Unread) else "the weights are not there yet"
-            found.append(Unasked(name, "whether the weights are complete", why))
-    return found

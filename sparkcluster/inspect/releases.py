@@ -26,6 +26,9 @@ from sparkcluster.spec import Spec
 # Arguments without which a measured KV cache says nothing.
 _COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
 
+# Of a record as it is; an older version wrote less.
+_TOLD: dict[str, Any] = {"verified_at": 0.0, "operator": "", "operation": "", "restores": 0}
+
 TagNumber = Annotated[str, Field(pattern="^[0-9]{6,10}$")]
 
 
@@ -101,10 +104,7 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
             {
                 "number": release.number,
                 "plan_hash": release.plan_hash,
-                "verified_at": record.get("verified_at", 0.0),
-                "operator": record.get("operator", ""),
-                "operation": record.get("operation", ""),
-                "restores": record.get("restores", 0),
+                **{key: record.get(key, absent) for key, absent in _TOLD.items()},
                 "model": each.model,
                 "image": record.get("plan", {}).get("image"),
                 "digest": record.get("image_digest"),

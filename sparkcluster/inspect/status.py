@@ -6,10 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkcluster.endpoint.dead import busy, dead
+from sparkcluster.endpoint.dead import busy
 from sparkcluster.endpoint.find import RESTART, loopback
 from sparkcluster.facts.base import read
-from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.running import Observation, Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
@@ -24,6 +23,7 @@ from sparkcluster.spec.inventory import OPEN_API
 STATUS_LIMIT_S = 30.0
 # An idle engine gives one in less, and with the round trips before it the user waits less than 2 s.
 QUICK_S = 1.0
+LEASE = {"operator", "operation", "since", "epoch"}
 
 Document = dict[str, Any]
 
@@ -63,9 +63,9 @@ def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Do
         "image": recorded.get("plan", {}).get("image"),
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
-        "lease": None if lease is None else _lease(lease),
-        "switch": None if switch is None else switch.as_json(),
-        "staging": None if staging is None else {**_lease(staging), "attached": staging.held},
+        "lease": lease and lease.model_dump(include=LEASE),
+        "switch": switch and switch.as_json(),
+        "staging": staging and {**staging.model_dump(include=LEASE), "attached": staging.held},
         "enabled": bool(guards) and guards.keys() == facts.keys(),
         "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},
         "groups": groups,
@@ -94,10 +94,6 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
         if each["why"]:
             reasons.append(f"{each['name']}: {each['why']}" if len(groups) > 1 else each["why"])
     return next(iter(reasons), None)
-
-
-def _lease(lease: LeaseFact) -> Document:
-    return lease.model_dump(include={"operator", "operation", "since", "epoch"})
 
 
 def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observations) -> Document:
@@ -135,17 +131,15 @@ def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
 
 def _uptime_s(view: View, name: str) -> float | None:
     """For how long all ranks of a group run, by the clocks of their nodes; None where that is unknown."""
-    ages = []
-    for node, ranks in view.ranks.groups().get(name, {}).items():
-        for rank in ranks:
-            if rank.state != "running":
-                return None
-            try:
-                started = dt.datetime.fromisoformat(rank.started_at or "").timestamp()
-            except ValueError:
-                return None
-            ages.append(view.facts[node].clock_s - started)
-    return round(max(0.0, min(ages)), 1) if ages else None
+    of_nodes = view.ranks.groups().get(name, {})
+    began = [(node, rank.started_at) for node, ranks in of_nodes.items() for rank in ranks if rank.state == "running"]
+    if not began or len(began) < sum(map(len, of_nodes.values())):
+        return None
+    try:
+        started = [(node, dt.datetime.fromisoformat(text or "").timestamp()) for node, text in began]
+    except ValueError:
+        return None
+    return round(max(0.0, min(view.facts[node].clock_s - at for node, at in started)), 1)
 
 
 def problem(reply: Reply | None) -> str | None:
@@ -154,10 +148,9 @@ def problem(reply: Reply | None) -> str | None:
         return None
     if reply.problem == "unauthorized":
         return f"{reply.message}; {RESTART} starts it with the key of the inventory"
-    if busy(reply):
-        return f"no token within {reply.limit_s:.0f} s: its engine is busy with other requests"
-    if dead([], reply) is None and reply.problem == "timeout":
-        return f"no token within {reply.limit_s:.0f} s: it hangs, or is in the prefill of a long prompt"
+    if reply.problem == "timeout":
+        why = "its engine is busy with other requests" if busy(reply) else "it hangs, or reads a long prompt"
+        return f"no token within {reply.limit_s:.0f} s: {why}"
     return f"the model does not answer: {reply.message}"
 
 

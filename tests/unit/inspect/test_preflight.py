@@ -201,7 +201,6 @@ def test_measuring_takes_the_lease(found, world, measured):
     one = found(world(), deep=True)
     assert (measured["epochs"], measured["collective"]) == ({"alpha": 7, "beta": 8}, True)
     assert measured["taken"] == ["cluster", "staging"]  # in the order in which up takes them
-    assert "deep" in one.stages
     assert json.loads(json.dumps(one.as_json()))["measured"]["rates"] == []
 
 
