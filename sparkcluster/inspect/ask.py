@@ -89,8 +89,7 @@ class Conversation:
             raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(view.endpoints)}")
         endpoint, group = view.endpoints[name], view.groups[name]
         if endpoint.head not in view.facts:
-            gone = f"the head of {name}, {endpoint.head}, is no longer in the inventory"
-            raise view.collected.errors.get(endpoint.head) or NotServing(gone, node=endpoint.head, step="ask")
+            raise _nothing_serves(view)
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
         self.verify = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
         self.endpoint = endpoint

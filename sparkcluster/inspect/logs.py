@@ -164,11 +164,9 @@ def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
     """Why there is no log, on ``node`` or any; ranks may run on a node that did not answer."""
     for error in view.collected.errors.values():
         return error
-    cluster = view.spec.inventory.cluster
-    failed = failed_logs.read(failed_logs.directory(cluster))
-    kept = "sparkcluster logs INVENTORY --failed   shows those of the last launch that failed"
-    hint = kept if failed else "sparkcluster up INVENTORY"
-    return NotServing(f"no rank of {cluster} on {node or 'any node'}", node=node, step="logs", hint=hint)
+    where = f"no rank of {view.spec.inventory.cluster} on {node or 'any node'}"
+    hint = "sparkcluster up INVENTORY; or sparkcluster logs INVENTORY --failed   shows the last launch that failed"
+    return NotServing(where, node=node, step="logs", hint=hint)
 
 
 def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch, str, list[str]]:

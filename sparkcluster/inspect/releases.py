@@ -18,9 +18,8 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Fleet, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import see
-from sparkcluster.node.shared import of_newest_images
 from sparkcluster.plan.compare import compare, edited
-from sparkcluster.plan.release_record import KEEP_IMAGES, RecordedGroup, recorded_groups
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.spec import Spec
 
 # Arguments without which a measured KV cache says nothing.
@@ -94,12 +93,12 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     view = see(fleet, spec, list(answers))
     latest = view.newest if view.ranks.of_release(view.newest) else None
     running = (latest.number, latest.plan_hash) if latest else None
-    kept = {name: _kept_on(name, [each for each in found if name in each.nodes]) for name in answers}
+    tagged = {int(number) for answer in answers.values() for number in answer.images or {}}
     releases: list[dict[str, Any]] = []
     for each, older in zip(found, [*found[1:], None], strict=False):
         release, record = each.release, each.release.record
-        keepers = [name for name in each.nodes if name in each.keepers]
-        is_kept = bool(keepers) and all(release.number in kept[name] for name in keepers)
+        # A process needs no image that nodes could drop.
+        is_kept = bool(each.keepers) and (spec.inventory.runtime.kind == "process" or release.number in tagged)
         releases.append(
             {
                 "number": release.number,
@@ -116,13 +115,6 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
             }
         )
     return {"releases": releases, "errors": errors}
-
-
-def _kept_on(node: str, releases: list[Recorded]) -> set[int]:
-    """The numbers of the releases that ``node`` keeps, of all that it has recorded."""
-    groups = {each.release.number: each.keepers.get(node) for each in releases}
-    images = {number: group.image_on(node) if group else None for number, group in groups.items()}
-    return of_newest_images(images, KEEP_IMAGES)
 
 
 def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, str]) -> dict[str, list[str]]:

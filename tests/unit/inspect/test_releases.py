@@ -119,15 +119,10 @@ WHOLE = (True, {"image": [], "secrets": []})
 OLD = (False, {"image": [], "secrets": []})
 
 
-def test_releases_of_the_three_newest_images_are_kept(world):
-    deployed = Deployed(world, "aabcbd")
-    assert deployed.kept() == {1: OLD, 2: OLD, **dict.fromkeys((3, 4, 5, 6), WHOLE)}
-
-
-def test_what_a_node_lost_of_a_release_is_named_with_the_node(world):
+def test_a_release_is_kept_where_a_node_has_its_image_and_what_others_lost_is_named(world):
     deployed = Deployed(world, "abcd")
     alpha, beta = deployed.answers["alpha"], deployed.answers["beta"]
-    del alpha["images"]["000001"], alpha["images"]["000002"]
+    del alpha["images"]["000001"], alpha["images"]["000002"], beta["images"]["000001"]
     beta["images"] |= {"000003": IMAGES["d"]}
     alpha["secrets"], beta["secrets"] = [3, 4], [4]
     assert deployed.kept() == {
