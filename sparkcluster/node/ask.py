@@ -102,22 +102,20 @@ class Answer:
         self.began = self.moved = time.monotonic()
         self.limit_s: float = request["first_s"]
         self.token_s: float = request["token_s"]
-        self.first: float | None = None
-        self.content: list[str] = []
-        self.reasoning: list[str] = []
         self.calls: dict[int, dict[str, str]] = {}
-        self.finish: str | None = None
-        self.usage: dict[str, Any] | None = None
+        self.found: dict[str, Any] = {
+            "content": "", "reasoning": "", "finish_reason": None, "usage": None, "ttft_s": None, "status": 200
+        }  # fmt: skip
 
     @property
     def remaining_s(self) -> float:
         """Until the next token is late."""
         return max(0.001, self.moved + self.limit_s - time.monotonic())
 
-    @property
-    def size(self) -> int:
-        """Its characters."""
-        return sum(map(len, self.content + self.reasoning))
+    def late(self) -> str:
+        """That no token came in time."""
+        size = len(self.found["content"] + self.found["reasoning"])
+        return "sent no token for %.0f s, after %d characters" % (self.limit_s, size)
 
     def feed(self, document: dict[str, Any]) -> None:
         """Take in a chunk of the answer."""
@@ -126,45 +124,34 @@ class Answer:
             raise explain(code if isinstance(code, int) else 500, json.dumps(document).encode())
         for choice in document.get("choices") or []:
             self.take(choice)
-        self.usage = document.get("usage") or self.usage
+        self.found["usage"] = document.get("usage") or self.found["usage"]
 
     def take(self, choice: dict[str, Any]) -> None:
         """Take in one choice of a chunk."""
         part = choice.get("delta") or {}
-        text = part.get("content") or ""
         # the older name of the field is reasoning_content
-        thought = part.get("reasoning") or part.get("reasoning_content") or ""
+        thought = part.get("reasoning") or part.get("reasoning_content")
         calls = part.get("tool_calls") or []
-        if text or thought or calls:
+        if part.get("content") or thought or calls:
             self.moved, self.limit_s = time.monotonic(), self.token_s
-            self.first = self.first or self.moved
-        if thought:
-            self.reasoning.append(thought)
-            self.tell({"reasoning": thought})
-        if text:
-            self.content.append(text)
-            self.tell({"text": text})
+            self.found["ttft_s"] = self.found["ttft_s"] or round(self.moved - self.began, 4)
+        for name, event, text in (("reasoning", "reasoning", thought), ("content", "text", part.get("content"))):
+            if text:
+                self.found[name] += text
+                self.tell({event: text})
         for call in calls:
             function = call.get("function") or {}
             function_call = self.calls.setdefault(call.get("index", len(self.calls)), {"name": "", "arguments": ""})
             function_call["name"] += function.get("name") or ""
             function_call["arguments"] += function.get("arguments") or ""
-        self.finish = choice.get("finish_reason") or self.finish
+        self.found["finish_reason"] = choice.get("finish_reason") or self.found["finish_reason"]
 
     def done(self) -> dict[str, Any]:
         """The final document; Failed where the engine broke the answer off, as vLLM does while it is stopped."""
-        if self.finish == "abort":
+        if self.found["finish_reason"] == "abort":
             raise Failed("unavailable", "the engine aborted the request, as it does while it is being stopped")
-        return {
-            "content": "".join(self.content),
-            "reasoning": "".join(self.reasoning),
-            "tool_calls": [self.calls[index] for index in sorted(self.calls)],
-            "finish_reason": self.finish,
-            "usage": self.usage,
-            "ttft_s": None if self.first is None else round(self.first - self.began, 4),
-            "total_s": round(time.monotonic() - self.began, 4),
-            "status": 200,
-        }
+        calls = [self.calls[index] for index in sorted(self.calls)]
+        return {**self.found, "tool_calls": calls, "total_s": round(time.monotonic() - self.began, 4)}
 
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -189,8 +176,7 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
                 if data:
                     answer.feed(decode(data))
     except TimeoutError as error:
-        late = (where, answer.limit_s, answer.size)
-        raise Failed("timeout", "%s sent no token for %.0f s, after %d characters" % late) from error
+        raise Failed("timeout", "%s %s" % (where, answer.late())) from error
     except ConnectionRefusedError as error:
         raise Failed("refused", "nothing is listening at %s" % where) from error
     except (OSError, ValueError, http.client.HTTPException) as error:

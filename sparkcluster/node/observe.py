@@ -82,11 +82,9 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
 
     def twice(reader: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
         found = []
-        for last in (False, True):
-            at = time.monotonic() - began
-            found.append(dict(reader(), at_s=round(at, 3)))
-            if not last:
-                sleep(interval_s)
+        for pause_s in (0.0, interval_s):
+            sleep(pause_s)
+            found.append({"at_s": round(time.monotonic() - began, 3), **reader()})
         return found
 
     readings.start("gpus", lambda: twice(lambda: gpu.gpus(machine, gpu.SAMPLED)[0]))

@@ -50,22 +50,18 @@ class Watch:
         self.listening: bool | None = None
 
     def follow_container(self, name: str) -> None:
-        """Read a container's log, and if it is followed continue where it was started again."""
-        seen = None
+        """Read a container's log to its end; while it is followed, also where the Docker engine did not answer."""
         while True:
-            with contextlib.suppress(Unreadable):  # the state poll reports an engine that does not answer
-                started_at = ranks.container(self.machine, name)["started_at"]
-                if started_at not in (None, seen):
-                    self.read_container(name)
-                    seen = started_at
+            with contextlib.suppress(Unreadable):  # the state poll reports it
+                self.read_container(name)
+                return
             if not self.request["follow"]:
                 return
             time.sleep(0.5)
 
     def read_container(self, name: str) -> None:
         """Queue a container's log up to its end, from where it was read before."""
-        begin = self.start_at.get(name, "")
-        follow = self.request["follow"]
+        begin, follow = self.start_at.get(name, ""), self.request["follow"]
         query = "timestamps=1&follow=%d&tail=%s" % (follow, "all" if begin else self.request["tail"])
         since = begin or self.request.get("since")
         if since:
