@@ -93,7 +93,7 @@ class Survey(Machine):
         sysctls: value of each requested name; None where the kernel has none.
         packages: of the requested packages, or of those that match a requested pattern, those that are installed, with
             what dpkg is to do with them: ``install``, or ``hold`` if apt does not upgrade them.
-        default_target: what systemd starts at boot, such as graphical.target.
+        default_target: what systemd starts at boot, such as multi-user.target; default.target where nobody chose it.
         ntp: whether the clock is set to be synchronized.
         journal: what ``setup`` changed here and did not undo.
     """

@@ -83,13 +83,10 @@ def python_of(machine: Machine, image_id: str) -> dict[str, Any]:
 
     Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
     """
-    for python in ("python3", "python"):
-        exit_code, output = run(machine, image_id, [python, "-c", interpreter.SNIPPET])
-        if exit_code == 0:
-            return interpreter.parse(output)
-        if exit_code not in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
-            raise failed("%s in the image" % python, exit_code, output)
-    raise Unreadable("neither python3 nor python starts in the image")
+    exit_code, output = run(machine, image_id, ["python3", "-c", interpreter.SNIPPET])
+    if exit_code:
+        raise failed("python3 in the image", exit_code, output)
+    return interpreter.parse(output)
 
 
 def run(machine: Machine, image_id: str, words: Sequence[str], options: Sequence[str] = ()) -> tuple[int, str]:

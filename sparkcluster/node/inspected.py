@@ -5,10 +5,10 @@ from __future__ import annotations
 import binascii
 from typing import Any
 
+from sparkcluster.node import docker
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
 _LIMIT_S = 20.0
-_MOST = 4_000_000  # bytes that processes may take; a command line and an environment take a few thousand
 # Without programs that an image may lack; base64 since arguments have line ends, and `ps` joins them with blanks.
 _LIST = """cd /proc; for p in [0-9]*; do
 echo "$p $(base64 -w0 $p/cmdline) $(base64 -w0 $p/environ)"; done 2>/dev/null"""
@@ -38,16 +38,12 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 
 def _processes(machine: Machine, name: str, engines: list[str]) -> list[dict[str, Any]]:
     """Processes in a running container, oldest first."""
-    listing = 'docker exec "$1" sh -c "$2" | head -c %d' % _MOST
-    _, output = machine.run(["sh", "-c", listing, "sh", name, _LIST], _LIMIT_S)
+    _, output = machine.run(docker.execute(name, "sh", "-c", _LIST), _LIMIT_S)
     found = []
     for line in output.splitlines():
         number, *parts = line.split(" ")
-        try:
-            argv, environ = [binascii.a2b_base64(part).decode("utf-8", "replace").split("\0")[:-1] for part in parts]
-        except ValueError:  # cut off
-            continue
-        if number.isdigit() and argv and _LIST not in argv:
+        argv, environ = [binascii.a2b_base64(part).decode("utf-8", "replace").split("\0")[:-1] for part in parts]
+        if argv and _LIST not in argv:
             is_engine = any(word in each for each in argv for word in engines)
             found.append((int(number), {"Argv": argv, "Environ": environ if is_engine else []}))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]

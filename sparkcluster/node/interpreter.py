@@ -11,7 +11,7 @@ from sparkcluster.node.shared import COMPILERS
 # Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
 # reads there itself.
 _READERS = """
-import ast, ctypes, glob, importlib.util, json, os, platform, re, shutil, signal, sys
+import ast, ctypes, glob, importlib.util, json, os, platform, re, shutil, sys
 from importlib.metadata import version
 def installed(*names):
     for name in names:
@@ -21,36 +21,15 @@ def installed(*names):
             pass
     return None
 def folder(name):
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:
-        return None
+    spec = importlib.util.find_spec(name)
     return next(iter((spec and spec.submodule_search_locations) or ()), None)
-try:
-    libc = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
-    tag = "manylinux_%s_%s" % ("_".join(libc.split(".")[:2]), platform.machine())
-except Exception:
-    tag = "linux_" + platform.machine()
+libc = os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")
+tag = "manylinux_%s_%s_%s" % (*libc[:2], platform.machine())
 def text(*parts):
     with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
         return file.read()
 # NCCL that the engine loads in place of torch's own, if its variables name one.
 NCCL_PATHS = []
-def apart(look):
-    # a library that crashes, or that waits for a device, ends this process alone
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            signal.alarm(10)
-            os.write(writing, (look() or "").encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        found = file.read(100).decode(errors="replace")
-    os.waitpid(child, 0)
-    return found or None
 def loads(path):
     try:
         return ctypes.CDLL(path)
@@ -85,8 +64,8 @@ print("sparkcluster-engine " + json.dumps({
     "ray_version": installed("ray"),
     "torch_version": installed("torch"),
     "compiler": any(map(shutil.which, %r)),
-    "nccl_loaded": apart(nccl_loaded),
-    "verbs": apart(verbs),
+    "nccl_loaded": nccl_loaded(),
+    "verbs": verbs(),
     **ENGINE
 }))
 """ % (COMPILERS,)

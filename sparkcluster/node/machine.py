@@ -6,7 +6,6 @@ Tests use a subclass with a tree of files.
 from __future__ import annotations
 
 import contextlib
-import grp
 import json
 import os
 import pwd
@@ -126,10 +125,6 @@ class Machine:
         """Whether ``path`` exists; a broken link does not."""
         return os.path.exists(self.at(path))
 
-    def is_dir(self, path: str) -> bool:
-        """Whether ``path`` is a directory."""
-        return os.path.isdir(self.at(path))
-
     def space(self, path: str) -> tuple[int, int]:
         """Total bytes, and bytes available without root, of the file system of ``path``."""
         found = os.statvfs(self.at(path))
@@ -238,16 +233,10 @@ class Machine:
     def identity(self) -> dict[str, Any]:
         """User, groups, home, interpreter and architecture."""
         uid = os.getuid()
-        groups = []
-        for gid in sorted({os.getgid(), *os.getgroups()}):
-            try:
-                groups.append(grp.getgrgid(gid).gr_name)
-            except KeyError:
-                groups.append(str(gid))
         return {
             "user": owner(uid),
             "uid": uid,
-            "groups": groups,
+            "groups": self.run(["id", "-Gn"])[1].split(),
             "home": os.path.expanduser("~"),
             "python": {"executable": sys.executable, "version": sys.version.split()[0]},
             "architecture": os.uname().machine,
@@ -289,13 +278,12 @@ class Readings:
             self.start(key, reader)
         return {key: self.value(key) for key in readers}
 
-    def value(self, key: str, limit_s: float | None = None) -> Any:
+    def value(self, key: str) -> Any:
         """What the reader of ``key`` returned, or why it returned nothing; None where there is no such reader."""
         if key not in self._threads:
             return None
-        limit_s = self._limit_s if limit_s is None else limit_s
-        self._threads[key].join(max(0.0, self._began + limit_s - time.monotonic()))
-        return self._values.get(key, {"unread": "no answer within %g s" % limit_s})
+        self._threads[key].join(max(0.0, self._began + self._limit_s - time.monotonic()))
+        return self._values.get(key, {"unread": "no answer within %g s" % self._limit_s})
 
 
 def unread(value: Any) -> bool:

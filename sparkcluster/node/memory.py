@@ -11,14 +11,14 @@ import json
 import os
 import re
 import stat
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.machine import owner
-from sparkcluster.node.model_files import forget
-from sparkcluster.node.programs import Failed, run_once
+from sparkcluster.node.programs import Failed, run, run_once
 from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
@@ -26,31 +26,29 @@ MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
 TOLERANCE = 2 << 30
 # Less than this in STILL_S is no return any more.
 RISE, STILL_S = 256 << 20, 10.0
-NAMED, NAMED_BYTES = 20, 1 << 20
-# So long the memory is read more often.
-QUIET_S = 2.0
+NAMED_BYTES = 1 << 20
 
-# Runs in the image as root, without a network, capabilities or writing: files of its layers leave the page cache. Root
-# owns nearly all of them; those that it may not open stay.
+# Runs on the node for weights, and for an image in it, as root, without a network, capabilities or writing: files below
+# the folders leave the page cache. Those that it may not open stay, but root owns nearly all of an image.
 EVICT = """
-import os, stat
+import os, stat, sys
 def device(path):
     try:
         return os.lstat(path).st_dev
     except OSError:
         return None
-top = device("/")
-for here, folders, names in os.walk("/"):
-    folders[:] = [name for name in folders if device(os.path.join(here, name)) == top]
-    for path in (os.path.join(here, name) for name in names):
-        try:
-            found = os.lstat(path)
-            if stat.S_ISREG(found.st_mode) and found.st_size > 1 << 20:
-                file = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(file)
-        except OSError:
-            continue
+for top in sys.argv[1:]:
+    for here, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if device(os.path.join(here, name)) == device(here)]
+        for path in (os.path.join(here, name) for name in names):
+            try:
+                found = os.stat(path)
+                if stat.S_ISREG(found.st_mode) and found.st_size > 1 << 20:
+                    file = os.open(path, os.O_RDONLY)
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.close(file)
+            except OSError:
+                continue
 """
 
 
@@ -68,15 +66,8 @@ def meminfo() -> dict[str, int]:
 
 def record(directory: str) -> None:
     """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
-    before: dict[str, Any] = dict(meminfo(), shm=sorted(names()))
+    before: dict[str, Any] = dict(meminfo(), shm=os.listdir(SHARED))
     common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
-
-
-def names() -> set[str]:
-    """Names in /dev/shm; none where it does not exist."""
-    with contextlib.suppress(OSError):
-        return set(os.listdir(SHARED))
-    return set()
 
 
 def await_return(
@@ -97,15 +88,14 @@ def await_return(
     least = None
     while True:
         now = meminfo()
-        missing = before["MemAvailable"] - now["MemAvailable"] - now.get("AnonPages", 0) + before.get("AnonPages", 0)
+        missing = before["MemAvailable"] + before["AnonPages"] - now["MemAvailable"] - now["AnonPages"]
         if least is None or missing <= least - RISE:
             least, changed = missing, clock()
         over = clock() - changed >= STILL_S or clock() - began >= request["limit_s"]
         if missing <= TOLERANCE or over:
             break
-        waits_s = clock() - began
-        pause(1 if waits_s >= QUIET_S else 0.25)
-    known = set.intersection(*(set(each.get("shm") or ()) for each in earlier))
+        pause(0.5)
+    known = set.intersection(*(set(each["shm"]) for each in earlier))
     return {
         "missing_bytes": missing if missing > TOLERANCE else 0,
         "difference_bytes": missing,
@@ -115,12 +105,12 @@ def await_return(
 
 
 def left(known: set[str]) -> list[dict[str, Any]]:
-    """The largest files in /dev/shm that are not ``known``, and that no process uses as far as this user can see.
+    """The large files in /dev/shm that are not ``known``, and that no process uses as far as this user can see.
 
     Those with names that a command cannot have plainly are left out.
     """
     found: list[dict[str, Any]] = []
-    for name in filter(re.compile(SHARED_NAME).fullmatch, names() - known):
+    for name in filter(re.compile(SHARED_NAME).fullmatch, set(os.listdir(SHARED)) - known):
         path = os.path.join(SHARED, name)
         with contextlib.suppress(OSError):
             status = os.lstat(path)
@@ -128,7 +118,7 @@ def left(known: set[str]) -> list[dict[str, Any]]:
                 found.append({"name": name, "size_bytes": status.st_blocks * 512, "owner": owner(status.st_uid)})
     used = mapped() if found else ""
     found = [each for each in found if " %s/%s\n" % (SHARED, each["name"]) not in used]
-    return sorted(found, key=lambda each: -each["size_bytes"])[:NAMED]
+    return sorted(found, key=lambda each: -each["size_bytes"])
 
 
 def mapped() -> str:
@@ -146,28 +136,11 @@ def evict(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     Pages that were not written to the disk yet stay, and the image if ``enough_bytes`` are free without.
     """
     before = meminfo()["MemFree"]
-    for path in step["paths"]:
-        for descriptor in opened(common.expand(path)):
-            forget(descriptor)
+    run([sys.executable, "-I", "-c", EVICT, *map(common.expand, step["paths"])], step["limit_s"])
     why, enough = None, step.get("enough_bytes")
     if step["image"] and (enough is None or meminfo()["MemFree"] < enough):
         try:
-            run_once("evict", step["image"], EVICT, docker.as_root(), limit_s=step["limit_s"])
+            run_once("evict", step["image"], EVICT, docker.as_root(), words=["/"], limit_s=step["limit_s"])
         except Failed as error:
             why = str(error)[:300]
     return {"free_before_bytes": before, "free_bytes": meminfo()["MemFree"], "image_failed": why}
-
-
-def opened(top: str) -> Iterator[int]:
-    """Descriptors of the regular files below ``top`` that this user may read, each open until the next."""
-    for here, _, names in os.walk(top):
-        for name in names:
-            try:
-                descriptor = os.open(os.path.join(here, name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    yield descriptor
-            finally:
-                os.close(descriptor)

@@ -17,9 +17,9 @@ _INFINIBAND = "/sys/class/infiniband"
 _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0000:0000:0000:0000")
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # GT/s, drivers/pci/probe.c
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
-_ANY = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))  # 0.0.0.0, ::, ::ffff:0.0.0.0
-# Packed address, port, user and inode of one listening socket.
-Socket = tuple[bytes, int, int, str]
+_ANY = ("0.0.0.0", "::")
+# Address, port, user and inode of one listening socket.
+Socket = tuple[str, int, int, str]
 _PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
 
 
@@ -66,8 +66,8 @@ def hcas(machine: Machine) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "netdev": netdevs[0] if netdevs else None,
-                "state": _after_colon(machine.line(port + "state")) or "UNKNOWN",
-                "phys_state": _after_colon(machine.line(port + "phys_state")) or "UNKNOWN",
+                "state": (machine.line(port + "state") or "UNKNOWN").rpartition(": ")[2],
+                "phys_state": (machine.line(port + "phys_state") or "UNKNOWN").rpartition(": ")[2],
                 "firmware": machine.line("%s/%s/fw_ver" % (_INFINIBAND, name)),
                 "pcie": pcie(machine, "%s/%s/device/" % (_INFINIBAND, name)),
                 "gids": entries,
@@ -89,10 +89,9 @@ def gids(machine: Machine, port: str) -> list[dict[str, Any]]:
     The whole table is read, since removed entries leave gaps.
     """
     found = []
-    indexes = [int(name) for name in machine.names(port + "gids") if name.isdigit()]
-    for index in sorted(indexes):
-        value = (machine.line("%sgids/%d" % (port, index)) or "").lower()
-        if not re.match(r"^[0-9a-f]{4}(:[0-9a-f]{4}){7}$", value) or value in _EMPTY_GIDS:
+    for index in sorted(map(int, machine.names(port + "gids"))):
+        value = machine.line("%sgids/%d" % (port, index))
+        if value is None or value in _EMPTY_GIDS:
             continue
         found.append(
             {
@@ -113,7 +112,7 @@ def has_infiniband_devices(machine: Machine) -> bool:
 def listeners(machine: Machine) -> list[dict[str, Any]]:
     """Listening TCP sockets, with the process if this user may see it."""
     found = listening(machine)
-    sockets = {inode: {"address": _address(packed), "port": port, "process": None} for packed, port, _, inode in found}
+    sockets = {inode: {"address": address, "port": port, "process": None} for address, port, _, inode in found}
     # processes of other users are not readable, except by root
     searched = {inode for _, _, uid, inode in found if os.geteuid() in (0, uid)}
     for inode, process in _processes(machine, searched, _PROCESS_SEARCH_S).items():
@@ -126,12 +125,12 @@ def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> di
 
     Its processes are those with ``mark`` in their environment; without one all that are visible, in its container.
     """
-    ports = {inode: port for packed, port, _, inode in listening(machine) if packed in _ANY and port not in allowed}
+    ports = {inode: port for address, port, _, inode in listening(machine) if address in _ANY and port not in allowed}
     return {ports[inode]: process for inode, process in _processes(machine, set(ports), 10, mark).items()}
 
 
 def listening(machine: Machine) -> list[Socket]:
-    """Every listening TCP socket, from /proc/net/tcp and tcp6."""
+    """Every listening TCP socket, from /proc/net/tcp and tcp6; an IPv4-mapped address as IPv4."""
     lines = machine.text("/proc/net/tcp").splitlines() + machine.text("/proc/net/tcp6", "").splitlines()
     found = []
     for fields in map(str.split, lines):
@@ -139,15 +138,9 @@ def listening(machine: Machine) -> list[Socket]:
             address, _, port = fields[1].partition(":")
             words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
             packed = struct.pack("=%dL" % len(words), *words)  # each word is in the machine's own byte order
-            found.append((packed, int(port, 16), int(fields[7]), fields[9]))
+            text = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+            found.append((text.removeprefix("::ffff:"), int(port, 16), int(fields[7]), fields[9]))
     return found
-
-
-def _address(packed: bytes) -> str:
-    """Four or sixteen bytes as text; an IPv4-mapped address as IPv4."""
-    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
-        packed = packed[12:]
-    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _processes(machine: Machine, inodes: set[str], limit_s: float, mark: str | None = None) -> dict[str, str]:
@@ -173,8 +166,3 @@ def _processes(machine: Machine, inodes: set[str], limit_s: float, mark: str | N
             if inode is not None and inode not in found:
                 found[inode] = machine.line("/proc/%s/comm" % pid) or pid
     return found
-
-
-def _after_colon(text: str | None) -> str | None:
-    """``ACTIVE`` of ``4: ACTIVE``."""
-    return None if text is None else text.split(":", 1)[-1].strip() or None

@@ -41,7 +41,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     readers: dict[str, Callable[[], Any]] = {
         "driver": lambda: gpu.driver(machine),
         "gpus": lambda: gpu.gpus(machine),
-        "docker": lambda: container_facts.docker(machine),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "containers": lambda: ranks.others(machine),
         "disks": lambda: storage.disks(machine, state_dir, hf_home, value("docker")),
@@ -69,44 +68,41 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "kernel_log": lambda: system.kernel_log(machine) if request.get("kernel_log") else None,
         "boot_before": lambda: system.boot_before(machine) if request.get("kernel_log") else None,
     }
-    others = request.get("also") or ()
-    for place, wanted in enumerate([request, *others]):
-        wanted = dict(wanted, image=wanted.get("image") if in_docker else None)
-        readers.update(_of_release(machine, wanted, value, state_dir=state_dir, hf_home=hf_home, place=place))
+    readings.start("docker", lambda: container_facts.docker(machine))
+    releases = [
+        _of_release(machine, wanted, value, state_dir=state_dir, hf_home=hf_home)
+        for wanted in (request, *(request.get("also") or ()))
+    ]
+    addresses = Readings(_NAME_S)
     for name in names:
-        readings.start("name " + name, functools.partial(machine.resolve, name))
-    readings.start("engine", lambda: None if in_docker else _engine(machine, request.get("python")))
-    facts.update(readings.all(readers), engine=value("engine", _ENGINE_S))
-    if others:
-        facts["also"] = [
-            {key: facts.pop(_key(key, place)) for key in _OF_RELEASE} for place in range(1, len(others) + 1)
-        ]
-    facts["names"] = {name: value("name " + name, _NAME_S) for name in names}
+        addresses.start(name, functools.partial(machine.resolve, name))
+    engine = Readings(_ENGINE_S)
+    engine.start("engine", lambda: None if in_docker else _engine(machine, request["python"]))
+    facts.update(readings.all(readers), docker=value("docker"), engine=engine.value("engine"))
+    own, *facts["also"] = [{key: each.value(key) for key in _OF_RELEASE} for each in releases]
+    facts.update(own)
+    facts["names"] = {name: addresses.value(name) for name in names}
     facts.update(reached_at=machine.reached_at(), state_dir=state_dir, hf_home=hf_home)
     facts["probe_s"] = round(time.monotonic() - began, 4)
     return facts
 
 
-def _key(key: str, place: int) -> str:
-    """The key of a reading for the request itself (0), or for what it asks about also."""
-    return "%s %d" % (key, place) if place else key
-
-
 def _of_release(
-    machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str, place: int
-) -> dict[str, Callable[[], Any]]:
+    machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str
+) -> Readings:
     """Readers of image, model and companions that ``wanted`` names."""
-    reference, model, companions = wanted["image"], wanted.get("model"), wanted.get("companions") or ()
+    reference, model, companions = wanted.get("image"), wanted.get("model"), wanted.get("companions") or ()
     if model and model.get("path"):
         model = dict(model, path=absolute(model["path"], machine.identity()["home"]))
-    read_image = _key("image", place)
-    readers: dict[str, Callable[[], Any]] = {
-        "image": lambda: image.facts(machine, reference, state_dir) if reference else None,
-        "layers": lambda: _layers(machine, state_dir, value("docker"), value(read_image)) if reference else None,
-        "weights": lambda: storage.weights(machine, model, hf_home) if model else None,
-        "companions": lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions},
-    }
-    return {_key(key, place): reader for key, reader in readers.items()}
+    readings = Readings(LIMIT_S, GRACE_S)
+    readings.start("image", lambda: image.facts(machine, reference, state_dir) if reference else None)
+    readings.start(
+        "layers",
+        lambda: _layers(machine, state_dir, value("docker"), readings.value("image")) if reference else None,
+    )
+    readings.start("weights", lambda: storage.weights(machine, model, hf_home) if model else None)
+    readings.start("companions", lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions})
+    return readings
 
 
 def _layers(machine: Machine, state_dir: str, engine: Any, found: Any) -> dict[str, Any] | None:
@@ -114,12 +110,9 @@ def _layers(machine: Machine, state_dir: str, engine: Any, found: Any) -> dict[s
     return None if unread(engine) or unread(found) else image_layers.layers(machine, state_dir, engine, found)
 
 
-def _engine(machine: Machine, python: str | None) -> dict[str, Any]:
+def _engine(machine: Machine, python: str) -> dict[str, Any]:
     """What the engine's own Python holds."""
-    python = python or "python3"
     exit_code, output = machine.run([python, "-I", "-c", interpreter.SNIPPET], _ENGINE_S)
     if exit_code:
         raise failed(python, exit_code, output)
-    found = interpreter.parse(output)
-    found["family"] = "other"
-    return found
+    return interpreter.parse(output)

@@ -60,8 +60,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         revision = (machine.line("%s/refs/%s" % (cache, reference)) or reference).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
-    # is_dir distinguishes an unreadable directory from a missing one
-    if not machine.names(folder) and not machine.is_dir(folder):
+    if not machine.exists(folder):
         found: dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
         others = _others(machine, model, hf_home, cache) if cache else []
@@ -190,11 +189,10 @@ def release(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
         Unreadable: the record is invalid.
     """
     folder = trusted(machine, state_dir, cluster) + "/releases"
-    numbers = [name for name in machine.names(folder) if re.match(r"^\d+\.json$", name)]
-    if not numbers:
+    names = [name for name in machine.names(folder) if name.endswith(".json")]
+    if not names:
         return None
-    path = "%s/%s" % (folder, max(numbers, key=lambda name: int(name[:-5])))
-    record = machine.document(path)
+    record = machine.document("%s/%s" % (folder, names[-1]))
     return {"number": record.get("number"), "plan_hash": record.get("plan_hash"), "record": record}
 
 

@@ -19,7 +19,6 @@ from sparkcluster.node.shared import LABEL_CLUSTER
 _LOOK_S = 3 * LIMIT_S  # for sudo that does not answer, and the same without it
 _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
 _FIELDS = ("number", "at", "operator", "step", "kind", "target", "before", "after")
-_DEFAULT_TARGETS = ("/etc/systemd/system/default.target", "/usr/lib/systemd/system/default.target")
 # The containers of a cluster that run, then of each path, or what matches it: mode and owner if it is there, and hash
 # and content if it can be read.
 _LOOK = """
@@ -72,15 +71,16 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
             name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in request.get("sysctls", [])
         },
         "packages": lambda: _packages(machine, request.get("packages", [])),
-        "default_target": lambda: _default_target(machine),
+        "default_target": lambda: os.path.basename(os.path.realpath(machine.at("/etc/systemd/system/default.target"))),
         "ntp": lambda: machine.run(["timedatectl", "show", "-p", "NTP"])[1] == "NTP=yes\n",
         "journal": lambda: [
             each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
         ],
     }
-    readings.start("look", lambda: _look(machine, uid, files))
+    looking = Readings(_LOOK_S)
+    looking.start("look", lambda: _look(machine, uid, files))
     facts.update(readings.all(readers))
-    look, engine, processes = value("look", _LOOK_S), facts.pop("engine"), facts.pop("processes")
+    look, engine, processes = looking.value("look"), facts.pop("engine"), facts.pop("processes")
     if unread(look):
         raise Unreadable(look["unread"])
     facts.update(look)
@@ -152,11 +152,3 @@ def _packages(machine: Machine, names: list[str]) -> dict[str, str]:
     output = machine.run(["dpkg-query", "-W", "-f", form, *names])[1] if names else ""
     rows = [line.split(" ") for line in output.splitlines()]
     return {row[0]: row[2] for row in rows if row[1:2] == ["installed"]}
-
-
-def _default_target(machine: Machine) -> str | None:
-    """What ``systemctl get-default`` prints: where the first of these links leads."""
-    for path in _DEFAULT_TARGETS:
-        with contextlib.suppress(OSError):
-            return os.path.basename(os.readlink(machine.at(path)))
-    return None

@@ -169,7 +169,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     assert lost["left"]["severity"] == "warning"
     assert "17.2 W and 799 MHz" in the(ailing, "RUN-015")["seen"]
     assert any("disconnect its power supply" in remedy for remedy in the(ailing, "RUN-015")["remedy"])
-    # The log of this boot, by dmesg, and of the boot before, by journalctl.
+    # The log of this boot, and of the boot before.
     assert XID_OF_RANK in the(ailing, "RUN-026")["seen"]
     assert LOCKUP in the(ailing, "RUN-027")["seen"]
     # The playbook itself asks for eager mode: a note.

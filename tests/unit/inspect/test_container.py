@@ -35,7 +35,7 @@ def docker(monkeypatch, tmp_path):
         def make(documents, *processes):
             engine.documents = documents.get
             lines = [f"{number} {encoded(argv)} {encoded(env)}" for number, argv, env in processes]
-            (tmp_path / "out").write_text("\n".join([*lines, "99 cut o"]))
+            (tmp_path / "out").write_text("\n".join([*lines, "99  "]))
             (tmp_path / "docker").write_text(f"#!/bin/sh\ncat {tmp_path}/out\n")
             (tmp_path / "docker").chmod(0o755)
 
