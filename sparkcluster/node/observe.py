@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from sparkcluster.node import common, docker, engine_api, gpu, ranks, system
@@ -154,7 +153,12 @@ def secrets(rank: dict[str, Any], name: str) -> list[str]:
 
 def container_log(machine: Machine, name: str, tail: str, most: int) -> list[str]:
     """At most ``most`` lines from the start of the ``tail`` of a container's log."""
-    return list(islice(ranks.log_lines(machine, name, "tail=" + tail, machine.docker_limit_s, LOG_BYTES), most))
+    lines: list[str] = []
+    for piece in ranks.log_pieces(machine, name, "tail=" + tail, machine.docker_limit_s):
+        lines += ranks.text_lines(piece)
+        if len(lines) >= most:
+            break
+    return lines[:most]
 
 
 def gpu_inside(name: str) -> str:

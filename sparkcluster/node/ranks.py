@@ -1,13 +1,11 @@
 """The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
 
-A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead``, ``gone``, or
-``unknown`` where the Docker engine does not say.
+A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead`` or ``gone``.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import struct
@@ -34,20 +32,10 @@ def containers(machine: Machine, label: str) -> list[dict[str, Any]]:
         Unreadable: the Docker engine does not answer.
     """
     filters = quoted(json.dumps({"label": [label]}))
-    found = []
-    for listed in machine.docker_document("/containers/json?all=1&filters=" + filters, list) or []:
-        try:
-            document = machine.docker_document("/containers/%s/json" % listed["Id"])
-        except Unreadable:
-            document = None
-        rank = {
-            "name": (listed.get("Names") or [""])[0].lstrip("/") or listed["Id"],
-            "labels": listed.get("Labels"),
-            "image_id": listed.get("ImageID"),
-        }
-        # one that was removed since it was listed has no document
-        found.append(_container(rank, document or {"State": {"Status": listed.get("State")}}))
-    return sorted(found, key=lambda rank: str(rank["name"]))
+    listed = machine.docker_document("/containers/json?all=1&filters=" + filters, list) or []
+    found = [container(machine, each["Id"]) for each in listed]
+    # one that was removed since it was listed is gone
+    return sorted((rank for rank in found if rank["state"] != "gone"), key=lambda rank: str(rank["name"]))
 
 
 def of_cluster(machine: Machine, runtime: str, state_dir: str, cluster: str) -> list[dict[str, Any]]:
@@ -82,13 +70,28 @@ def others(machine: Machine) -> list[dict[str, Any]]:
 
 
 def container(machine: Machine, name: str) -> dict[str, Any]:
-    """The container ``name``, without its labels and image.
+    """The container with this name or ID.
 
     Raises:
         Unreadable: the Docker engine does not answer.
     """
     document = machine.docker_document("/containers/%s/json" % quoted(name))
-    return _container({"name": name}, document or {"State": {"Status": "gone"}})
+    if document is None:
+        return _rank({"name": name}, "gone", "")
+    state, labels = document["State"], document["Config"]["Labels"] or {}
+    record = {"name": document["Name"].lstrip("/"), "labels": labels, "image_id": document["Image"]}
+    return _rank(
+        dict(record, started_at=_time(state["StartedAt"])),
+        state["Status"],
+        labels.get(LABEL_RANK_DIR, ""),
+        exit_code=None if state["Status"] in _NOT_ENDED else state["ExitCode"],
+        pid=state["Pid"] or None,
+        oom_killed=state["OOMKilled"],
+        restarts=document["RestartCount"],
+        finished_at=_time(state["FinishedAt"]),
+        error=state["Error"][:300],
+        python=next((word for word in (document["Path"], *document["Args"]) if _PYTHON.match(word)), None),
+    )
 
 
 def processes(machine: Machine, state_dir: str, cluster: str = "") -> list[dict[str, Any]]:
@@ -114,28 +117,13 @@ def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
     return _rank(record or {"name": os.path.basename(rank_dir)}, state, rank_dir, exit_code=int(code) if code else None)
 
 
-def log_lines(
-    machine: Machine, name: str, query: str, limit_s: float | None, limit_bytes: float = math.inf
-) -> Iterator[str]:
-    """Lines of a container's log as they come, until ``limit_bytes`` are read.
+def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:
+    """A container's log as the Docker engine logged it, piece by piece: a line, or a part of a long one.
 
     ``limit_s`` is the longest wait for the next of them.
 
     Raises:
         Unreadable: the Docker engine has no log of it, or takes longer.
-    """
-    size = 0
-    for piece in log_pieces(machine, name, query, limit_s):
-        yield from text_lines(piece)
-        size += len(piece)
-        if size >= limit_bytes:
-            return
-
-
-def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:
-    """A container's log as the Docker engine logged it, piece by piece: a line, or a part of a long one.
-
-    Raises Unreadable as ``log_lines`` does.
     """
     path = "/containers/%s/logs?stdout=1&stderr=1&%s" % (quoted(name), query)
     with machine.docker_stream(path, limit_s) as (status, stream):
@@ -154,25 +142,6 @@ def text_lines(data: bytes) -> list[str]:
     return [line[:LINE_BYTES].decode(errors="replace") for line in data.splitlines() if line.strip()]
 
 
-def _container(rank: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    """``rank`` with what the Docker engine reports of its container."""
-    state = document.get("State") or {}
-    status = state.get("Status") or "unknown"
-    words = [document.get("Path") or "", *(document.get("Args") or [])]
-    return _rank(
-        dict(rank, started_at=_time(state.get("StartedAt"))),
-        status,
-        (rank.get("labels") or {}).get(LABEL_RANK_DIR, ""),
-        exit_code=None if status in _NOT_ENDED else state.get("ExitCode"),
-        pid=state.get("Pid") or None,
-        oom_killed=bool(state.get("OOMKilled")),
-        restarts=int(document.get("RestartCount") or 0),
-        finished_at=_time(state.get("FinishedAt")),
-        error=str(state.get("Error") or "")[:300],
-        python=next((word for word in words if _PYTHON.match(word)), None),
-    )
-
-
 def _rank(record: dict[str, Any], state: str, rank_dir: str, **more: Any) -> dict[str, Any]:
     """A rank by its record: that of a process, or one with the same keys of a container."""
     own = {key: record.get(key) for key in ("name", "image_id", "started_at")}
@@ -181,6 +150,6 @@ def _rank(record: dict[str, Any], state: str, rank_dir: str, **more: Any) -> dic
     return {**own, "labels": labels, "state": state, "rank_dir": rank_dir, **unknown, **more}
 
 
-def _time(text: Any) -> str | None:
+def _time(text: str) -> str | None:
     """A time that is set; Docker reports the year 1 for one that is not."""
-    return None if not text or str(text).startswith("0001-") else str(text)
+    return None if text.startswith("0001-") else text

@@ -119,10 +119,14 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
         "ExitCode": 0,
         "OOMKilled": False,
         "StartedAt": "2026-11-21T06:00:00Z",
+        "FinishedAt": "0001-01-01T00:00:00Z",
+        "Pid": 4711,
+        "Error": "",
     }
+    document = {"Name": "/pair-3-alpha", "Image": "sha256:aa", "Config": {"Labels": labels}, "State": state}
     return {
-        "/containers/json": (200, [{"Id": "c1", "Names": ["/pair-3-alpha"], "Labels": labels, "State": "running"}]),
-        "/containers/c1/json": (200, {"State": state, "RestartCount": 2, "Path": "python3", "Args": ["/e.py"]}),
+        "/containers/json": (200, [{"Id": "c1"}]),
+        "/containers/c1/json": (200, {**document, "RestartCount": 2, "Path": "python3", "Args": ["/e.py"]}),
     }
 
 

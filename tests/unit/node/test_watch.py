@@ -25,7 +25,10 @@ class Engine:
     """A Docker engine with one container, as its API reports it."""
 
     def __init__(self) -> None:
-        self.state: dict[str, Any] | None = {"Status": "running", "Running": True, "StartedAt": "2026-11-21T03:00:00Z"}
+        self.state: dict[str, Any] | None = {
+            "Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": "", "Pid": 1,
+            "StartedAt": "2026-11-21T03:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z",
+        }  # fmt: skip
         self.queries: list[str] = []
         self.log: queue.Queue[bytes | None] = queue.Queue()
 
@@ -59,7 +62,8 @@ def engine(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
                     self.wfile.write(piece)
                 return
             else:
-                body = json.dumps({"State": engine.state}).encode()
+                box = {"Name": "/r0", "Image": "sha256:aa", "Config": {"Labels": None}, "State": engine.state}
+                body = json.dumps({**box, "RestartCount": 0, "Path": "python3", "Args": []}).encode()
                 self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -158,7 +162,8 @@ def test_last_log_lines_come_before_the_exit_of_a_container(
     program.until(lambda event: "two" in event.get("lines", []))
     program.until(state_is("r0", "running"))
     docker.log.put(frame(b"last words", 3))
-    docker.state = {"Status": "exited", "ExitCode": 137, "OOMKilled": True, "StartedAt": "2026-11-21T03:00:00Z"}
+    assert docker.state is not None
+    docker.state = {**docker.state, "Status": "exited", "ExitCode": 137, "OOMKilled": True}
     docker.log.put(None)
     seen = program.until(state_is("r0", "exited"))
     assert lines(seen) == ["last words"]
