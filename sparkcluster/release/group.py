@@ -133,18 +133,15 @@ class _Attempt:
 
     def until_answered(self) -> Reply:
         """Watch until the group has answered twice; its last reply."""
-        requests, outcome = watch_group(self._launch.plan, self._launch.topology), "failed"
+        requests = watch_group(self._launch.plan, self._launch.topology)
         with Watching(self._changer.fleet, requests) as watching:
             try:
                 reply = self._watch(watching)
-                if self._readiness.dying:
-                    self._await_death(watching)
-                outcome = "answered"
             except LaunchError as error:
                 error.logs = {name: tuple(rank.lines) for name, rank in self._readiness.ranks.items()}
+                self._note("failed")
                 raise
-            finally:
-                self._note(outcome)
+        self._note("answered")
         return dataclasses.replace(reply, footprint=self._readiness.footprint)
 
     def _note(self, outcome: str) -> None:
@@ -172,12 +169,13 @@ class _Attempt:
                     self._verifying = Calls(self._verify, {self._launch.group: self._launch})
             elif not self._verifying.pending():
                 outcome = self._verifying.wait(0)[self._launch.group]
-                if isinstance(outcome, Reply):
-                    return outcome
                 if isinstance(outcome, HostSilent):
                     raise self._changer.left(outcome)
                 # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
-                self._await_death(watching)
+                if self._readiness.dying or not isinstance(outcome, Reply):
+                    self._await_death(watching)
+                if isinstance(outcome, Reply):
+                    return outcome
                 raise self._readiness.unanswered(outcome)
             if time.monotonic() > self._answers_until:
                 raise self._readiness.overdue(self._launch.ready_timeout_s)

@@ -92,9 +92,9 @@ def way_back(rollout: Rollout) -> RollbackTarget | None:
         records = node_records(rollout.fleet, view.spec)[0]
         return rollback_target.find(view.spec, number, records, rollout.report, yes=desired.options.yes)
     except UsageError as error:
+        # What one node says of a switch stops no start where nothing of it serves.
         if view.switch is None or any(group.verdict for group in groups.values()):
             raise
-        # Nothing of it serves.
         rollout.report.note(f"warning: there is no way back: {error.message}")
         return None
 
@@ -142,31 +142,23 @@ class Replacement:
 
     def prepare(self) -> None:
         """Prove the new release and the way back, and measure what serves; nothing is stopped."""
-        view, fleet, options = self.rollout.view, self.rollout.fleet, self.desired.options
-        self._prove_gpu(view)
-        if self.target is not None:
-            self.rollout.step = "go back"
-            target = self.target.of_groups([*self.names, *self.touched])
-            hint = "with --no-rollback what serves is replaced without a way back"
-            rollback_target.prove(view.also[0], target, node_records(fleet, view.spec)[0], hint)
-        recorded = {
-            name: group.recorded
-            for name, group in self.rollout.groups.items()
-            if name in self.names and group.recorded and group.verdict and group.verdict.wrong is None
-        }
-        if options.min_speed:
-            for name in recorded:
-                self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
-            self.before = values(Calls(functools.partial(measure_speed, fleet), recorded).wait(MEASURED_S))
-
-    def _prove_gpu(self, view: View) -> None:
-        """Raise LaunchError where a container of the image has no GPU."""
-        nodes, reference = view.ready()[1].of_groups(self.names).nodes, view.spec.reference
+        view, fleet, reference = self.rollout.view, self.rollout.fleet, self.rollout.view.spec.reference
+        nodes = view.ready()[1].of_groups(self.names).nodes
         images = {node: image.id for node in nodes if (image := read(view.facts[node].image)) is not None}
-        for node, why in without_gpu(self.rollout.fleet, images).items():
+        for node, why in without_gpu(fleet, images).items():
             text = f"a container of {reference} has no GPU on {node}: {why}"
             hint = f"on {node}: {shell('docker run --rm --gpus all --entrypoint nvidia-smi', reference)}"
             raise LaunchError(text, node=node, step="check", hint=hint)
+        if self.target is not None:
+            target = self.target.of_groups([*self.names, *self.touched])
+            hint = "with --no-rollback what serves is replaced without a way back"
+            rollback_target.prove(view.also[0], target, node_records(fleet, view.spec)[0], hint)
+        groups = self.rollout.groups
+        serving = {name: each.recorded for name in self.names if (each := groups[name]).answers and each.recorded}
+        if self.desired.options.min_speed:
+            for name in serving:
+                self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
+            self.before = values(Calls(functools.partial(measure_speed, fleet), serving).wait(MEASURED_S))
 
     def compare(self, group: RecordedGroup) -> None:
         """Compare the speed of a group with that before, where both are known; LaunchError where it is too slow."""

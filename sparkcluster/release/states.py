@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import PlanError
-from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
@@ -177,6 +176,11 @@ class GroupState:
         return self.verdict.dead if self.verdict else None
 
     @property
+    def answers(self) -> bool:
+        """Whether it was asked, and answered as its release expects."""
+        return self.verdict is not None and self.verdict.wrong is None
+
+    @property
     def may_answer(self) -> bool:
         """Whether requests may be in flight that it can still answer."""
         return all_running(self.ranks) and not self.dead
@@ -194,8 +198,8 @@ def after_asking(group: GroupState, *, again: bool, replace: bool) -> Action:
     """
     if group.dead:
         return Action.CLEAN
-    answers = group.verdict is not None and group.verdict.wrong is None
-    if group.state is State.SERVING and answers and not group.rotated and not (replace and (again or group.drift)):
+    as_wanted = group.state is State.SERVING and group.answers and not group.rotated
+    if as_wanted and not (replace and (again or group.drift)):
         return Action.KEEP
     return Action.CLEAN if replace else Action.REFUSE
 
@@ -234,9 +238,7 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         return GroupState(name, State.OTHER if changes else serving, ranks, recorded, changes, drifted)
     # They may answer, though no release recorded them.
     if not runs_plan and all_running(ranks) and ranks.keys() == nodes:
-        unread = (facts.release.unread for facts in view.facts.values() if isinstance(facts.release, Unread))
-        why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded"
-        why = next((f"the record of its release cannot be read: {reason}" for reason in unread), why)
+        why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded, as far as records can be read"
         return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", why),))
     return GroupState(name, State.STARTED if runs_plan else State.REMAINS, ranks, recorded)
 

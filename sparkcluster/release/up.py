@@ -55,8 +55,7 @@ def up(
     report.step("connect", count(len(fleet.hosts), "Spark"))
     with contextlib.ExitStack() as leases:
         rollout.see(probes)
-        acting = any(group.action is not Action.KEEP for group in rollout.groups.values())
-        if acting and rollout.view.lease is not None:
+        if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
             # What would be refused may be about ranks that its holder is starting.
             rollout.take(leases)
             rollout.see()
@@ -85,7 +84,11 @@ def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
         reached = _check(rollout)
         source, target = rollout.view.source, way_back(rollout)
         acquire = functools.cache(lambda: rollout.take(staging, "staging"))
-        copied = _copy(rollout, acquire) if rollout.to_start() else StageReport(())
+        rollout.step, copied = "copy", StageReport(())
+        if rollout.to_start():
+            # Who upgrades wants the image that the head has.
+            yes = rollout.desired.options.yes or rollout.desired.operation == "upgrade"
+            copied = stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
         rollout.take(leases)
         rollout.see(also=[target.spec] if target else [])
         refuse(rollout.view, rollout.groups)
@@ -128,14 +131,6 @@ def _check(rollout: Rollout) -> list[Finding]:
     if has_errors(reached):
         raise FoundErrors([*findings, *reached])
     return reached
-
-
-def _copy(rollout: Rollout, acquire: Callable[[], Changer]) -> StageReport:
-    """Copy what a start misses, but for Ray, while what serves goes on; ``acquire`` takes the lease of staging."""
-    rollout.step = "copy"
-    # Who upgrades wants the image that the head has.
-    yes = rollout.desired.options.yes or rollout.desired.operation == "upgrade"
-    return stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
 
 
 def _ready(
