@@ -26,10 +26,10 @@ Request = dict[str, Any]
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any] | None:
-    """List, or begin; the answer is that of ``wire.answer``. Without a lease, it is that of ``wire.report``."""
+    """List, which needs no lease, or begin; the answer is that of ``wire.answer``."""
     if request["do"] == "list" and "epoch" not in request:
-        wire.report(stdin, lambda: list_files(request))
-        return None
+        common.end_with(stdin)
+        return wire.outcome(lambda: list_files(request))
     if request["do"] == "begin":
         common.emit(wire.outcome(lambda: worker.begin(request, stdin)))
         os._exit(0)  # a thread still reads the input

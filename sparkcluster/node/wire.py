@@ -83,18 +83,6 @@ def outcome(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"failed": because(error), "kind": _KINDS.get(error.errno or 0, "other")}
 
 
-def report(stdin: BinaryIO, action: Callable[[], Any], end: Callable[[int], None] = os._exit) -> None:
-    """Emit the result of ``action`` as ``done``, or why it ``failed``, then ``end`` this program, or with its input."""
-    common.end_with(stdin, end)
-    try:
-        common.emit({"done": action()})
-    except (programs.Failed, common.Refused, common.Busy) as error:
-        common.emit({"failed": str(error)})
-    except OSError as error:
-        common.emit({"failed": because(error)})
-    end(0)
-
-
 def because(error: OSError) -> str:
     """Text of a system error, with the file's name."""
     text = (error.strerror or str(error)).lower()
