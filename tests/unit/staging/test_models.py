@@ -221,9 +221,7 @@ def test_what_a_release_names_by_a_link_stays(place):
 
 
 def test_what_a_release_names_stays_whatever_its_name(place):
-    roots = [
-        place.directory(f"{name}/m") for name in ("Modèles", 'a "b"', "it's", "two words", "a,b=c", "back\\slash", "𝕞")
-    ]
+    roots = [place.directory(f"{name}/m") for name in ("Modèles", 'a "b"', "it's", "two words", "a,b=c", "back\\slash")]
     argv = []
     for at, root in enumerate(roots):
         argv += [
