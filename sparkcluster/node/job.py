@@ -31,23 +31,14 @@ Document = dict[str, Any]
 PAUSE_S = 0.5  # between two looks at everything, and two words of a job
 GLANCE_S = 0.05  # between two looks whether a file was replaced
 _ENDING_S = 8.0  # for a process that was told to end
-_MESSAGE = 500
-
-
-class Cancelled(BaseException):
-    """The process was told to end."""
-
-
-class Over(Exception):
-    """The job was ended for a reason that is not that of who follows it."""
+_FILES = 1 << 16  # more than a program has open
 
 
 class Job:
-    """What the process that works knows of its job; ``before`` is what the last one said if it did not finish."""
+    """What the process that works knows of its job."""
 
-    def __init__(self, directory: str, state: Document, before: Document) -> None:
+    def __init__(self, directory: str, state: Document) -> None:
         self.directory = directory
-        self.before = before
         self._state = state
         self._order: Document = {}
         self._read = 0
@@ -59,13 +50,13 @@ class Job:
             _write(self.directory, self._state)
 
     def order(self) -> Document:
-        """What operators ordered so far: what an object has is added to the object's."""
-        with contextlib.suppress(FileNotFoundError), open(os.path.join(self.directory, "orders"), "rb") as file:
+        """What operators ordered so far, of each name the last."""
+        with open(os.path.join(self.directory, "orders"), "rb") as file:
             file.seek(self._read)
             for line in file:
                 if line.endswith(b"\n"):  # else it is still being written
                     self._read += len(line)
-                    self._order = _merged(self._order, json.loads(line))
+                    self._order = {**self._order, **json.loads(line)}
         return self._order
 
     def work(self, action: Callable[[Job], Document]) -> None:
@@ -73,17 +64,14 @@ class Job:
         try:
             end_by_signal()
             how = wire.outcome(lambda: action(self))
-        except Cancelled:
+        except KeyboardInterrupt:
             how = {"failed": "it was cancelled", "kind": "cancelled"}
         except Exception as error:
             how = {"failed": "%s: %s" % (type(error).__name__, error), "kind": "other"}
-        for name in how.keys() - {"done"}:
-            how[name] = how[name][:_MESSAGE]
-        with contextlib.suppress(OSError):
-            try:
-                _write(self.directory, {**self._state, "end": how})
-            except OSError:  # a full disk is one of the ends
-                common.write_block(_path(self.directory), json.dumps({"end": how}).encode())
+        try:
+            _write(self.directory, {**self._state, "end": how})
+        except OSError:  # a full disk is one of the ends
+            common.write_block(_path(self.directory), json.dumps({"end": how}).encode())
 
 
 def run(
@@ -106,39 +94,24 @@ def run(
     Raises:
         Failed: ``action`` failed, or its process was ended, or it was cancelled.
         Refused: the lease went to another operator.
-        Busy: the other work does not end.
+        Busy: other work, or what was cancelled before, does not end.
         OSError: the job cannot be written, as on a full disk.
     """
-    while True:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    with open(os.path.join(directory, "followers"), "wb") as followers:
+        fcntl.flock(followers, fcntl.LOCK_SH)  # from here on nobody cancels it
         first = json.dumps(order or {}).encode() + b"\n"
-        began = _start(directory, {"cluster": cluster, "what": what}, first, action, check)
-        if not began:
+        if not _start(directory, {"cluster": cluster, "what": what}, first, action, check):
             _order(directory, first)
-        with open(os.path.join(directory, "followers"), "wb") as followers:
-            fcntl.flock(followers, fcntl.LOCK_SH)
-            if lines is not None:
-                threading.Thread(target=_listen, args=(directory, lines), daemon=True).start()
-            try:
-                return follow(directory, check, report)
-            except Over:
-                check()
-                if began or lines is not None:
-                    raise Failed("cancelled", "it was cancelled") from None
+        if lines is not None:
+            threading.Thread(target=_listen, args=(directory, lines), daemon=True).start()
+        return _follow(directory, check, report)
 
 
-def answer(
-    request: Document,
-    stdin: BinaryIO,
-    folder: str,
-    key: str,
-    action: Callable[[Job], Document],
-    *,
-    then: Callable[[Document], object] = lambda _: None,
-) -> Document:
+def answer(request: Document, stdin: BinaryIO, folder: str, key: str, action: Callable[[Job], Document]) -> Document:
     """What a program answers whose job does ``action``: follow it, or cancel it where the request wants that.
 
-    The job's directory in ``folder`` of the state directory is by ``key``, which tells what it does. ``then`` is
-    called with the request after it, under the lease.
+    The job's directory in ``folder`` of the state directory is by ``key``, which tells what it does.
     """
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -147,64 +120,48 @@ def answer(
         if request["do"] == "cancel":
             cancel(directory)
             return {}
-        done = run(directory, request["cluster"], action, check)
-        check()
-        then(request)
-        return done
+        return run(directory, request["cluster"], action, check)
 
     return wire.answer(request, stdin, follow_or_cancel)
 
 
 def cancel(directory: str) -> None:
-    """End the job, and what it started, unless another program follows it."""
-    if not common.is_locked(os.path.join(directory, "lock")):
-        return
+    """End the job, and what it started, unless another program follows it; who comes meanwhile waits for the end."""
     alone = common.try_lock(os.path.join(directory, "followers"))
     if alone is not None:
         with alone:
             _end(directory)
+            common.try_lock(os.path.join(directory, "lock"), _ENDING_S)
 
 
 def end_by_signal() -> None:
-    """Have SIGTERM raise Cancelled in this process, once."""
+    """Have SIGTERM raise KeyboardInterrupt in this process, once."""
 
     def end(*_: Any) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Cancelled
+        raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
 
 
-def follow(directory: str, check: Check, report: Callable[[Document], None] = common.emit) -> Document:
-    """Pass on what the job says until its end, and return its result.
-
-    Raises:
-        Failed: it failed, or its process was ended.
-        Over: it was cancelled, or the operator's lease is over for whom it was at work.
-    """
-    seen, looked = None, 0.0
+def _follow(directory: str, check: Check, report: Callable[[Document], None]) -> Document:
+    """Pass on what the job says until its end, and return its result."""
     while True:
-        stamp = _stamp(directory)
-        if stamp == seen and time.monotonic() - looked < PAUSE_S:
-            time.sleep(GLANCE_S)
-            continue
-        seen, looked = stamp, time.monotonic()
-        running, state = common.is_locked(os.path.join(directory, "lock")), _state(directory)
-        if state.get("said"):
+        stamp, running = _stamp(directory), common.is_locked(os.path.join(directory, "lock"))
+        state = _state(directory)
+        if "said" in state:
             report(state["said"])
         end = state.get("end")
-        if end and running:  # it ends, or another one begins
-            seen = None
-            time.sleep(GLANCE_S)
-        elif end:
-            if "done" in end:
-                return dict(end["done"])
-            if "refused" in end or end["kind"] == "cancelled":
-                raise Over
-            raise Failed(end["kind"], end["failed"])
-        elif not running:
+        if end and "done" in end:
+            return dict(end["done"])
+        if end:
+            raise Failed(end.get("kind", "other"), end.get("failed") or end["refused"])
+        if not running:
             raise Failed("lost", "its process on this node was ended")
         check()
+        until = time.monotonic() + PAUSE_S
+        while _stamp(directory) == stamp and time.monotonic() < until:
+            time.sleep(GLANCE_S)
 
 
 def _start(directory: str, state: Document, order: bytes, action: Callable[[Job], Document], check: Check) -> bool:
@@ -214,27 +171,21 @@ def _start(directory: str, state: Document, order: bytes, action: Callable[[Job]
         found = _state(directory)
         if "end" not in found and found.get("what") == state["what"]:
             return False
-        if "end" not in found:
-            _end(directory)
+        _end(directory)
         if time.monotonic() > until:
-            raise common.Busy("what was cancelled before has not ended after %.0f s" % _ENDING_S)
+            raise common.Busy("what was at work before has not ended after %.0f s" % _ENDING_S)
     with lock:
         check()  # it may have waited for long
-        last = _state(directory)
-        before = {} if "done" in last.get("end", {}) else last.get("said", {})
         _write(directory, state)
         common.write_atomically(os.path.join(directory, "orders"), order, sync=False)
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
+        if os.fork():
             return True
         try:
             os.setsid()
-            if not os.fork():
-                _let_go(lock.fileno())
-                state["pid"] = os.getpid()
-                _write(directory, state)
-                Job(directory, state, before).work(action)
+            _let_go(lock.fileno())
+            state["pid"] = os.getpid()
+            _write(directory, state)
+            Job(directory, state).work(action)
         finally:
             os._exit(0)
 
@@ -244,15 +195,14 @@ def _let_go(lock: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    for each in map(int, os.listdir("/proc/self/fd")):
-        if each not in (0, 1, 2, lock):
-            with contextlib.suppress(OSError):
-                os.close(each)
+    os.closerange(3, lock)
+    os.closerange(lock + 1, _FILES)
 
 
 def _end(directory: str) -> None:
-    with contextlib.suppress(LookupError, ProcessLookupError):
-        os.kill(_state(directory)["pid"], signal.SIGTERM)
+    if common.is_locked(os.path.join(directory, "lock")):
+        with contextlib.suppress(LookupError, ProcessLookupError):
+            os.kill(_state(directory)["pid"], signal.SIGTERM)
 
 
 def _listen(directory: str, lines: BinaryIO) -> None:
@@ -274,21 +224,13 @@ def _order(directory: str, line: bytes) -> None:
         file.write(line)
 
 
-def _merged(found: Document, order: Document) -> Document:
-    both = {name for name, value in order.items() if isinstance(value, dict) and isinstance(found.get(name), dict)}
-    return {**found, **{name: {**found[name], **value} if name in both else value for name, value in order.items()}}
-
-
 def _path(directory: str) -> str:
     return os.path.join(directory, "state.json")
 
 
-def _stamp(directory: str) -> tuple[int, int] | None:
-    """What tells the state from the one that replaces it, most of the time; None where there is none."""
-    try:
-        found = os.stat(_path(directory))
-    except OSError:
-        return None
+def _stamp(directory: str) -> tuple[int, int]:
+    """What tells the state from the one that replaces it, most of the time."""
+    found = os.stat(_path(directory))
     return found.st_ino, found.st_mtime_ns
 
 

@@ -32,16 +32,6 @@ def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator
         yield name, os.path.realpath(os.path.join(top, name)), found.pop(name)
 
 
-def absent_shards(top: str, choice: model_choice.Choice | None = None) -> list[str]:
-    """Weights that ``choice`` leaves in and that are not there, by their index or, without one, by their numbers."""
-    found, _ = present(top)
-    index = model_choice.index_of(found, choice)
-    listed = shards(os.path.join(top, index)) if index else None
-    if not index:
-        listed = model_choice.series_of(model_choice.chosen(found, (), choice), choice)
-    return sorted(name for name in set(listed or ()) - found.keys() if model_choice.wanted(name, choice))
-
-
 def shards(path: str) -> list[str] | None:
     """The files that an index lists, sorted; None if it is invalid."""
     try:

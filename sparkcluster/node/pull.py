@@ -9,29 +9,26 @@ in ``state_dir/pulls/HASH``.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import queue
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, job, programs
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.pull_progress import Progress
-from sparkcluster.node.shared import registry_of
+from sparkcluster.node.shared import registry_of, repository_of
 from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
-Ask = Callable[[str, str], dict[str, Any] | None]
+Layers = dict[str, tuple[int, int | None]]
+"""Of each layer the bytes that were downloaded, and all of them, None until the engine says it."""
 
-_AGAIN_S = (2, 5, 10, 20, 30)  # before another attempt, where the registry or the engine broke off
 _HUB = "https://index.docker.io/v1/"  # Docker Hub's name in config.json
 _HUB_HOSTS = ("", "docker.io", "index.docker.io")
 _HELPER_S = 20.0
+_LOADED = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists")
 # Of the engine, of containerd's resolver, and of registries; a layer's digest or a tag may have 401 in it.
 _DENIED = re.compile(
     r"^(?:pull access denied|unauthorized|denied)\b|: (?:pull access denied|unauthorized|denied)\b"
@@ -42,129 +39,95 @@ _NO_BUILD = re.compile(r"no matching manifest for |no match for platform in mani
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Pull, or end the pull; the answer is that of ``wire.answer``."""
-    return job.answer(request, stdin, "pulls", request["reference"], lambda own: pull(request, own), then=_name)
+    key = json.dumps([request["reference"], request.get("tag")])
+    return job.answer(request, stdin, "pulls", key, lambda own: pull(request, own.say))
 
 
-def _name(request: Request) -> None:
-    """Give the image its ``tag``, unless the engine has nothing but its name."""
+def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, int]:
+    """Pull the image and name it; ``say`` gets the ``bytes`` that were downloaded, and their ``total``, 0 until known.
+
+    Both are the same while the engine unpacks, of which containerd's image store may say nothing (moby#49064).
+    """
+    layers: Layers = {}
+    said, told, status = {"bytes": 0, "total": 0}, time.monotonic(), ""
+    for document in _pulled(request["reference"]):
+        status = str(document.get("status"))
+        found, now = count(layers, document), time.monotonic()
+        if found != said and (found["bytes"] == found["total"] or now - told >= job.PAUSE_S):
+            said, told = found, now
+            say(said)
+    if not status.startswith("Status: "):
+        raise Failed("docker", "the Docker engine ended the pull without a result")
     image = programs.inspect(docker.inspect_image(request["reference"]))
     if image is not None and not docker.is_whole(image):
         raise Failed("blobs", "it was pulled without its layers")
     if request.get("tag"):
         programs.run(docker.tag(request["reference"], common.staged_as(request["tag"])))
+    return {"bytes": sum(done for done, _ in layers.values())}
 
 
-def pull(request: Request, own: job.Job) -> dict[str, Any]:
-    """Pull, again if the registry or the engine breaks off after the first byte; ``bytes`` that were downloaded."""
-    moved = 0
-    for pause_s in (*_AGAIN_S, None):
-        progress = Progress(time.monotonic())
-        try:
-            _follow(request["reference"], own, progress)
-            return {"bytes": progress.done_bytes}
-        except programs.Failed as error:
-            moved += progress.done_bytes
-            if error.kind not in ("docker", "registry") or not moved or pause_s is None:
-                raise
-            time.sleep(pause_s)
-    raise AssertionError
+def count(layers: Layers, document: dict[str, Any]) -> dict[str, int]:
+    """Take a document of the engine's stream into ``layers``; the bytes of all of them."""
+    name, status, detail = str(document.get("id")), document.get("status"), document.get("progressDetail") or {}
+    done, size = layers.get(name, (0, None))
+    if status == "Pulling fs layer":
+        layers[name] = 0, None
+    elif status == "Downloading" and detail:
+        left = detail.get("total", 0)  # of a request that was resumed, what remained then
+        size = max(size or 0, left)
+        layers[name] = size - left + detail.get("current", 0), size
+    elif status in _LOADED:
+        layers[name] = size or done, size or done
+    sizes = [size for _, size in layers.values()]
+    total = 0 if None in sizes else sum(filter(None, sizes))
+    return {"bytes": sum(done for done, _ in layers.values()), "total": total}
 
 
-def _follow(reference: str, own: job.Job, progress: Progress) -> None:
-    """Pull, and say how far it is."""
-    said = float("-inf")
-    for document in _documents(reference):
-        if "error" in document:
-            message = str((document.get("errorDetail") or {}).get("message") or document["error"])
-            raise Failed(document.get("kind") or kind_of(message), message)
-        now = time.monotonic()
-        progress.feed(document, now)
-        if now - said >= job.PAUSE_S:
-            said, found = now, progress.as_json(now)
-            earlier = {"earlier_bytes": int(own.before.get("bytes", 0))}
-            own.say({"bytes": found["bytes"], "total": found["total"], "pull": {**found, **earlier}})
-        why = progress.stalled(now)
-        if why:
-            raise Failed("stalled", "the pull made no progress: " + why)
-    if not progress.status:
-        raise Failed("docker", "the Docker engine ended the pull without a result")
-
-
-def _documents(reference: str) -> Iterator[dict[str, Any]]:
-    """What the engine says of a pull, and an empty object for each half second without; it ends with this process."""
-    documents: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    threading.Thread(target=_stream, args=(reference, documents), daemon=True).start()
-    while True:
-        try:
-            document = documents.get(timeout=job.PAUSE_S)
-        except queue.Empty:
-            document = {}
-        if document is None:
-            return
-        yield document
-
-
-def _stream(reference: str, documents: queue.Queue[dict[str, Any] | None]) -> None:
-    """Put what the engine says of a pull, and None at its end; it pulls as long as this connection lives."""
-    login = auth_header(reference, user_config(), ask_helper)
+def _pulled(reference: str) -> Iterator[dict[str, Any]]:
+    """What the engine says of a pull, which goes on as long as this connection lives."""
+    login = auth_header(reference, _config(), ask_helper)
     headers = ["Content-Length: 0"] + (["X-Registry-Auth: " + login] if login else [])
     try:
         with Machine().docker_stream(pull_path(reference), None, "POST", headers) as (status, body):
-            if status == 200:
-                for line in body:
-                    documents.put(json.loads(line))
-            else:
-                message = "the Docker engine answers %d" % status
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    message = str(json.loads(body.read(1 << 16))["message"])
-                documents.put({"error": message, "kind": kind_of(message, status)})
+            for document in map(json.loads, body):
+                message = document.get("error") if status == 200 else document["message"]
+                if message:
+                    raise Failed(kind_of(message, status), message)
+                yield document
     except Unreadable as error:
-        documents.put({"error": str(error), "kind": "docker"})
-    documents.put(None)
+        raise Failed("docker", str(error)) from None
 
 
 def pull_path(reference: str) -> str:
     """Path of the API that pulls ``reference``; without a tag it would pull all of the repository's."""
-    name, at, tag = reference.partition("@")
-    head, colon, last = name.rpartition(":")
-    if colon and "/" not in last:
-        name, tag = head, tag if at else last
-    return "/images/create?fromImage=%s&tag=%s" % (quoted(name), quoted(tag or "latest"))
+    name, _, digest = reference.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return "/images/create?fromImage=%s&tag=%s" % (quoted(repository_of(name)), quoted(digest or tag or "latest"))
 
 
-def auth_header(reference: str, config: dict[str, Any], ask: Ask) -> str | None:
+def auth_header(reference: str, config: dict[str, Any], ask: Callable[[str, str], dict[str, str]]) -> str | None:
     """Value of X-Registry-Auth by the user's ``config.json``; None without a login.
 
     ``ask`` returns what the credential helper of a name knows of a server.
     """
     host = registry_of(reference)
     server = _HUB if host in _HUB_HOSTS else host
-    login: dict[str, Any] = {}
-    try:
-        helper = (config.get("credHelpers") or {}).get(server) or config.get("credsStore")
-        found = (ask(helper, server) if helper else None) or {}
-        if found.get("Username") == "<token>":
-            login = {"identitytoken": found["Secret"]}
-        elif found.get("Username"):
-            login = {"username": found["Username"], "password": found["Secret"]}
-        else:
-            auths = config.get("auths") or {}
-            entry: dict[str, Any] = auths.get(server) or next(
-                (auths[name] for name in auths if _host(name) == server), {}
-            )
-            user, _, password = base64.b64decode(entry.get("auth") or "").decode().partition(":")
-            if entry.get("identitytoken"):
-                login = {"identitytoken": entry["identitytoken"]}
-            elif user:
-                login = {"username": user, "password": password.rstrip("\0")}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None  # not what docker login writes
-    if not login:
+    helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
+    if helper:
+        found = ask(helper, server)
+        user, secret = found.get("Username"), found.get("Secret")
+    else:
+        entry = config.get("auths", {}).get(server, {})
+        user, _, secret = base64.b64decode(entry.get("auth", "")).decode().partition(":")
+        if entry.get("identitytoken"):
+            user, secret = "<token>", entry["identitytoken"]  # as helpers have it
+    if not user:
         return None
+    login = {"identitytoken": secret} if user == "<token>" else {"username": user, "password": secret}
     return base64.urlsafe_b64encode(json.dumps({**login, "serveraddress": server}).encode()).decode()
 
 
-def user_config() -> dict[str, Any]:
+def _config() -> dict[str, Any]:
     """What ``docker login`` has written for this user."""
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     try:
@@ -173,24 +136,19 @@ def user_config() -> dict[str, Any]:
         return {}
 
 
-def ask_helper(name: str, server: str) -> dict[str, Any] | None:
-    """What ``docker-credential-NAME`` knows of ``server``; None if that is nothing."""
+def ask_helper(name: str, server: str) -> dict[str, str]:
+    """What ``docker-credential-NAME`` knows of ``server``; empty if that is nothing."""
     try:
-        argv = ["docker-credential-" + name, "get"]
-        found = json.loads(programs.run(argv, _HELPER_S, stdin=None, input=server.encode()))
-    except (programs.Failed, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        output = programs.run(["docker-credential-" + name, "get"], _HELPER_S, stdin=None, input=server.encode())
+    except programs.Failed:
+        return {}
+    return dict(json.loads(output))
 
 
-def kind_of(message: str, status: int = 0) -> str:
-    """Kind of a failed pull, by the HTTP ``status`` of the engine where it has one, else by its message."""
+def kind_of(message: str, status: int) -> str:
+    """Kind of a failed pull, by the HTTP ``status`` of the engine or by its message."""
     if status in (401, 403) or _DENIED.search(message):
         return "auth"
     if _NO_BUILD.search(message):
         return "platform"
     return "disk" if docker.disk_is_full(message) else "registry"
-
-
-def _host(name: str) -> str:
-    return name.partition("://")[2].partition("/")[0] if "://" in name else name.partition("/")[0]

@@ -46,16 +46,18 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
         "hf_home": facts.hf_home,
         "image": facts.image.id if token is None and isinstance(facts.image, Image) else None,
         "token": token,
-        **hub(token),
+        "endpoint": endpoint(token),
     }
 
 
-def hub(token: str | None) -> Request:
-    """Which hub this machine asks, if any: part of a request for ``node.fetch``. A ``token`` goes to no other."""
-    return {
-        "endpoint": os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None),
-        "offline": os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"},
-    }
+def endpoint(token: str | None) -> str | None:
+    """Address of the hub that this machine asks, if it names one. A ``token`` goes to no other."""
+    return os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None)
+
+
+def is_offline() -> bool:
+    """Whether the user wants no hub asked; as huggingface_hub reads the variable."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:

@@ -14,7 +14,7 @@ from sparkcluster.spec.playbook_files import Beside
 from sparkcluster.staging import playbook_files
 from sparkcluster.staging.copy import Answer, Failure, stage_error
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.pull import build
+from sparkcluster.staging.pull import run_job
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -48,7 +48,8 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
         "script": wanted.script,
         "limit_s": wanted.timeout_s,
     }
-    done = build(run.step("image"), run.fleet[node], request, partial(_told, run, node, begin, log))
+    told = partial(_told, run, node, begin, log)
+    done = run_job(run.step("image"), run.fleet[node], "build", request, heard=told)
     if isinstance(done, Failure) and done.kind == "build":
         what = wanted.script or wanted.dockerfile
         raise BuildFailed(

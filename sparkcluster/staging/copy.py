@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, HostSilent, ImageIncomplete, LayersAbsent, StageError
@@ -67,24 +67,6 @@ class Done(Fact):
     kept: Path | None = None
 
 
-class Pulling(Fact):
-    """How far a pull is. ``layers`` are those that were downloaded, or in phase ``unpack`` those that are unpacked.
-
-    Attributes:
-        remaining_s: of the download; None until the sizes of all layers are known.
-        earlier_bytes: of a pull before this one that did not end.
-    """
-
-    phase: Literal["resolve", "download", "unpack"]
-    bytes: Number
-    total: Number = 0
-    layers: Number
-    layers_total: Number
-    rate_bytes_s: Number
-    remaining_s: Number | None = None
-    earlier_bytes: Number = 0
-
-
 class Answer(Fact):
     """One line of a program that stages: how far it is, a file that it lists, or how it ended.
 
@@ -94,7 +76,6 @@ class Answer(Fact):
     bytes: Number | None = None
     total: Number = 0
     file: ListedFile | None = None
-    pull: Pulling | None = None
     done: Done | None = None
     failed: str | None = None
     kind: str = "other"
@@ -121,47 +102,56 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
         StageError: it cannot read them, or they are not what an honest node has.
         LeaseLost: it knows a newer epoch.
     """
+    listing = {**request, **step.lease(source.name), "do": "list"}
     try:
         manifest = Manifest(request.get("revision"), bool(request.get("verify")), judged)
+
+        def heard(last: Answer) -> None:
+            if last.file is not None:
+                manifest.add(last.file)
+
+        with stage_errors(step, source.name), stream(source, "relay", listing) as running:
+            done = follow(step, source.name, running, report, heard)
     except BadAnswer as error:
         raise stage_error(step, Failure(source.name, "source", str(error))) from None
-
-    listing = {**request, **step.lease(source.name), "do": "list"}
-    with stage_errors(step, source.name), stream(source, "relay", listing) as running:
-        done = follow(step, source.name, running, report, manifest)
     if isinstance(done, Failure) or not manifest.files:
         failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
         raise stage_error(step, failure)
     return manifest
 
 
-def follow(step: Step, node: str, running: Stream, report: Report, manifest: Manifest | None = None) -> Done | Failure:
-    """The result of a program; its progress goes to ``report``, files that it lists to ``manifest``.
+def follow(
+    step: Step, node: str, running: Stream, report: Report, heard: Callable[[Answer], None] = lambda _: None
+) -> Done | Failure:
+    """The result of a program; its progress goes to ``report``, all that it says to ``heard``.
 
     Raises:
-        StageError: it was stopped.
+        StageError: it was stopped, or its bytes no longer grow.
         LeaseLost: the node refuses the change.
         HostError: the connection broke, or the answer is malformed.
     """
-    moved, since = -1, time.monotonic()
-    for last in answers(step, node, running):
+    moved, since = None, time.monotonic()
+    for line in running.lines(SILENT_S):
+        found = document(line)
+        if found is None:
+            return Failure(node, "other", unexpected(line))
+        last = checked(Answer, found, node=node, step=step.name)
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
-        if last.bytes is not None:
-            if last.bytes != moved:
-                moved, since = last.bytes, time.monotonic()
-            report(moved, last.total)
+        if last.bytes is None or last.bytes != moved:
+            moved, since = last.bytes, time.monotonic()
         if time.monotonic() - since > _STUCK_S:
-            return Failure(node, "source", f"no data was copied for {_STUCK_S / 60:.0f} minutes")
-        if last.file is not None and manifest is not None:
-            try:
-                manifest.add(last.file)
-            except BadAnswer as error:
-                return Failure(node, "source", str(error))
+            why = f"{step.name} on {node}: nothing moved for {_STUCK_S / 60:.0f} min"
+            raise StageError(why, node=node, step=step.name, hint=RESUME)
+        if last.bytes is not None:
+            report(last.bytes, last.total)
+        heard(last)
         if last.done is not None:
             return last.done
-        if last.failed is not None or last.refused is not None:
-            return failure_of(node, last)
+        if last.refused is not None:
+            raise refusal(node, last.refused, "copy")
+        if last.failed is not None:
+            return Failure(node, last.kind, last.failed)
     return unfinished(node, running)
 
 
@@ -171,27 +161,6 @@ def unfinished(node: str, running: Stream) -> Failure:
     with contextlib.suppress(HostError):
         reason = running.finish().reason
     return Failure(node, "other", reason)
-
-
-def failure_of(node: str, answer: Answer) -> Failure:
-    """The failure in ``answer``; LeaseLost where the node refused."""
-    if answer.refused is not None:
-        raise refusal(node, answer.refused, "copy")
-    return Failure(node, answer.kind, answer.failed or "it did not start")
-
-
-def answers(step: Step, node: str, running: Stream) -> Iterator[Answer]:
-    """What a program on ``node`` writes, one document in each line; any other line is a failure, and the last.
-
-    Raises:
-        HostError: the connection broke, or a document is malformed.
-    """
-    for line in running.lines(SILENT_S):
-        found = document(line)
-        if found is None:
-            yield Answer(failed=unexpected(line))
-            return
-        yield checked(Answer, found, node=node, step=step.name)
 
 
 def unexpected(line: bytes) -> str:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from functools import partial
 from pathlib import Path
 
 from sparkcluster.errors import HostSilent, RegistryAuth, SparkclusterError, StageError
-from sparkcluster.facts.base import read
 from sparkcluster.node.shared import registry_of
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import download_request, hub
-from sparkcluster.staging.copy import Done, Failure, Pulling, stage_error
+from sparkcluster.staging.artifacts import download_request, is_offline
+from sparkcluster.staging.copy import Done, Failure, stage_error
 from sparkcluster.staging.plan import Staging, no_weights
-from sparkcluster.staging.pull import fetch, pull, text
+from sparkcluster.staging.pull import pull, run_job
 from sparkcluster.staging.retries import DOWNLOAD_NODES
 from sparkcluster.staging.transfers import Transfers
 
@@ -39,8 +37,10 @@ class Downloads:
     def on_a_node(self) -> str | None:
         """Download it on the first node that can; that node, or None with ``errors``."""
         staging = self.staging
-        if not staging.download:
-            raise no_weights(self.run.facts, staging.missing[0][0], self.spec)
+        offline = staging.what == "weights" and is_offline()
+        if not staging.download or offline:
+            why = "HF_HUB_OFFLINE is set on this machine" if offline else ""
+            raise no_weights(self.run.facts, staging.missing[0][0], self.spec, why=why)
         for node in staging.download[:DOWNLOAD_NODES]:
             begin = time.monotonic()
             try:
@@ -60,7 +60,7 @@ class Downloads:
     def on_this_machine(self) -> Path | None:
         """Download weights to this machine where no node reaches the hub; its cache, or None with ``errors``."""
         tried = len(self.errors)
-        if self.staging.what != "weights" or not tried or len(self.no_hub) != tried or hub(None)["offline"]:
+        if self.staging.what != "weights" or not tried or len(self.no_hub) != tried:
             return None
         from sparkcluster.staging import local_weights  # noqa: PLC0415 - few runs need it
 
@@ -97,15 +97,18 @@ class Downloads:
     def _attempt(self, node: str, digest: str | None, token: str | None) -> Done | Failure:
         what, name, run = self.staging.what, self.staging.name, self.run
         request = download_request(self.spec, run.facts[node], what, token)
+        report = run.moving(what, node, "download")
         if what == "weights":
-            return fetch(run.step(what), run.fleet[node], request, run.report(what, node, "downloaded"))
+            return run_job(run.step(what), run.fleet[node], "fetch", request, report)
         if digest is not None and digest != name:
             request |= {"reference": digest, "tag": name}
-        return pull(run.step(what), run.fleet[node], request, partial(self._pulling, node))
 
-    def _pulling(self, node: str, found: Pulling) -> None:
-        engine = read(self.run.facts[node].docker)
-        self.run.progress(node, text(found, containerd=engine is not None and engine.containerd_store))
+        def reported(done: int, total: int) -> None:
+            report(done, total)
+            if done == total:
+                run.progress(node, "unpacking the image")
+
+        return pull(run.step(what), run.fleet[node], request, reported)
 
     def _error(self, node: str, done: Failure) -> SparkclusterError:
         """The error of a download that failed on ``node``."""

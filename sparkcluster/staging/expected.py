@@ -9,7 +9,7 @@ from typing import Literal
 
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import HUB_ADDRESS
-from sparkcluster.staging.artifacts import hub
+from sparkcluster.staging.artifacts import endpoint
 from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s, probable
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE, link
@@ -132,6 +132,6 @@ def _or(size: int | None, total: int) -> int:
 def publisher(staging: Staging) -> str:
     """Host of the hub or registry from which ``staging`` is downloaded."""
     if staging.what == "weights":
-        return urllib.parse.urlsplit(str(hub(None)["endpoint"] or HUB_ADDRESS)).hostname or "hub"
+        return urllib.parse.urlsplit(endpoint(None) or HUB_ADDRESS).hostname or "hub"
     host, slash, _ = staging.name.partition("/")
     return host if slash and ("." in host or ":" in host or host == "localhost") else "docker.io"

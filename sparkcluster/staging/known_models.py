@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from sparkcluster.fit import shipped
 from sparkcluster.fit.shipped import Recorded
 from sparkcluster.fit.source import Source
 from sparkcluster.spec.playbook import Companion, Model, Playbook
+from sparkcluster.staging.artifacts import is_offline
 from sparkcluster.staging.model_headers import from_hub, from_path
-
-_TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def size_of(model: Model) -> int | None:
 
 
 def _ask_no_hub_if_told(repository: str) -> None:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+    if is_offline():
         raise SparkclusterError(
             f"{repository} was not looked up: HF_HUB_OFFLINE is set",
             hint="unset HF_HUB_OFFLINE, or pass a local directory or config.json to --config",

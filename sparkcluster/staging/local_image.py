@@ -123,7 +123,7 @@ def bring(run: Transfers, staging: Staging, archive: Archive, cluster: str) -> s
     run.progress(node, f"{archive.path.name}, {size(archive.size_bytes)} from this machine")
     try:
         sending = {"root": folder, "path": name, "sha256": _sha256(archive.path, run)}
-        sent = send(step, host, archive.path, sending, run.sending(staging.what, node)).bytes
+        sent = send(step, host, archive.path, sending, run.moving(staging.what, node, "controller")).bytes
     except OSError as error:
         raise StageError(f"{archive.path} cannot be read: {error.strerror}", step=_STEP) from error
     request = {"path": f"{folder}/{name}", "member": archive.member, "config": archive.config}

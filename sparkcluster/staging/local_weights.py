@@ -18,7 +18,7 @@ from sparkcluster.node.shared import hub_folder
 from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
-from sparkcluster.staging.artifacts import Request, hub
+from sparkcluster.staging.artifacts import Request, endpoint
 from sparkcluster.staging.copy import Failure, Report, Step, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.notes import HERE, kept
@@ -110,10 +110,10 @@ def download(run: Transfers, spec: Spec) -> Path:
     """
     home = str(Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser())
     model = spec.playbook.model
-    request = {"do": "download", "id": model.id, "revision": model.revision, "choice": spec.playbook.choice}
-    request |= {"hf_home": home, "image": None, "token": None, **hub(None)}
+    request = {"do": "run", "id": model.id, "revision": model.revision, "choice": spec.playbook.choice}
+    request |= {"hf_home": home, "image": None, "token": None, "endpoint": endpoint(None)}
     step = Step(_STEP, lambda _node: {}, run.stopped.is_set)
-    shown, told = run.report("weights", HERE, "downloaded"), False
+    shown, told = run.moving("weights", HERE, "download"), False
 
     def report(done: int, total: int) -> None:
         nonlocal told
@@ -183,7 +183,7 @@ def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str
     first, begin = nodes[0], time.monotonic()
     requests = {node: {**request(node), **({"revision": given.revision} if given.revision else {})} for node in nodes}
     sent = before = 0
-    shown = run.sending(staging.what, first)
+    shown = run.moving(staging.what, first, "controller")
 
     def report(done: int, _size: int) -> None:
         shown(before + done, given.size_bytes)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
@@ -142,15 +142,17 @@ class Transfers:
 
         return report
 
-    def sending(self, what: Artifact, node: str) -> Bytes:
-        """A function that reports bytes which this machine sends to ``node``, twice a second."""
+    def moving(self, what: Artifact, node: str, source: Literal["controller", "download"]) -> Bytes:
+        """A function that reports bytes which come to ``node`` from ``source``, twice a second."""
         shown = 0.0
 
         def report(done: int, total: int) -> None:
             nonlocal shown
-            if time.monotonic() - shown >= _SHOWN_S:
+            complete = done >= total > 0
+            if complete or time.monotonic() - shown >= _SHOWN_S:
                 shown = time.monotonic()
-                self.shown.transfer(Transfer(node, what, done, total, "controller"))
+                state: Literal["copying", "complete"] = "complete" if complete else "copying"
+                self.shown.transfer(Transfer(node, what, done, total, source, state=state))
 
         return report
 

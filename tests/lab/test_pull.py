@@ -13,7 +13,7 @@ from sparkcluster.lab import images
 from sparkcluster.lab.machine import wait_until
 
 pytestmark = pytest.mark.full
-PULLING = r"pulling [\d.]+ (of [\d.]+ )?[GM]B, \d+ of \d+ layers, [\d.]+ MB/s"
+PULLING = r"image [\d.]+ (of [\d.]+ )?[GM]B downloaded, [\d.]+ MB/s"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def goes_on(registry, pause_s=1.5):
 
 
 @pytest.mark.parametrize("name", ["plain", "store"])
-def test_bytes_layers_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
+def test_bytes_and_rate_are_reported_while_an_image_is_pulled(registry, stage, name):
     reference = registry.add("slow", images.archive("stub"), platforms=True)
     registry.rate_bytes_s = size_of(registry) / 12
     done = stage(name, reference).wait().ok()
@@ -76,7 +76,7 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
     reference = registry.add("killed", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 12
     first = stage(name, reference)
-    first.wait_for("pulling")
+    first.wait_for("B downloaded")
     first.kill(signal.SIGKILL)
     assert goes_on(registry)
     stage(name, reference).wait().ok()
@@ -84,19 +84,17 @@ def test_a_pull_outlives_the_operator_and_the_next_stage_follows_it(registry, st
 
 
 @pytest.mark.parametrize("name", ["plain"])
-def test_ctrl_c_ends_a_pull_on_the_node_and_the_next_one_says_how_it_goes_on(registry, stage, name):
+def test_ctrl_c_ends_a_pull_on_the_node(registry, stage, name):
     reference = registry.add("interrupted", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 20
     first = stage(name, reference)
-    first.wait_for("pulling")
+    first.wait_for("B downloaded")
     assert wait_until(lambda: registry.served_bytes > size_of(registry) / 4, limit_s=120)
     first.kill(signal.SIGINT)
     first.wait()
     assert wait_until(lambda: not goes_on(registry, 1.0), limit_s=120)
-    registry.rate_bytes_s = size_of(registry) / 6
-    done = stage(name, reference).wait().ok()
-    kept = {"store": "resumed", "plain": "started over (moby#26146)"}[name]
-    assert kept in done.err, done.err
+    registry.rate_bytes_s = None
+    stage(name, reference).wait().ok()
 
 
 @pytest.mark.parametrize("name", ["plain"])

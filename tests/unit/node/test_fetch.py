@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
@@ -57,14 +56,3 @@ def test_a_corrupt_blob_that_was_there_before_is_named_and_left_to_its_owner(tmp
     with pytest.raises(Failed, match=f"^{old} is corrupt and was there before; remove it$"):
         verified(tmp_path, root, before=[f"blobs/{old.name}"])
     assert old.read_bytes() == b"bad"
-
-
-def test_a_download_without_a_shard_that_the_index_names_is_not_done(tmp_path):
-    """A repository of which a file was forgotten, or a mirror that lacks it."""
-    index = json.dumps({"weight_map": {str(part): f"model-{part}.safetensors" for part in range(4)}}).encode()
-    contents = {"model.safetensors.index.json": index, "model-0.safetensors": b"0", "model-2.safetensors": b"2"}
-    root = downloaded(tmp_path, {name: (content, content) for name, content in contents.items()})
-    with pytest.raises(Failed, match=r"^the weights lack model-1\.safetensors and 1 more, which the hub did not send$"):
-        verified(tmp_path, root)
-    assert len(Record(str(tmp_path / "state"), str(root)).files) == 3
-    verified(tmp_path, root, choice={"exclude": ["model-1*", "model-3*"]})

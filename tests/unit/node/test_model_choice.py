@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sparkcluster.node.model_choice import chosen, series_of
-from sparkcluster.node.model_files import absent_shards
 
 CODE = ["README.md", "chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json"]
 INDEX = "model.safetensors.index.json"
@@ -92,10 +89,7 @@ def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict,
 
 
 @pytest.mark.parametrize("other", ["pytorch_model-00001-of-00002.bin", "original/m-00001-of-00002.safetensors"])
-def test_a_part_of_weights_that_are_not_served_makes_nothing_incomplete(tmp_path: Path, other: str) -> None:
-    for name in ("config.json", "model.safetensors", other):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"{}")
-    assert absent_shards(str(tmp_path), {"format": "safetensors"}) == []
-    (tmp_path / "model.safetensors").rename(tmp_path / "model-00002-of-00002.safetensors")
-    assert absent_shards(str(tmp_path), {"format": "safetensors"}) == ["model-00001-of-00002.safetensors"]
+def test_a_part_of_weights_that_are_not_served_makes_nothing_incomplete(other: str) -> None:
+    choice = {"format": "safetensors"}
+    assert series_of(chosen(["config.json", "model.safetensors", other], (), choice), choice) == []
+    assert series_of(chosen(["config.json", shards(2)[1], other], (), choice), choice) == shards(2)

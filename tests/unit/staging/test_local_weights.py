@@ -108,7 +108,7 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
     monkeypatch.setattr(
-        downloads, "fetch", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
+        downloads, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}
