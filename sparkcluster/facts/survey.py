@@ -90,7 +90,6 @@ class Survey(Machine):
         runtimes: names of the engine's runtimes; None where the login may not ask it.
         files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it, if
             anything does.
-        sysctls: value of each requested name; None where the kernel has none.
         packages: of the requested packages, or of those that match a requested pattern, those that are installed, with
             what dpkg is to do with them: ``install``, or ``hold`` if apt does not upgrade them.
         default_target: what systemd starts at boot, such as multi-user.target; default.target where nobody chose it.
@@ -107,7 +106,6 @@ class Survey(Machine):
     docker: bool = False
     runtimes: Few[str] | None = None
     files: dict[str, FileState] = Field(default_factory=dict)
-    sysctls: dict[str, str | None] = Field(default_factory=dict)
     packages: dict[str, str] = Field(default_factory=dict)
     default_target: str | None = None
     ntp: bool = False

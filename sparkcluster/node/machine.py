@@ -62,13 +62,6 @@ def owner(uid: int) -> str:
         return str(uid)
 
 
-def absolute(path: str, home: str) -> str:
-    """``path`` with ``~`` expanded for this node's user."""
-    if path == "~" or path.startswith("~/"):
-        path = home + path[1:]
-    return os.path.normpath(os.path.join(home, path))
-
-
 class Machine:
     """The machine that this runs on, or what lies below ``root``."""
 
@@ -108,8 +101,6 @@ class Machine:
             return sorted(os.listdir(self.at(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except OSError as error:
-            raise Unreadable(because(error, path)) from None
 
     def document(self, path: str) -> dict[str, Any]:
         """A JSON object in a file; Unreadable if there is none."""
@@ -248,15 +239,11 @@ class Machine:
 
 
 class Readings:
-    """Readers in threads, and what they returned within ``limit_s`` after the first of them could start.
+    """Readers in threads, and what they returned within ``limit_s`` after the first of them could start."""
 
-    Args:
-        grace_s: added to every limit, so that the limit of a program ends first and is reported.
-    """
-
-    def __init__(self, limit_s: float, grace_s: float = 0.0) -> None:
+    def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._began = time.monotonic() + grace_s
+        self._began = time.monotonic() + GRACE_S
         self._values: dict[str, Any] = {}
         self._threads: dict[str, threading.Thread] = {}
 

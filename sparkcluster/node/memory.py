@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from sparkcluster.node import common, docker
 from sparkcluster.node.machine import owner
@@ -52,32 +52,16 @@ for top in sys.argv[1:]:
 """
 
 
-def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
-    """Wait for the memory of ranks that ended, as ``await_return`` does. It takes no lock and needs no lease."""
-    return await_return(request)
-
-
-def meminfo() -> dict[str, int]:
-    """MemFree, MemAvailable and AnonPages in bytes, by these names."""
-    with open(MEMINFO) as file:
-        found = re.findall(r"^(MemFree|MemAvailable|AnonPages):\s+(\d+) kB", file.read(), re.MULTILINE)
-    return {name: int(kib) * 1024 for name, kib in found}
-
-
-def record(directory: str) -> None:
-    """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
-    before: dict[str, Any] = dict(meminfo(), shm=os.listdir(SHARED))
-    common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
-
-
-def await_return(
+def main(
     request: dict[str, Any],
+    _lines: Any = None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Wait until the memory of ranks that ended has come back; what has not, and what they left in /dev/shm.
 
     ``request`` has rank_dirs and limit_s. Memory that programs have taken or released since the start is not counted.
+    No lock is taken, and no lease needed.
     """
     files = [os.path.join(common.expand(path), MEMORY_FILE) for path in request["rank_dirs"]]
     earlier = [found for path in files if (found := common.read_json(path))]
@@ -102,6 +86,19 @@ def await_return(
         "waited_s": round(clock() - began),
         "shm": left(known),
     }
+
+
+def meminfo() -> dict[str, int]:
+    """MemFree, MemAvailable and AnonPages in bytes, by these names."""
+    with open(MEMINFO) as file:
+        found = re.findall(r"^(MemFree|MemAvailable|AnonPages):\s+(\d+) kB", file.read(), re.MULTILINE)
+    return {name: int(kib) * 1024 for name, kib in found}
+
+
+def record(directory: str) -> None:
+    """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
+    before: dict[str, Any] = dict(meminfo(), shm=os.listdir(SHARED))
+    common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
 
 
 def left(known: set[str]) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import container_facts, gpu, image, image_layers, interpreter, network, ranks, storage, system
-from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, absolute, failed, unread
+from sparkcluster.node.common import expand
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
@@ -30,13 +31,10 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     machine = machine or Machine()
     began = time.monotonic()
     facts: dict[str, Any] = machine.identity()
-    state_dir = absolute(request.get("state_dir") or "~/.local/state/sparkcluster", facts["home"])
-    hf_home = absolute(request.get("hf_home") or "~/.cache/huggingface", facts["home"])
-    cluster = str(request.get("cluster"))
-    in_docker = request.get("runtime") != "process"
-    names = [str(name) for name in request.get("names") or ()]
+    state_dir, hf_home = expand(request["state_dir"]), expand(request["hf_home"])
+    cluster, names, in_docker = request["cluster"], request.get("names", ()), request["runtime"] == "docker"
 
-    readings = Readings(LIMIT_S, GRACE_S)
+    readings = Readings(LIMIT_S)
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
         "driver": lambda: gpu.driver(machine),
@@ -92,9 +90,7 @@ def _of_release(
 ) -> Readings:
     """Readers of image, model and companions that ``wanted`` names."""
     reference, model, companions = wanted.get("image"), wanted.get("model"), wanted.get("companions") or ()
-    if model and model.get("path"):
-        model = dict(model, path=absolute(model["path"], machine.identity()["home"]))
-    readings = Readings(LIMIT_S, GRACE_S)
+    readings = Readings(LIMIT_S)
     readings.start("image", lambda: image.facts(machine, reference, state_dir) if reference else None)
     readings.start(
         "layers",

@@ -53,7 +53,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
     repeated download that succeeded.
     """
     if model.get("path"):
-        folder, revision, cache = str(model["path"]), model.get("revision"), ""
+        folder, revision, cache = common.expand(model["path"]), model.get("revision"), ""
     else:
         cache = "%s/%s" % (hf_home, hub_folder(str(model["id"])))
         reference = str(model.get("revision") or "main")

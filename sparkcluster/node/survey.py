@@ -12,12 +12,13 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from sparkcluster.node import container_facts, neighbours, network, ranks, system
-from sparkcluster.node.machine import GRACE_S, LIMIT_S, Machine, Readings, Unreadable, absolute, unread
+from sparkcluster.node import common, container_facts, neighbours, network, ranks, system
+from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
 _LOOK_S = 3 * LIMIT_S  # for sudo that does not answer, and the same without it
-_JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), ("~/.local/state/sparkcluster/setup/journal", False))
+_STATE_DIR = "~/.local/state/sparkcluster"
+_JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), (_STATE_DIR + "/setup/journal", False))
 _FIELDS = ("number", "at", "operator", "step", "kind", "target", "before", "after")
 # The containers of a cluster that run, then of each path, or what matches it: mode and owner if it is there, and hash
 # and content if it can be read.
@@ -40,8 +41,8 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     """Return the document that ``facts.survey.Survey`` parses.
 
     Args:
-        request: hf_home and state_dir; files (paths, also with patterns of sh), sysctls and packages whose state is
-            wanted; look_for (IPv4 addresses of other nodes' rails).
+        request: hf_home; files (paths, also with patterns of sh) and packages whose state is wanted; look_for (IPv4
+            addresses of other nodes' rails).
         machine: the node.
 
     Raises:
@@ -49,12 +50,10 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     """
     machine = machine or Machine()
     facts: dict[str, Any] = machine.identity()
-    home, uid = facts["home"], facts["uid"]
-    hf_home = absolute(str(request.get("hf_home") or "~/.cache/huggingface"), home)
-    state_dir = absolute(str(request.get("state_dir") or "~/.local/state/sparkcluster"), home)
-    files = [absolute(str(path), home) for path in request.get("files") or ()]
+    uid, hf_home = facts["uid"], common.expand(request["hf_home"])
+    files = list(map(common.expand, request.get("files", ())))
 
-    readings = Readings(LIMIT_S, GRACE_S)
+    readings = Readings(LIMIT_S)
     value = readings.value
     readers: dict[str, Callable[[], Any]] = {
         "os": lambda: system.os_release(machine.text("/etc/os-release")),
@@ -63,19 +62,14 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "neighbours": lambda: neighbours.neighbours(machine, value("interfaces"), request.get("look_for") or ()),
         "unaddressed": lambda: neighbours.unaddressed(machine, value("interfaces")),
         "engine": lambda: container_facts.docker(machine),
-        "processes": lambda: ranks.processes(machine, state_dir),
+        "processes": lambda: ranks.processes(machine, common.expand(_STATE_DIR)),
         "host_keys": lambda: _host_keys(machine),
         "machine": lambda: system.machine_id(machine),
         "foreign": lambda: foreign(machine, hf_home) if uid else 0,
-        "sysctls": lambda: {
-            name: machine.line("/proc/sys/" + name.replace(".", "/")) for name in request.get("sysctls", [])
-        },
         "packages": lambda: _packages(machine, request.get("packages", [])),
         "default_target": lambda: os.path.basename(os.path.realpath(machine.at("/etc/systemd/system/default.target"))),
         "ntp": lambda: machine.run(["timedatectl", "show", "-p", "NTP"])[1] == "NTP=yes\n",
-        "journal": lambda: [
-            each for path, root in _JOURNALS for each in journal(machine, absolute(path, home), root=root)
-        ],
+        "journal": lambda: [each for path, root in _JOURNALS for each in journal(machine, path, root=root)],
     }
     looking = Readings(_LOOK_S)
     looking.start("look", lambda: _look(machine, uid, files))
@@ -135,7 +129,7 @@ def foreign(machine: Machine, path: str) -> int:
 
 def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:
     """The entries of a journal of ``setup``, which replaces it as a whole."""
-    lines = [line.split("\t") for line in machine.text(path, "").splitlines()]
+    lines = [line.split("\t") for line in machine.text(common.expand(path), "").splitlines()]
     return [dict(zip(_FIELDS, fields, strict=True), root=root) for fields in lines]
 
 

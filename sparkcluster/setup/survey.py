@@ -40,7 +40,7 @@ def survey(
         fleet: the nodes.
         hf_home: directory of the Hugging Face cache on them, as the inventory has it.
         names: the nodes to survey.
-        requests: ``files``, ``sysctls`` and ``packages`` whose state is wanted.
+        requests: ``files`` and ``packages`` whose state is wanted.
     """
     request: dict[str, Any] = {"hf_home": hf_home, **(requests or {})}
     request["files"] = [*request.get("files", ()), rails.FILES]

@@ -30,9 +30,9 @@ _MODULES = (
 )
 STEPS: tuple[Step, ...] = tuple(module.STEP for module in _MODULES)
 BY_NAME = {step.name: step for step in STEPS}
+_FILES = (f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, docker_group.FILE, nvidia_runtime.FILE)
 REQUESTS = {
-    "files": [f"~/{ssh_key.FILE}", NETPLAN, sysctl.FILE, limits.FILE, docker_group.FILE, nvidia_runtime.FILE],
-    "sysctls": list(sysctl.VALUES),
+    "files": [*_FILES, *sysctl.PATHS.values()],
     "packages": [perftest.PACKAGE, *hold.PACKAGES],
 }
 """What a survey has to read for the steps."""

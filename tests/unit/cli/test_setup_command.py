@@ -113,12 +113,12 @@ def test_another_node_without_an_answer_stops_only_what_follows_from_it(nodes, c
 
 # The verdict is that of what was found afterwards
 
-SYSCTLS = {"vm.swappiness": "1", "vm.dirty_bytes": "268435456", "vm.dirty_ratio": "0"}
+SYSCTLS = {"/proc/sys/vm/swappiness": state("1\n"), "/proc/sys/vm/dirty_bytes": state("268435456\n")}
 ONLY_SYSCTL = ["setup", "mine.yaml", "--only", "sysctl"]
 
 
 def with_sysctl(found):
-    return {**found, "sysctls": SYSCTLS, "files": {**found.get("files", {}), SYSCTL: state(SYSCTL_TEXT)}}
+    return {**found, "files": {**found.get("files", {}), **SYSCTLS, SYSCTL: state(SYSCTL_TEXT)}}
 
 
 def with_twin_down(found):

@@ -150,8 +150,9 @@ def build(root: Path, case: dict[str, Any]) -> FakeMachine:
 
 
 @pytest.fixture
-def make_machine(tmp_path: Path) -> Any:
+def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Builder of a machine from a case or from the name of one."""
+    monkeypatch.setenv("HOME", "/home/nvidia")
 
     def make(case: str | dict[str, Any]) -> FakeMachine:
         return build(tmp_path, load_case(case) if isinstance(case, str) else case)

@@ -42,7 +42,7 @@ class Node:
 
     def after(self, *directories: str) -> dict[str, Any]:
         request = {"rank_dirs": list(directories), "limit_s": 60}
-        return memory.await_return(request, clock=lambda: self.now, pause=self.pause)
+        return memory.main(request, clock=lambda: self.now, pause=self.pause)
 
 
 @pytest.fixture

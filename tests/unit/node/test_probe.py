@@ -19,6 +19,7 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.parse import parse
 from sparkcluster.hosts.program import command
 from sparkcluster.node import common, interpreter, network, probe, storage, system
+from sparkcluster.node import machine as machines
 from sparkcluster.node.machine import Machine, Unreadable
 
 REQUEST = {
@@ -78,7 +79,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
 
 def test_a_hanging_reading_is_abandoned(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "LIMIT_S", 0.2)
-    monkeypatch.setattr(probe, "GRACE_S", 0.0)
+    monkeypatch.setattr(machines, "GRACE_S", 0.0)
     release = threading.Event()
     machine = make_machine("founders-p1")
     monkeypatch.setattr(storage, "weights", lambda *_: release.wait(30))

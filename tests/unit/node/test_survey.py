@@ -59,7 +59,7 @@ def entry(dev: str, mac: str, dst: str = "fe80::1", state: str = "REACHABLE") ->
 
 
 def test_it_travels_and_surveys_this_machine() -> None:
-    request = {**REQUEST, "files": ["/etc/hostname"], "sysctls": ["vm.swappiness"], "packages": ["no-such-package"]}
+    request = {**REQUEST, "files": ["/etc/hostname", "/proc/sys/vm/swappiness"], "packages": ["no-such-package"]}
     argv, stdin = command("survey", request)
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
@@ -67,7 +67,7 @@ def test_it_travels_and_surveys_this_machine() -> None:
     found = parsed(json.loads(done.stdout))
     assert found.uid == os.getuid()
     assert found.files["/etc/hostname"].text == Path("/etc/hostname").read_text()
-    assert found.sysctls["vm.swappiness"] == Path("/proc/sys/vm/swappiness").read_text().strip()
+    assert found.files["/proc/sys/vm/swappiness"].text == Path("/proc/sys/vm/swappiness").read_text()
     assert found.machine == hashlib.sha256(Path("/etc/machine-id").read_text().strip().encode()).hexdigest()
 
 
@@ -179,7 +179,6 @@ def test_settings_of_the_machine(spark: Any) -> None:
             "timedatectl show": {"output": "NTP=yes\n"},
         },
         files={
-            "proc/sys/vm/swappiness": "60\n",
             "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAAC3Nz root@spark\n",
             "etc/machine-id": "0123\n",
         },
@@ -189,10 +188,8 @@ def test_settings_of_the_machine(spark: Any) -> None:
     found = surveyed(
         machine,
         packages=["perftest", "old", "none", "linux-image-*"],
-        sysctls=["vm.swappiness", "vm.none"],
     )
     assert found.packages == {"perftest": "install", "linux-image-6.17": "hold"}
-    assert found.sysctls == {"vm.swappiness": "60", "vm.none": None}
     assert found.ntp is True
     assert found.default_target == "multi-user.target"
     assert found.host_keys == ("ssh-ed25519 AAAAC3Nz",)
