@@ -103,13 +103,7 @@ class Readiness:
         self.started = now
         self.engine = engines.engine(plan.engine)
         self.ranks = {
-            name: RankState(
-                name,
-                plan.nodes[name].containers[0].name,
-                member.address,
-                Progress(self.engine),
-                heard_at=now,
-            )
+            name: RankState(name, plan.nodes[name].containers[0].name, member.address, Progress(self.engine), now)
             for name, member in topology.members.items()
         }
         self.head = self.ranks[topology.groups[0].head.name]
