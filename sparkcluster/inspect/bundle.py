@@ -10,6 +10,7 @@ import platform
 import re
 import tarfile
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -40,18 +41,8 @@ _README = Path(__file__).with_name("bundle_readme.txt")
 # What may stand between the letters and digits of a value: blanks, signs, and signs that are escaped.
 _BETWEEN = r"(?:%(?:25)*[0-9a-fA-F]{2}|\\+(?:u[0-9a-fA-F]{4}|[nrt])?|&#?\w{1,6};|[^A-Za-z0-9\\])*+"
 
-_HARDWARE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?i)\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), f"GPU-{REMOVED}"),
-    (
-        re.compile(r"(?i)(serial(?:[_ \t-]*(?:number|num|no))?\.?[\"']?[ \t]*[:=#][ \t]*[\"']?)[A-Za-z0-9][\w-]*"),
-        rf"\1{REMOVED}",
-    ),
-    (re.compile(r"(?i)\b(serial(?:[ _-]*(?:number|num|no))?[ \t]+)(?=\w*\d)[A-Z0-9-]{6,}"), rf"\1{REMOVED}"),
-    # the half of an address that names one device; the other half names its maker
-    (re.compile(r"(?i)\b((?:[0-9a-f]{2}[:-]){3})(?:[0-9a-f]{2}[:-]){2}[0-9a-f]{2}\b"), r"\1xx:xx:xx"),
-    (re.compile(r"(?i)\b(fe80:(?:0{1,4}:){0,3}:?)(?:[0-9a-f]{1,4}:){3}[0-9a-f]{1,4}\b"), r"\1xxxx:xxxx:xxxx:xxxx"),
-    (re.compile(r"(?i)\b((?:node|port|sys_image)_?guid[\"']?\s*[:=]\s*[\"']?)[0-9a-fx:]{16,}"), rf"\1{REMOVED}"),
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("bundle_hardware.toml").read_text(encoding="utf-8"))
+_HARDWARE = [(re.compile(row["pattern"]), row["instead"]) for row in _TABLE["hardware"]]
 
 
 class Scrubber:
