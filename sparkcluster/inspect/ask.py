@@ -17,10 +17,6 @@ from sparkcluster.inspect.cluster import View, see
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
 
-TOKENS = REASONING_TOKENS
-"""The most tokens of an answer where neither the user nor the playbook says how many."""
-
-
 PARSER = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
 
 
@@ -48,7 +44,7 @@ class Conversation:
     """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
 
     It is sampled as ``request`` says in the playbook that serves. An answer has at most ``max_tokens`` tokens; without
-    it as many as ``request`` says, else ``TOKENS``, and fewer where the context leaves no more.
+    it as many as ``request`` says, else ``REASONING_TOKENS``, and fewer where the context leaves no more.
 
     Attributes:
         group: its name; None for the first.
@@ -91,7 +87,9 @@ class Conversation:
         if endpoint.head not in view.facts:
             raise _nothing_serves(view)
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
-        self.verify = group.verify.model_copy(update={**told, "max_tokens": group.request.max_tokens or TOKENS})
+        self.verify = group.verify.model_copy(
+            update={**told, "max_tokens": group.request.max_tokens or REASONING_TOKENS}
+        )
         self.endpoint = endpoint
         return endpoint
 

@@ -118,13 +118,13 @@ def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observat
 def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
     """What is to be said of a group's endpoint, with what to type; None without."""
     inventory = view.spec.inventory
-    if word == state.SERVING and (warning := secrets.key_warning(group.secrets, view.spec)):
-        return warning
-    if word == state.SERVING and (differing := view.spec.differs(group.selected)):
-        return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
-    if inventory.api.for_nodes_only or OPEN_API in inventory.ignore:
-        return None
-    if view.endpoints[group.name].key_name or loopback(group.plan["endpoints"][group.name]):
+    if word == state.SERVING:
+        if warning := secrets.key_warning(group.secrets, view.spec):
+            return warning
+        if differing := view.spec.differs(group.selected):
+            return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
+    accepted = inventory.api.for_nodes_only or OPEN_API in inventory.ignore
+    if accepted or view.endpoints[group.name].key_name or loopback(group.plan["endpoints"][group.name]):
         return None
     return "open to the network, and requires no key: sparkcluster key INVENTORY"
 

@@ -7,9 +7,10 @@ import pytest
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.ask import TOKENS, Conversation, cut
+from sparkcluster.inspect.ask import Conversation, cut
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
+from sparkcluster.spec.playbook import REASONING_TOKENS
 
 DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_s": 0.1, "total_s": 0.2}}
 
@@ -97,7 +98,7 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     conversation = Conversation(fleet, spec, group=None, max_tokens=None)
     assert "max-model-len" in cut(conversation.ask("hi", lambda *_: None))
     limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
-    assert limits == [TOKENS, None]
+    assert limits == [REASONING_TOKENS, None]
     with pytest.raises(PromptTooLong, match=r"does not fit in the model's context: .* length \(512\)"):
         Conversation(*asked(long), group=None, max_tokens=None).ask("hi", lambda *_: None)
 
