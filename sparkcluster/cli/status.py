@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from sparkcluster.cli.common import emitted, inventory_argument, option, querying
 from sparkcluster.cli.output import message
@@ -26,17 +25,9 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.cluster import see
     from sparkcluster.inspect.status import status
 
-    early: list[dict[str, Any]] = []
-    with querying(args) as (fleet, spec, waiting):
-
-        def quick(document: dict[str, Any]) -> None:
-            early.append(document)
-            with waiting.paused():
-                show(pasted(document), verbose=args.verbose)
-            waiting.step("", f"waiting for a token of {', '.join(map(spec.inventory.called, document['waiting']))}")
-
-        document = pasted(status(fleet, see(fleet, spec), None if args.json else quick))
+    with querying(args, "waiting for a token of every group") as (fleet, spec, _):
+        document = pasted(status(fleet, see(fleet, spec)))
     if not emitted(args, document):
-        show(document, verbose=args.verbose, shown=bool(early))
+        show(document, verbose=args.verbose)
         message(document["next"], kind="next")
     return 0 if document["state"] == "serving" else 1

@@ -23,10 +23,10 @@ def pasted(document: dict[str, Any]) -> dict[str, Any]:
     return filled(document, "why", "next") | {"groups": groups}
 
 
-def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False) -> None:
-    """The status as text, on stdout; without what does not change if it was ``shown`` before."""
+def show(document: dict[str, Any], *, verbose: bool = False) -> None:
+    """The status as text, on stdout."""
     data(*headline(document))
-    for line in () if shown else _under_way(document):
+    for line in _under_way(document):
         data(line, indent="  ")
     indent = "    " if len(document["groups"]) > 1 else "  "
     for group in document["groups"]:
@@ -37,11 +37,10 @@ def show(document: dict[str, Any], *, verbose: bool = False, shown: bool = False
             data(group["why"], indent=indent)
         if group["warning"]:
             data(group["warning"], kind="warning", indent=indent)
-    if not shown:
-        _show_rest(document, verbose=verbose)
+    _show_nodes(document, verbose=verbose)
 
 
-def _show_rest(document: dict[str, Any], *, verbose: bool) -> None:
+def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
     for key in ("image", "digest") if verbose else ("image",):
         if document[key]:
             data(f"  {key} {document[key]}")
@@ -68,8 +67,6 @@ def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
     """The state of the cluster in one line, and why it does not serve; ``later_s`` after it was asked."""
     word = document["state"]
     why = f": {document['why']}" if document["why"] else ""
-    if document.get("waiting"):
-        word, why = "no token yet", f" of {', '.join(document['waiting'])}" if len(document["groups"]) > 1 else ""
     state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
     uptimes = [group["uptime_s"] for group in document["groups"] if group["uptime_s"] is not None]
     lasted = f" for {duration(min(uptimes) + later_s)}" if uptimes and word == "serving" else ""

@@ -97,8 +97,8 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     releases: list[dict[str, Any]] = []
     for each, older in zip(found, [*found[1:], None], strict=False):
         release, record = each.release, each.release.record
-        # A process needs no image that nodes could drop.
-        is_kept = bool(each.keepers) and (spec.inventory.runtime.kind == "process" or release.number in tagged)
+        # Processes have no image, and where no node says what it has nothing is known to be dropped.
+        is_kept = bool(each.keepers) and (not tagged or release.number in tagged)
         releases.append(
             {
                 "number": release.number,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.endpoint.dead import busy
@@ -20,30 +20,21 @@ from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
-STATUS_LIMIT_S = 30.0
-# An idle engine gives one in less, and with the round trips before it the user waits less than 2 s.
-QUICK_S = 1.0
+STATUS_LIMIT_S = 15.0
+# For two readings of what moves.
+OBSERVE_S = 2.0
 LEASE = {"operator", "operation", "since", "epoch"}
 
 Document = dict[str, Any]
 
 
-def status(fleet: Fleet, view: View, quick: Callable[[Document], None] | None = None) -> Document:
-    """Request a token from every group that should serve of a cluster as ``see`` found it; the document of ``--json``.
-
-    ``quick`` gets the document as far as it is known where a group gave no token within ``QUICK_S``, with the names of
-    those groups as ``waiting``.
-    """
+def status(fleet: Fleet, view: View) -> Document:
+    """Request a token from every group of ``view`` that should serve; the document of ``--json``."""
     ranks = view.ranks.groups()
     running = [name for name, each in view.groups.items() if runs_recorded(each, ranks.get(name, {}), each.ranks)]
     calls = begin_asking(fleet, view, running, STATUS_LIMIT_S, 1)
-    runs = view.facts if view.ranks.running else {}
-    seen = begin_observing(fleet, view.spec, runs, QUICK_S * 2, brief=True)
-    if quick is not None and not calls.ended(QUICK_S):
-        waiting = calls.pending()
-        answers = {name: reply for name, reply in replies(calls, view, 0).items() if name not in waiting}
-        quick({**document(view, answers, observed(seen, QUICK_S)), "waiting": waiting})
-    return document(view, replies(calls, view, STATUS_LIMIT_S * 2), observed(seen, QUICK_S * 2))
+    seen = begin_observing(fleet, view.spec, view.facts if view.ranks.running else {}, OBSERVE_S, brief=True)
+    return document(view, replies(calls, view, STATUS_LIMIT_S * 2), observed(seen, OBSERVE_S))
 
 
 def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Document:

@@ -110,6 +110,8 @@ def serving(world):
 def commands(serving, monkeypatch, tmp_path):
     """``commands(answers, *argv)``: what reached the terminal when both nodes answered that."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    serving.spec.inventory_path.touch()
 
     def run(answers: dict[str, Any], *argv: str) -> str:
         hosts = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from sparkcluster import hints
@@ -156,33 +154,6 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
     assert "100.0 of 128.0 GB" in out
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_a_group_without_a_token_is_shown_before_its_limit(world, monkeypatch, capsys):
-    """A hung engine must not keep all else that is known from the user for half a minute."""
-    monkeypatch.setattr("sparkcluster.inspect.status.QUICK_S", 0.05)
-    one, release = served(world()), threading.Event()
-
-    def hangs(_):
-        release.wait(20)
-        return {"error": {"status": None, "kind": "timeout", "message": "no answer"}}
-
-    hosts = {
-        name: FakeHost(name).program("ask", hangs).program("probe", facts.model_dump(mode="json"))
-        for name, facts in one.facts.items()
-    }
-    early = []
-
-    def quick(document):
-        early.append(document)
-        release.set()
-
-    fleet = Fleet(hosts)
-    document = status(fleet, see(fleet, one.spec), quick)
-    assert early[0]["waiting"] == ["default"]
-    assert (early[0]["groups"][0]["why"], document["state"]) == (None, "degraded")
-    cli_status.show(early[0])
-    assert capsys.readouterr().out.startswith("atlas  ● no token yet   release 3\n")
 
 
 def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
