@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
-from sparkcluster.errors import CommandTimeout, SparkclusterError
+from sparkcluster.errors import SparkclusterError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import readings
@@ -88,14 +88,12 @@ def begin_asking(fleet: Fleet, view: View, names: Iterable[str], limit_s: float,
 
 def replies(calls: Calls[Reply], view: View, limit_s: float) -> dict[str, Reply]:
     """What came within ``limit_s``; the reply of a group without an answer says so."""
-    found = {}
-    for name, outcome in calls.wait(limit_s).items():
-        if isinstance(outcome, SparkclusterError):
-            problem, head = "timeout" if isinstance(outcome, CommandTimeout) else "malformed", view.endpoints[name].head
-            found[name] = Reply(name, head, problem=problem, message=outcome.message, limit_s=limit_s)
-        else:
-            found[name] = outcome
-    return found
+    return {
+        name: Reply(name, view.endpoints[name].head, problem="timeout", message=outcome.message, limit_s=limit_s)
+        if isinstance(outcome, SparkclusterError)
+        else outcome
+        for name, outcome in calls.wait(limit_s).items()
+    }
 
 
 def load_of(nodes: Iterable[str], seen: Observations) -> dict[str, Any] | None:

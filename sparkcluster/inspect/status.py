@@ -9,7 +9,7 @@ from typing import Any
 from sparkcluster.endpoint.dead import busy
 from sparkcluster.endpoint.find import RESTART, loopback
 from sparkcluster.facts.base import read
-from sparkcluster.facts.running import Observation, Reply
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.cluster import View
@@ -60,7 +60,7 @@ def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Do
         "enabled": bool(guards) and guards.keys() == facts.keys(),
         "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},
         "groups": groups,
-        "nodes": _nodes(view, groups, seen),
+        "nodes": _nodes(view, groups),
     }
 
 
@@ -145,7 +145,7 @@ def problem(reply: Reply | None) -> str | None:
     return f"the model does not answer: {reply.message}"
 
 
-def _nodes(view: View, groups: list[Document], seen: Observations) -> list[Document]:
+def _nodes(view: View, groups: list[Document]) -> list[Document]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = view.recorded["plan"]["nodes"] if "plan" in view.recorded else {}
@@ -157,9 +157,7 @@ def _nodes(view: View, groups: list[Document], seen: Observations) -> list[Docum
         error = view.collected.errors.get(name)
         number = rank.labels.get(LABEL_RANK) if rank else None
         uses_ray = name in planned and planned[name]["containers"][0]["launcher"].get("executor") == "ray"
-        observation = seen.get(name)
-        memory = read(observation.memory) if isinstance(observation, Observation) else None
-        memory = memory or (read(view.facts[name].memory) if name in view.facts else None)
+        memory = read(view.facts[name].memory) if name in view.facts else None
         documents.append(
             {
                 "name": name,

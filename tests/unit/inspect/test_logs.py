@@ -122,8 +122,8 @@ def test_a_time_of_a_date():
     assert logs.moment("2025-11-25", NOW) == local
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "10x", "-5m", "yesterday", "2026-11-26T04:10:00Z", "2025-13-01"])
-def test_what_is_no_time_in_the_past(text):
+@pytest.mark.parametrize("text", ["", "10", "m", "10x", "-5m", "yesterday", "2025-13-01"])
+def test_what_is_no_time(text):
     with pytest.raises(ValueError):
         logs.moment(text, NOW)
 

@@ -135,11 +135,8 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
     for name, facts in one.facts.items():
         document = facts.model_dump(mode="json")
         document["ranks"] = [{**rank, "started_at": "2025-11-21T00:00:00.123456789Z"} for rank in document["ranks"]]
-        seen = {
-            "ranks": [],
-            "counters": samples if name == "alpha" else None,
-            "memory": {**document["memory"], **memory},
-        }
+        document["memory"] |= memory
+        seen = {"ranks": [], "counters": samples if name == "alpha" else None}
         done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
         hosts[name] = FakeHost(name).program("ask", done).program("probe", document).program("observe", seen)
     fleet = Fleet(hosts)
