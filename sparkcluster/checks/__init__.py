@@ -28,33 +28,18 @@ work.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Collection, Mapping
 
-from sparkcluster.checks import (  # noqa: F401 - each registers its checks
-    access,
-    bandwidth,
-    catalogue,
-    disks,
-    docker,
-    gpu,
-    host,
-    hostnames,
-    image,
-    memory,
-    model,
-    network,
-    reachability,
-    running,
-    running_ranks,
-    symptoms,
-    twins,
-    versions,
-)
 from sparkcluster.checks.registry import CATALOGUE, Context, Stage, load, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import EMPTY, Topology
+
+for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)  # it registers its checks
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
