@@ -145,7 +145,7 @@ def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list
 def secrets(rank: dict[str, Any], name: str) -> list[str]:
     """Values of a rank's secrets, longest first; shorter ones than these may be ordinary words."""
     try:
-        values = common.read_env_file(os.path.join(common.expand(rank["rank_dir"] or "/"), name)).values()
+        values = common.read_env_file(os.path.join(rank["rank_dir"] or "/", name)).values()
     except OSError:
         return []
     return sorted((value for value in values if len(value) >= 6), key=len, reverse=True)

@@ -102,7 +102,7 @@ class Watch:
         """State of a rank in the controller's format."""
         try:
             if rank["runtime"] == "process":
-                found = ranks.process(self.machine, common.expand(rank["rank_dir"]))
+                found = ranks.process(self.machine, rank["rank_dir"])
             else:
                 found = ranks.container(self.machine, rank["name"])
         except Unreadable as error:
@@ -123,7 +123,7 @@ class Watch:
         for rank in self.request["ranks"]:
             follow = partial(self.follow_container, rank["name"])
             if rank["runtime"] == "process":
-                follow = partial(self.follow_file, rank["name"], common.expand(rank["rank_dir"] + "/log"))
+                follow = partial(self.follow_file, rank["name"], rank["rank_dir"] + "/log")
             self.readers.append(threading.Thread(target=follow, daemon=True))
             self.readers[-1].start()
 
