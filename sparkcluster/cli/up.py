@@ -35,8 +35,9 @@ def run(args: argparse.Namespace) -> int:
     def start(fleet: Fleet, spec: Spec, report: Report) -> Rollout:
         spec = accepted(args, spec, report)
         probes = begin_probe(fleet, spec)
+        from sparkcluster.release.states import Desired
         from sparkcluster.release.up import up
 
-        return up(fleet, spec, change.options(args), report, probes)
+        return up(fleet, Desired(spec, change.options(args)), report, probes)
 
     return change.run(args, start)

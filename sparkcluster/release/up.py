@@ -17,31 +17,20 @@ from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
-from sparkcluster.release.rollback_target import RollbackTarget, prove
+from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
-from sparkcluster.release.states import Action, Desired, Options
+from sparkcluster.release.states import Action, Desired
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
-from sparkcluster.runtime.lease import Operation
-from sparkcluster.spec import Spec
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.transfers import Copied
 
 
-def up(
-    fleet: Fleet,
-    spec: Spec,
-    options: Options,
-    report: Report,
-    probes: Calls[Answer] | None = None,
-    *,
-    operation: Operation = "up",
-    release: RollbackTarget | None = None,
-) -> Rollout:
+def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | None = None) -> Rollout:
     """Bring the cluster from whatever it is in to a verified endpoint for every group.
 
-    ``probes`` are those that were sent already. With ``release``, ``spec`` is that of its groups.
+    ``probes`` are those that were sent already.
 
     Raises:
         RolledBack: what was to be replaced serves again.
@@ -51,7 +40,7 @@ def up(
         StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
     """
     began = time.monotonic() - report.asked_s
-    rollout = Rollout(fleet, Desired(spec, options, operation, release), report)
+    rollout = Rollout(fleet, desired, report)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     with contextlib.ExitStack() as leases:
         rollout.see(probes)
@@ -59,7 +48,7 @@ def up(
             # What would be refused may be about ranks that its holder is starting.
             rollout.take(leases)
             rollout.see()
-        if not options.replace:  # what is refused then is no failure of this step
+        if not desired.options.replace:  # what is refused then is no failure of this step
             report.done()
         refuse(rollout.view, rollout.groups)
         note_differences(rollout.view, rollout.groups, report)
@@ -72,8 +61,9 @@ def up(
         stop_on_wrong_answers(rollout.view, rollout.groups)
     rollout.seconds = time.monotonic() - report.asked_s - began
     if rollout.changed:
-        model, seconds = spec.playbook.model_name, round(rollout.seconds, 1)
-        observed.note(spec.inventory.cluster, "up", operation=operation, model=model, seconds=seconds)
+        spec, seconds = desired.spec, round(rollout.seconds, 1)
+        model = spec.playbook.model_name
+        observed.note(spec.inventory.cluster, "up", operation=desired.operation, model=model, seconds=seconds)
     return rollout
 
 

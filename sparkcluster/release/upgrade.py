@@ -21,7 +21,7 @@ from sparkcluster.release import rollback_target, stage
 from sparkcluster.release.rollback_target import accept, last_start_s, spec_of
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import states, whole
-from sparkcluster.release.states import Options, differences
+from sparkcluster.release.states import Desired, Options, differences
 from sparkcluster.release.up import up
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import Operation
@@ -37,7 +37,7 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
         RolledBack: the new release failed, and the old one serves again.
         SparkclusterError: as ``up``.
     """
-    return up(fleet, spec, dataclasses.replace(options, replace=True), report, operation="upgrade")
+    return up(fleet, Desired(spec, dataclasses.replace(options, replace=True), "upgrade"), report)
 
 
 def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
@@ -117,7 +117,7 @@ def rollback(
         text = f"release {number} has groups that are not in the inventory: {', '.join(gone)}"
         raise UsageError(text, hint="sparkcluster releases INVENTORY   lists others")
     options = dataclasses.replace(options, replace=True)
-    return up(fleet, target.spec, options, report, operation=operation, release=target)
+    return up(fleet, Desired(target.spec, options, operation, target), report)
 
 
 def _before(answers: Mapping[str, Records], spec: Spec) -> int:

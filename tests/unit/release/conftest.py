@@ -14,6 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release import replacement, rollout, serving
 from sparkcluster.release import stage as staging
 from sparkcluster.release import up as module
+from sparkcluster.release.states import Desired, Options
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.run import StageReport
@@ -54,6 +55,11 @@ class Told(Report):
 
     def note(self, text):
         self.notes.append(text)
+
+
+def up_once(fleet, spec, options, report):
+    """``up`` as a command that takes options."""
+    return module.up(fleet, Desired(spec, options), report)
 
 
 @pytest.fixture
@@ -139,7 +145,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
         monkeypatch.setattr(rollout, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)
-        return (command or module.up)(fleet, accepted(world.spec), options or module.Options(), run.report)
+        return (command or up_once)(fleet, accepted(world.spec), options or Options(), run.report)
 
     run.starts = {}
     run.gpus = {}

@@ -13,9 +13,8 @@ import pytest
 
 from sparkcluster.errors import Interrupted
 from sparkcluster.release import after_ready
-from sparkcluster.release.up import up as up_once
 
-from .conftest import FOUR, PAIRS, Told
+from .conftest import FOUR, PAIRS, Told, up_once
 
 TELL = [
     sys.executable,

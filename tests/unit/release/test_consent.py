@@ -19,7 +19,7 @@ from sparkcluster.report import Report
 from tests.unit.conftest import accepted
 
 RUN = {
-    "up": lambda fleet, spec: up.up(fleet, spec, up.Options(), Report()),
+    "up": lambda fleet, spec: up.up(fleet, Desired(spec, Options()), Report()),
     "stage": lambda fleet, spec: stage.stage(fleet, spec, stage.Options(), Report()),
     "preflight --deep": lambda fleet, spec: preflight.preflight(fleet, spec, Report(), deep=True),
     "preflight --bundle": lambda fleet, spec: bundle.gather(

@@ -22,13 +22,13 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import read
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import replacement
-from sparkcluster.release import up as module
+from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import find_missing
 from sparkcluster.staging.run import StageReport
 
-from .conftest import FOUR, PAIRS, served
+from .conftest import FOUR, PAIRS, served, up_once
 
 BROKEN = "the engine crashed at load"
 
@@ -108,7 +108,7 @@ def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_p
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     cluster = switching()
     with pytest.raises(LaunchError, match=BROKEN) as caught:
-        up(cluster, command=upgrade, fails=fails_with("2"), options=module.Options(rollback=False))
+        up(cluster, command=upgrade, fails=fails_with("2"), options=Options(rollback=False))
     assert up.left == {"default": True}
     path = tmp_path / "sparkcluster/failed/atlas/bundle.tar.gz"
     assert caught.value.hint == f"bundle: {path}; sparkcluster rollback INVENTORY 3   serves release 3 again"
@@ -188,7 +188,7 @@ def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, swi
     assert "--yes" in caught.value.hint
     assert not {"lease", "lease of staging"} & {*up.done}
     assert acts(up) == []
-    done = up(cluster, command=run, options=module.Options(yes=True))
+    done = up(cluster, command=run, options=Options(yes=True))
     shown = "\n".join(up.report.notes)
     assert all(text in shown for text in ("stranger/image:1", "pip install x", "LD_PRELOAD=/x.so")), shown
     assert done.changed
@@ -284,7 +284,7 @@ def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching
     cluster = switching()
     up(cluster, command=upgrade)
     other_image(cluster, "alpha")
-    back = {"command": lambda f, s, o, r: rollback(f, s, 3, o, r), "options": module.Options(rollback=False)}
+    back = {"command": lambda f, s, o, r: rollback(f, s, 3, o, r), "options": Options(rollback=False)}
     with pytest.raises(PlanError, match="before every node has the image"):
         up(cluster, **back)
     assert (staging[-1].sources, staging[-1].missing) == (("beta",), (("alpha", "another image has its name"),))
@@ -303,7 +303,7 @@ def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, worl
         other_image(cluster, node)
     with pytest.raises(OtherPlan, match=f"every node: image: {ran[7:19]} → {'ee' * 6}"):
         up(cluster)
-    assert up(cluster, command=upgrade, options=module.Options(rollback=False)).number == 4
+    assert up(cluster, command=upgrade, options=Options(rollback=False)).number == 4
     assert up.recorded[-1]["groups"]["default"]["image"]["ids"] == dict.fromkeys(cluster.facts, OTHER["id"])
 
 
@@ -380,7 +380,7 @@ def test_the_first_group_that_fails_takes_those_before_it_back(up, switching, br
         assert "stop gamma delta" not in up.done
 
 
-COMMANDS = {"resume": resume, "up": module.up, "rollback": lambda f, s, o, r: rollback(f, s, 3, o, r)}
+COMMANDS = {"resume": resume, "up": up_once, "rollback": lambda f, s, o, r: rollback(f, s, 3, o, r)}
 
 
 def killed_at(up, cluster, event, **more):

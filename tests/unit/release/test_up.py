@@ -14,7 +14,7 @@ from sparkcluster.errors import (
     NotServing,
     OtherPlan,
 )
-from sparkcluster.release import up as module
+from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import upgrade
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
@@ -90,7 +90,7 @@ def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(u
     assert reply.get("message", "the answer") in caught.value.message
     assert "up inventory.yaml --replace; or sparkcluster down inventory.yaml" in caught.value.hint
     assert set(up.done) == {"ask alpha"}
-    done = up(served(world(**changes)), answers={"alpha": reply}, options=module.Options(replace=True))
+    done = up(served(world(**changes)), answers={"alpha": reply}, options=Options(replace=True))
     assert (done.changed, up.done[-2:]) == (True, ["stop alpha beta", "launch alpha beta"])
 
 
@@ -113,13 +113,13 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
         return StageReport(())
 
     up.stage = stage
-    assert up(cluster, options=module.Options(replace=True)).changed is True
+    assert up(cluster, options=Options(replace=True)).changed is True
     assert up.done == ["ask alpha", "stage", "lease", "stop alpha beta", "launch alpha beta"]
     broken = world(playbook={"env": {"A": "2"}})
     broken.run(other.plan(release=3)).record(other.plan(release=3), 3)
     broken.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
     with pytest.raises(FoundErrors):
-        up(broken, options=module.Options(replace=True))
+        up(broken, options=Options(replace=True))
     assert up.done == ["ask alpha"]
 
 
@@ -151,7 +151,7 @@ def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
         cluster = served(world())
         moved = spark({"enp1s0f0np0": "192.168.177.99/24", "enP2p1s0f0np0": "192.168.178.12/24"})
         cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
-        done = up(cluster, options=module.Options(replace=replace))
+        done = up(cluster, options=Options(replace=replace))
         assert done.changed is replace
     cluster = served(world())
     cluster.change("beta", interfaces=moved.model_dump()["interfaces"], hcas=moved.model_dump()["hcas"])
@@ -183,7 +183,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     monkeypatch.delenv("KEY")
     assert up(cluster).changed is False
     monkeypatch.setenv("KEY", "second")
-    assert up(cluster, options=module.Options(replace=True)).changed is True
+    assert up(cluster, options=Options(replace=True)).changed is True
 
 
 def test_ranks_that_were_started_are_gone_on_with(up, world):
@@ -271,7 +271,7 @@ def test_another_plan_that_was_never_recorded_is_replaced_on_demand_alone(up, wo
     assert "no release recorded" in caught.value.lines[0]
     assert "up inventory.yaml --replace" in caught.value.hint, "nothing is recorded that could be gone back to"
     assert up.done == []
-    assert up(edited, options=module.Options(replace=True)).changed is True
+    assert up(edited, options=Options(replace=True)).changed is True
     assert up.done == ["lease", "stop alpha beta", "launch alpha beta"]
 
 
