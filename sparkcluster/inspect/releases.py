@@ -144,13 +144,7 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
         SparkclusterError: no node could be queried.
     """
     answers, failed = node_records(fleet, spec)
-    facts = []
-    for number in (old, new):
-        release = as_recorded(answers, number)
-        if release is None:
-            cluster, hint = spec.inventory.cluster, "sparkcluster releases INVENTORY   lists them"
-            raise UsageError(f"{cluster} has no release {number}", hint=hint)
-        facts.append(release[1])
+    facts = [as_recorded(answers, number)[1] for number in (old, new)]
     errors = {name: error.message for name, error in failed.items()}
     return {"old": old, "new": new, "differences": compare(*facts), "errors": errors}
 
@@ -176,22 +170,21 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
 
 
-def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact, list[str]] | None:
+def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact, list[str]]:
     """Release ``number``, the node whose record that is, and the nodes that have none of it or another one.
 
     It is the head of a group, else the first that has one.
 
     Raises:
-        UsageError: no record of it can be read.
+        UsageError: no node has a record of it that can be read.
     """
     errors: dict[str, str] = {}
     read = {node: {each.number: each for each in _read(node, answer, errors)} for node, answer in answers.items()}
     found = {node: releases[number] for node, releases in read.items() if number in releases}
-    if errors and not found:
-        node, why = next(iter(errors.items()))
-        raise UsageError(f"no record of release {number} can be read: {node}: {why}")
     if not found:
-        return None
+        why = "".join(f"; {node}: {error}" for node, error in errors.items())
+        hint = "sparkcluster releases INVENTORY   lists them"
+        raise UsageError(f"no node has a record of release {number} that can be read{why}", hint=hint)
     heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
     chosen = min(found, key=lambda node: node not in heads[node])
     return chosen, found[chosen], [node for node in answers if found.get(node) != found[chosen]]

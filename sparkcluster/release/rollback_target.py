@@ -63,11 +63,7 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
     Raises:
         UsageError: no node has it, it is malformed, or it is not accepted.
     """
-    found = as_recorded(records, number)
-    if found is None:
-        releases = "sparkcluster releases INVENTORY   lists them"
-        raise UsageError(f"no node has a record of release {number}", hint=releases)
-    node, release, others = found
+    node, release, others = as_recorded(records, number)
     if others:
         text = f"no record of release {number}, or another one; that of {node} is used"
         report.note(f"warning: {', '.join(others)}: {text}")

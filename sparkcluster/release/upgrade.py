@@ -129,7 +129,7 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     found: list[ReleaseFact] = []
     for number in sorted({each["number"] for each in documents if isinstance(each.get("number"), int)}, reverse=True):
         with contextlib.suppress(UsageError):  # it cannot be read
-            found += [recorded[1]] if (recorded := as_recorded(answers, number)) else []
+            found.append(as_recorded(answers, number)[1])
     kept = {int(number) for answer in answers.values() for number in answer.images or {}}
     for release in found[1:]:
         ended = not release.record.get("partial")
