@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.cli.plan import lines
+from sparkcluster.cli.plan import NOW, lines
+from sparkcluster.release.states import State
 
 
 @pytest.fixture
@@ -17,3 +18,7 @@ def test_whole_has_every_variable_and_command_of_every_node(document):
     for node in document["nodes"].values():
         assert {f"  {name}={value}" for name, value in node["env"].items()} <= set(shown)
     assert sum(line.startswith("  $ docker run ") for line in shown) == 2
+
+
+def test_plan_has_words_for_every_state_of_a_group():
+    assert {state.value for state in State} <= NOW.keys()
