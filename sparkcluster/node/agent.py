@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
-from sparkcluster.node import bind, common, docker, enabled, memory, models, release_store, repair
+from sparkcluster.node import bind, common, docker, enabled, memory, models, releases, repair
 from sparkcluster.node.programs import Failed, inspect, run
 from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
 from sparkcluster.node.unpack import unpack
@@ -42,7 +42,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
         ):
             for step in request["steps"]:
                 name = step["do"]
-                results.append(STEPS[name](request, step))
+                results.append(STEPS[name](request, step) or {})
     except common.Refused as refusal:
         return {"refused": str(refusal)}
     except common.Busy as busy:
@@ -52,58 +52,53 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     return {"results": results}
 
 
-def put(request: Request, step: Step) -> dict[str, Any]:
+def put(request: Request, step: Step) -> None:
     """Write a file; parents are created, readable by this user only."""
     common.write_atomically(common.expand(step["path"]), step["content"].encode(), step.get("mode", 0o600))
-    return {}
 
 
-def make_directory(request: Request, step: Step) -> dict[str, Any]:
+def make_directory(request: Request, step: Step) -> None:
     """Create a directory and its parents; a ``shared`` one for any user of a container, behind a closed parent."""
     path = common.expand(step["path"])
     os.makedirs(path, exist_ok=True)
     for each, mode in ((os.path.dirname(path), 0o700), (path, 0o1777)) if step.get("shared") else ():
         if os.stat(each).st_uid == os.geteuid():
             os.chmod(each, mode)
-    return {}
 
 
-def build_library(request: Request, step: Step) -> dict[str, Any]:
+def build_library(request: Request, step: Step) -> None:
     """Compile the library that confines sockets. Without a compiler the file is empty: it is mounted in any case."""
     path = common.expand(step["path"])
     if bind.build(path, os.environ) is not None:
         common.write_atomically(path, b"", 0o644)
-    return {}
 
 
-def delete(request: Request, step: Step) -> dict[str, Any]:
+def delete(request: Request, step: Step) -> None:
     """Remove a file or tree below the state directory, if it exists; ``image`` may remove what is root's in it."""
     path = common.inside(step["path"], request["state_dir"])
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
     elif os.path.lexists(path):
         repair.remove_tree(path, step.get("image"))
-    return {}
 
 
-def own(request: Request, step: Step) -> dict[str, Any]:
+def own(request: Request, step: Step) -> None:
     """Make the folders of ``repositories`` in Hugging Face's cache this user's, as far as they are root's."""
     names = [os.path.basename(hub_folder(repository)) for repository in step["repositories"]]
     repair.own(common.expand(step["hf_home"]), names, step.get("image"))
-    return {}
 
 
-def start_container(request: Request, step: Step) -> dict[str, Any]:
+def start_container(request: Request, step: Step) -> None:
     """``docker run`` a rank; one of this name and plan that is running is kept."""
     found = inspect(docker.inspect(step["name"]))
     if found and found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
-        return {"id": found["Id"], "already": True}
+        return
     for source, root in step["roots"].items():
         stay_inside(source, root)
     if found:
         run(docker.remove(step["name"]))
     memory.record(common.expand(step["rank_dir"]))
-    return {"id": run(step["argv"]).strip(), "already": False}
+    run(step["argv"])
 
 
 def stay_inside(source: str, root: str) -> None:
@@ -119,24 +114,16 @@ def stay_inside(source: str, root: str) -> None:
         raise Failed("%s is neither a directory nor a file, and is not mounted" % source)
 
 
-def stop_containers(request: Request, step: Step) -> dict[str, Any]:
+def stop_containers(request: Request, step: Step) -> None:
     """Stop and remove containers that exist."""
-    names = list(step["names"])
-    if not names:
-        return {}
-    grace_s = int(step.get("grace_s", 30))
     with contextlib.suppress(Failed):
-        run(docker.stop(names, grace_s), grace_s + 30)
-    remaining = []
-    for name in names:
+        run(docker.stop(step["names"], step["grace_s"]), step["grace_s"] + 30)
+    for name in step["names"]:
         try:
             run(docker.remove(name))
         except Failed as error:
             if not docker.is_missing(str(error)):
-                remaining.append("%s: %s" % (name, error))
-    if remaining:
-        raise Failed("; ".join(remaining))
-    return {}
+                raise Failed("%s: %s" % (name, error)) from None
 
 
 def alive(rank: Any) -> bool:
@@ -144,7 +131,7 @@ def alive(rank: Any) -> bool:
     return bool(rank) and common.start_ticks(rank["pid"]) == rank["start_ticks"]
 
 
-def start_process(request: Request, step: Step) -> dict[str, Any]:
+def start_process(request: Request, step: Step) -> None:
     """Start a rank as a process in its own session; one of this plan that is running is kept."""
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -152,7 +139,7 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
     rank = common.read_json(record)
     if alive(rank):
         if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
-            return {"pid": rank["pid"], "already": True}
+            return
         end_process(directory, 10)
     memory.record(directory)
     exit_file = os.path.join(directory, "exit")
@@ -183,7 +170,6 @@ def start_process(request: Request, step: Step) -> dict[str, Any]:
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     common.write_atomically(record, json.dumps(document).encode())
-    return {"pid": process.pid, "already": False}
 
 
 def session_members(leader: int) -> dict[int, int]:
@@ -222,14 +208,13 @@ def _end(processes: Callable[[], Iterable[int]], number: int, wait_s: float) -> 
         time.sleep(0.05)
 
 
-def stop_processes(request: Request, step: Step) -> dict[str, Any]:
+def stop_processes(request: Request, step: Step) -> None:
     """Terminate ranks that run as processes, if they exist. Their logs stay until the next start."""
     for directory in step["rank_dirs"]:
-        end_process(common.expand(directory), float(step.get("grace_s", 30)))
-    return {}
+        end_process(common.expand(directory), step["grace_s"])
 
 
-STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
+STEPS: dict[str, Callable[[Request, Step], dict[str, Any] | None]] = {
     "put": put,
     "mkdir": make_directory,
     "build-library": build_library,
@@ -241,8 +226,8 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any]]] = {
     "start-process": start_process,
     "stop-processes": stop_processes,
     "evict": memory.evict,
-    "record": release_store.record,
-    "restore-secrets": release_store.restore_secrets,
+    "record": releases.record,
+    "restore-secrets": releases.restore_secrets,
     "unpack": unpack,
     "enable": enabled.enable,
     "disable": enabled.disable,

@@ -182,34 +182,27 @@ def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
     for each in (os.path.dirname(clusters), clusters, directory):
         os.makedirs(each, mode=0o700, exist_ok=True)
     private(os.path.dirname(clusters))  # somebody else may have made it since
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     limit = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
             if time.monotonic() > limit:
-                os.close(handle)
+                file.close()
                 return None
             time.sleep(0.005)
-        else:
-            return os.fdopen(handle, "r+b")
 
 
 def is_locked(path: str) -> bool:
     """Whether a process holds the flock on ``path``."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(handle)
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def lease_of(request: dict[str, Any]) -> dict[str, Any]:
@@ -308,19 +301,4 @@ def ticks_of(stat: str) -> int | None:
     """Start time in ``/proc/PID/stat``; None for a zombie."""
     # the command's name may contain blanks and brackets, so fields are counted from the last bracket
     fields = stat.rpartition(")")[2].split()
-    if len(fields) < 20 or fields[0] in ("Z", "X") or not fields[19].isdigit():
-        return None
-    return int(fields[19])
-
-
-def staged_as(reference: str) -> str:
-    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
-
-    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
-    """
-    name, at, digest = reference.partition("@")
-    if not at:
-        return reference
-    repository, colon, tag = name.rpartition(":")
-    repository = repository if colon and "/" not in tag else name
-    return "%s:%s" % (repository, digest.replace(":", "-"))
+    return int(fields[19]) if fields and fields[0] != "Z" else None

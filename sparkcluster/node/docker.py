@@ -127,9 +127,9 @@ def build(reference: str, base: str, dockerfile: str, folder: str) -> list[str]:
     return ["docker", "build", "--tag", reference, "--build-arg", "BASE=" + base, "--file", dockerfile, folder]
 
 
-def remove_image(reference: str) -> list[str]:
-    """Command that removes an image, or one of its names."""
-    return ["docker", "image", "rm", reference]
+def remove_image(*references: str) -> list[str]:
+    """Command that removes images, or some of their names."""
+    return ["docker", "image", "rm", *references]
 
 
 def tag(image_id: str, reference: str) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import docker, image_files, image_layers, programs
-from sparkcluster.node.common import staged_as
 from sparkcluster.node.image_archive import Archive, Saved
 from sparkcluster.node.machine import Machine, Unreadable
+from sparkcluster.node.shared import staged_as
 from sparkcluster.node.wire import Check, Failed
 
 Request = dict[str, Any]

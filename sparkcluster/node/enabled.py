@@ -66,12 +66,11 @@ def _clear(directory: str) -> None:
             os.unlink(os.path.join(directory, name))
 
 
-def stop(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+def stop(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
     directory = directory_of(request["state_dir"], request["cluster"])
     if os.path.isdir(directory):
         common.write_atomically(os.path.join(directory, STOPPED_FILE), b"")  # of no bytes: on a full disk, too
-    return {}
 
 
 def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
@@ -93,11 +92,10 @@ def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     return unit.install(directory)
 
 
-def disable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+def disable(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Remove the guard, its unit and all of its files."""
     directory = directory_of(request["state_dir"], request["cluster"])
     unit.end(directory)
     unit.remove(directory)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(directory)
-    return {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkcluster.node import common, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, failed, quoted
-from sparkcluster.node.shared import repository_of
+from sparkcluster.node.shared import repository_of, staged_as
 
 INSPECTION = 5  # version of what is read of an image; an older result is read again
 # Without `utility` the toolkit brings no nvidia-smi (NVIDIA Container Toolkit, "Driver Capabilities").
@@ -120,7 +120,7 @@ def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | 
     Raises:
         Unreadable: the Docker engine does not answer.
     """
-    paths = dict.fromkeys((image_path(reference), image_path(common.staged_as(reference))))
+    paths = dict.fromkeys((image_path(reference), image_path(staged_as(reference))))
     found = next(filter(None, map(machine.docker_document, paths)), None)
     if found is None or not docker.is_whole(found):
         return None

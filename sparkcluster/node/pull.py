@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, docker, job, programs
+from sparkcluster.node import docker, job, programs
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import registry_of, repository_of
+from sparkcluster.node.shared import registry_of, repository_of, staged_as
 from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
@@ -62,7 +62,7 @@ def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, i
     if image is not None and not docker.is_whole(image):
         raise Failed("blobs", "it was pulled without its layers")
     if request.get("tag"):
-        programs.run(docker.tag(request["reference"], common.staged_as(request["tag"])))
+        programs.run(docker.tag(request["reference"], staged_as(request["tag"])))
     return {"bytes": sum(done for done, _ in layers.values())}
 
 

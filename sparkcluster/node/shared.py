@@ -24,6 +24,9 @@ LABEL_RUNTIME = "io.sparkcluster.runtime"
 LABEL_DRAIN = "io.sparkcluster.drain_s"
 LABEL_MEASURE = "io.sparkcluster.measure"
 
+KEEP_IMAGES = 3
+"""Images that each node keeps, with the releases that run one of them: what can be gone back to."""
+
 # Files in the directory of a rank.
 LAUNCHER_FILE = "launcher.json"
 ENTRY_FILE = "entry.py"
@@ -41,6 +44,7 @@ WAITS_FILE = "waits.json"
 STOPPED_FILE = "stopped"  # written by down: nothing starts until the next release is recorded
 BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it
+_TAG = re.compile(r":[^/]*$")  # a colon before a slash is that of a port
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 
 # Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.
@@ -109,22 +113,28 @@ def registry_of(reference: str) -> str:
 
 def repository_of(reference: str) -> str:
     """The repository of an image reference as Docker lists it: without tag, digest and the names of Docker Hub."""
-    name = reference.partition("@")[0]
-    head, colon, tag = name.rpartition(":")
-    repository = head if colon and "/" not in tag else name
-    for prefix in ("docker.io/", "library/"):
-        repository = repository[len(prefix) :] if repository.startswith(prefix) else repository
-    return repository
+    name = _TAG.sub("", reference.partition("@")[0])
+    return name.removeprefix("docker.io/").removeprefix("library/")
 
 
-def of_newest_images(images: dict[int, str | None], most: int) -> set[int]:
-    """The releases that are kept of those in ``images``, by number: all that have one of the ``most`` newest images.
+def staged_as(reference: str) -> str:
+    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
+
+    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
+    """
+    name, at, digest = reference.partition("@")
+    return "%s:%s" % (_TAG.sub("", name), digest.replace(":", "-")) if at else reference
+
+
+def of_newest_images(images: dict[int, str | None]) -> set[int]:
+    """The releases that are kept of those in ``images``, by number: all that have one of the newest images.
 
     One without an image is kept if no image of a newer one was dropped.
     """
-    newest = list(dict.fromkeys(filter(None, (images[number] for number in sorted(images, reverse=True)))))
-    dropped = max((number for number, image in images.items() if image in newest[most:]), default=-1)
-    return {number for number, image in images.items() if (image in newest[:most] if image else number > dropped)}
+    by_age = dict.fromkeys(filter(None, (images[number] for number in sorted(images, reverse=True))))
+    newest = list(by_age)[:KEEP_IMAGES]
+    dropped = max((number for number, image in images.items() if image and image not in newest), default=-1)
+    return {number for number, image in images.items() if (image in newest if image else number > dropped)}
 
 
 # Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,

@@ -24,9 +24,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Request, Verify, verifying
 
-KEEP = 20
-# Images that each node keeps, with the releases that run one of them: what can be gone back to.
-KEEP_IMAGES = 3
 MOST_AHEAD = 10_000
 """How far the number of a release on one node may be above those on the others, which were off meanwhile."""
 # Attributes of a group that a record holds as they are; older versions wrote none of them.

@@ -22,7 +22,7 @@ from sparkcluster.inspect.cluster import View, changed, view_cluster
 from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_observing, observed, running_heads
 from sparkcluster.inspect.releases import release_of
 from sparkcluster.plan.model import Plan
-from sparkcluster.plan.release_record import KEEP, KEEP_IMAGES, RecordedGroup, kept_rank, record
+from sparkcluster.plan.release_record import RecordedGroup, kept_rank, record
 from sparkcluster.release.down import former_nodes
 from sparkcluster.release.enabled import start_documents
 from sparkcluster.release.group import Launch, Outcome, launch_groups
@@ -277,7 +277,7 @@ class Rollout:
                 operation=self.changer.operation,
                 restores=self.desired.release.number if self.desired.release else 0,
             )
-            step = {"do": "record", "number": self.number, "record": document, "keep": KEEP, "keep_images": KEEP_IMAGES}
+            step = {"do": "record", "number": self.number, "record": document}
             limit_s = max(self.desired.options.timeout_s or 0, spec.playbook.ready_timeout_s)
             hashes = {group.name: group.secrets for group in groups}
             starts = start_documents(self.view, replies, hashes, failed=failures(outcomes), ready_timeout_s=limit_s)

@@ -62,19 +62,19 @@ def ran(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def denied(monkeypatch):
-    """``rmtree`` may not remove what is in a directory."""
+def denied(monkeypatch, ran):
+    """``rmtree`` may not remove what is another user's before a container has run."""
     real = repair.shutil.rmtree
 
     def rmtree(path):
-        if Path(path).is_dir() and any(Path(path).iterdir()):
+        if not (ran.folder / "told").exists():
             raise PermissionError(13, "Permission denied", str(path))
         real(path)
 
     monkeypatch.setattr(repair.shutil, "rmtree", rmtree)
 
 
-def test_a_directory_of_roots_is_emptied_in_a_container_that_sees_it_alone(tmp_path, ran, denied):
+def test_a_directory_of_another_user_is_taken_in_a_container_that_sees_it_alone(tmp_path, ran, denied):
     tree = tmp_path / "caches" / "vllm"
     (tree / "deep").mkdir(parents=True)
     (tree / "deep" / "file").touch()
@@ -84,7 +84,7 @@ def test_a_directory_of_roots_is_emptied_in_a_container_that_sees_it_alone(tmp_p
     (command,) = ran.told
     assert command[5] == "--name"
     assert [*command[:5], *command[7:]] == [
-        *AS_ROOT, "--volume", f"{tree}:{tree}", "--entrypoint", "python3", "sha256:1", "-c", repair._EMPTY, str(tree),
+        *AS_ROOT, "--volume", f"{tree}:{tree}", "--entrypoint", "python3", "sha256:1", "-c", repair._OWN, "all", str(os.getuid()), str(os.getgid()), str(tree),
     ]  # fmt: skip
 
 

@@ -17,9 +17,8 @@ cd {directory}
 case "$1 $2" in
 "image ls") cat tags others;;
 "image rm")
-    grep -q "^$3 " tags || {{ echo "Error: No such image: $3" >&2; exit 1; }}
-    [ "$(cat stuck)" != "$3" ] || {{ echo "Error: conflict: a container uses it" >&2; exit 1; }}
-    grep -v "^$3 " tags > rest; mv rest tags;;
+    shift 2
+    for tag; do grep -v "^$tag " tags > rest; mv rest tags; done;;
 "tag "*)
     grep -q "$2" images || {{ echo "Error: No such image: $2" >&2; exit 1; }}
     grep -v "^$3 " tags > rest; echo "$3 $2" >> rest; mv rest tags;;
@@ -40,7 +39,7 @@ class Node:
         self.docker.mkdir()
         (self.docker / "docker").write_text(DOCKER.format(directory=self.docker))
         (self.docker / "docker").chmod(0o755)
-        for name, content in {"tags": "", "others": "", "stuck": "", "images": A + B + C + D + E}.items():
+        for name, content in {"tags": "", "others": "", "images": A + B + C + D + E}.items():
             (self.docker / name).write_text(content)
 
     def change(self, *steps):
@@ -110,12 +109,13 @@ def test_releases_of_the_three_newest_images_are_kept(node):
     assert len(node.read["records"]) == 7
 
 
-def test_what_belongs_to_no_record_goes(node):
+def test_what_belongs_to_no_record_goes(node, monkeypatch):
     for number in (1, 2, 3):
         node.record(number, A, f"KEY={number}\n")
     (node.releases / "000001.json").unlink()
     (node.releases / ".partial-x").write_text("KEY=killed\n")
-    node.record(4, A, "KEY=4\n", keep=2)
+    monkeypatch.setattr(releases, "KEEP", 2)
+    node.record(4, A, "KEY=4\n")
     assert (list(node.tags), list(node.kept)) == ([3, 4], [3, 4])
     assert not list(node.releases.glob(".partial-*"))
 
