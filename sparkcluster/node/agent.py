@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import bind, common, docker, enabled, memory, models, releases, repair
 from sparkcluster.node.programs import Failed, inspect, run
-from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE, hub_folder
+from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
 from sparkcluster.node.unpack import unpack
 
 Request = dict[str, Any]
@@ -45,9 +45,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
                 results.append(STEPS[name](request, step) or {})
     except common.Refused as refusal:
         return {"refused": str(refusal)}
-    except common.Busy as busy:
-        return {"failed": {"step": "change", "message": str(busy)}}
-    except (Failed, OSError, subprocess.SubprocessError) as error:
+    except (Failed, OSError) as error:
         return {"failed": {"step": name, "message": str(error)}}
     return {"results": results}
 
@@ -80,12 +78,6 @@ def delete(request: Request, step: Step) -> None:
         os.unlink(path)
     elif os.path.lexists(path):
         repair.remove_tree(path, step.get("image"))
-
-
-def own(request: Request, step: Step) -> None:
-    """Make the folders of ``repositories`` in Hugging Face's cache this user's, as far as they are root's."""
-    names = [os.path.basename(hub_folder(repository)) for repository in step["repositories"]]
-    repair.own(common.expand(step["hf_home"]), names, step.get("image"))
 
 
 def start_container(request: Request, step: Step) -> None:
@@ -219,7 +211,7 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any] | None]] = {
     "mkdir": make_directory,
     "build-library": build_library,
     "delete": delete,
-    "own": own,
+    "own": repair.own,
     "prune": models.remove,
     "start-container": start_container,
     "stop-containers": stop_containers,

@@ -136,7 +136,7 @@ def build(path: str, env: Mapping[str, str]) -> str | None:
     if os.path.basename(program) == "tcc":
         argv = [program, "-shared", "-nostdlib", "-o", fresh, "-"]
     try:
-        run(argv, 60, stdin=None, input=SOURCE.encode(), env=dict(env))
+        run(argv, 60, sent=SOURCE.encode(), env=dict(env))
         os.chmod(fresh, 0o644)
         os.replace(fresh, path)
     except (Failed, OSError) as error:

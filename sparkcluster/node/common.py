@@ -35,7 +35,7 @@ class Refused(Exception):
     """The lease does not allow this change."""
 
 
-class Busy(Exception):
+class Busy(OSError):
     """Another change is in progress on this node."""
 
 
@@ -222,24 +222,16 @@ def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -
 
     It may have expired meanwhile: what it began under the lease goes on.
     """
-    lease = read_json(lease_files(state_dir, cluster, kind)[1])
-    over, operator = "epoch %s is over: " % epoch, lease.get("operator")
-    if lease.get("epoch") != epoch:
-        what = (_named(kind), operator or "nobody", lease.get("epoch", 0))
-        raise Refused(over + "%s went to %s with epoch %s" % what)
-    if lease.get("granted") is False:
-        raise Refused(over + "%s is acquiring %s" % (operator or "another operator", _named(kind)))
+    last = read_json(lease_files(state_dir, cluster, kind)[1])
+    if last.get("epoch") != epoch or last.get("granted") is False:
+        raise Refused("epoch %s is over: %s asked for the lease last" % (epoch, last.get("operator") or "nobody"))
 
 
 def check_epoch(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
     """Raise Refused unless the lease is held now, under ``epoch``."""
     not_taken(state_dir, cluster, epoch, kind)
     if not is_locked(lease_files(state_dir, cluster, kind)[0]):
-        raise Refused("epoch %s is over: %s expired and has no holder" % (epoch, _named(kind)))
-
-
-def _named(kind: str) -> str:
-    return "the lease" if kind == "cluster" else "the lease for " + kind
+        raise Refused("epoch %s is over: the lease expired and has no holder" % epoch)
 
 
 def change_lock(state_dir: str, cluster: str, wait_s: float, kind: str = "cluster") -> BinaryIO:
@@ -265,8 +257,7 @@ def changing(
     try:
         check_epoch(state_dir, cluster, epoch, kind)
         if order:
-            last = lock.read(64).split()
-            if len(last) == 2 and int(last[0]) == epoch and int(last[1]) > order:
+            if list(map(int, lock.read().split())) > [epoch, order]:
                 raise Refused("a later change of the same operator was applied before this one")
             lock.seek(0)
             # over what is there: a full disk has no space for it again once it is let go

@@ -12,10 +12,9 @@ import contextlib
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from sparkcluster.node import ask, wire
@@ -28,6 +27,8 @@ COUNTERS_S = 2.0
 AGAIN_S = 2.0
 """HTTP 500 may be the failure of a single request; a dead engine fails the next one too."""
 REFUSED_S = 1.0
+FIRST_S = 120.0
+"""The first answer compiles kernels, which takes 25 to 60 s on a Spark (seed)."""
 LINE_BYTES = 1 << 16
 JOURNAL_FILE, TIME = "journal.jsonl", "%Y-%m-%dT%H:%M:%SZ"
 ENDED = ("exited", "dead", "gone", "created")
@@ -50,17 +51,22 @@ def keep_alive(sock: socket.socket) -> None:
 class Peer:
     """The guard of another node: an ``OwnRank`` at the other end of a connection."""
 
-    def __init__(self, name: str, sock: socket.socket) -> None:
-        self._name, self._sock, self._lines = name, sock, sock.makefile("rb")
-        keep_alive(sock)
-        sock.settimeout(ANSWER_S)
+    def __init__(self, name: str, config: dict[str, Any], start: Report) -> None:
+        self._name = name
+        self._place = (start["peers"][name], config["port"], secret(config["token"], name), start["address"], DIAL_S)
+        self._sock: socket.socket | None = None
 
     def ask(self, word: str) -> Report:
-        """As of an ``OwnRank``; Failed also where the connection broke."""
+        """As of an ``OwnRank``; Failed also where there is no connection, or it broke: with it ends the lease."""
         try:
+            if self._sock is None:
+                self._sock = wire.dial(*self._place)
+                self._lines = self._sock.makefile("rb")
+                keep_alive(self._sock)
+                self._sock.settimeout(ANSWER_S)
             self._sock.sendall(json.dumps({"do": word}).encode() + b"\n")
             answer = json.loads(self._lines.readline(LINE_BYTES))
-        except (OSError, ValueError) as error:
+        except (Failed, OSError, ValueError) as error:
             self.close()  # an answer that comes late would be taken for that to the next question
             raise Failed("%s: not reachable: %s" % (self._name, error)) from None
         if answer.get("failed"):
@@ -69,8 +75,9 @@ class Peer:
 
     def close(self) -> None:
         """End the conversation, and with it the lease, if it was taken."""
-        self._lines.close()
-        self._sock.close()
+        if self._sock is not None:
+            self._lines.close()
+            self._sock.close()
 
 
 class Group:
@@ -81,18 +88,9 @@ class Group:
     """
 
     def __init__(self, own: OwnRank, start: Report) -> None:
-        self.members: dict[str, OwnRank | Peer] = {own.node: OwnRank(own.directory)}
+        self.members: dict[str, OwnRank | Peer] = {name: Peer(name, own.config, start) for name in start["peers"]}
+        self.members[own.node] = OwnRank(own.directory)
         self.errors: dict[str, str] = {}
-
-        def call(name: str) -> None:
-            proof, port = secret(own.config["token"], name), own.config["port"]
-            try:
-                self.members[name] = Peer(name, wire.dial(start["peers"][name], port, proof, start["address"], DIAL_S))
-            except Failed as error:
-                self.errors[name] = "%s: not reachable: %s" % (name, error)
-
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(call, start["peers"]))
 
     def close(self) -> None:
         """Let go of every lease that was taken."""
@@ -125,51 +123,27 @@ class Group:
         return found
 
 
-class Completion(threading.Thread):
-    """One completion under way; ``error`` is as the ask program has it, None where it was answered."""
-
-    def __init__(self, request: dict[str, Any], timeout_s: float) -> None:
-        super().__init__(daemon=True)
-        self.error: dict[str, Any] | None = None
-        self._request = dict(request, first_s=timeout_s, token_s=timeout_s)
-        self.start()
-
-    def run(self) -> None:
-        """Ask."""
-        self.error = ask.answer(self._request, lambda _: None).get("error")
-
-    def ended(self, limit_s: float) -> bool:
-        """Whether it has ended, after ``limit_s`` at most."""
-        self.join(limit_s)
-        return not self.is_alive()
-
-
 def why_dead(request: dict[str, Any]) -> str | None:
     """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
-    limit_s, earlier = stall_limit_s(ask.longest(request)), None
-    error: dict[str, Any] = {}
-    for _ in range(2):
-        completion, movement = Completion(request, 2 * limit_s + 60), Movement()
-        while not completion.ended(COUNTERS_S):
+    limit_s, why = stall_limit_s(ask.longest(request)), None
+    asked = {**request, "timeout_s": 2 * limit_s + 60}
+    for pause_s in (0.0, AGAIN_S):
+        time.sleep(pause_s)
+        movement, completion = Movement(), ThreadPoolExecutor(1).submit(ask.answer, asked, lambda _: None)
+        while not wait([completion], COUNTERS_S).done:
             movement.feed(time.monotonic(), ask.read_counters(request))
             stalled_s = movement.stalled_s(time.monotonic()) or 0.0
             if stalled_s >= limit_s:
                 return "no counter of the engine has moved for %.0f s while a request waits" % stalled_s
-        error = completion.error or {}
+        error = completion.result().get("error", {})
         if error.get("kind") != "engine-dead":
             return None
-        before, earlier = earlier, _generated(request)
-        time.sleep(AGAIN_S)
-    answers_others = None not in (before, earlier) and before != earlier
-    return None if answers_others else str(error["message"])
-
-
-def _generated(request: dict[str, Any]) -> float | None:
-    return ask.read_counters(request).get("generated")
+        why = str(error["message"])
+    return why
 
 
 def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[], None]) -> None:
-    """Wait until the engine, which may be starting, answers a completion; ``check`` may raise meanwhile.
+    """Wait until the engine, which may be starting, answers a completion; ``check`` may raise before each.
 
     Raises:
         Failed: it does not within ``timeout_s``.
@@ -178,33 +152,9 @@ def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[]
     while time.monotonic() < until:
         time.sleep(REFUSED_S)
         check()
-        completion = Completion(request, until - time.monotonic())
-        while not completion.ended(REFUSED_S):
-            check()
-        if completion.error is None:
+        if "done" in ask.answer({**request, "timeout_s": FIRST_S}, lambda _: None):
             return
     raise Failed("the model did not answer within %.0f s" % timeout_s)
-
-
-class EngineGuard:
-    """Asks an engine every ``probe_s`` seconds at most, and not while it generates tokens for others."""
-
-    def __init__(self, probe_s: float) -> None:
-        self._probe_s = probe_s
-        self._next = time.monotonic() + probe_s
-        self._generated: float | None = None
-
-    def why_dead(self, request: dict[str, Any]) -> str | None:
-        """Why it is dead, or None."""
-        if time.monotonic() < self._next:
-            return None
-        before, self._generated = self._generated, _generated(request)
-        why = None
-        if before is None or self._generated in (None, before):
-            why = why_dead(request)
-            self._generated = _generated(request)
-        self._next = time.monotonic() + self._probe_s
-        return why
 
 
 class GroupGuard:
@@ -214,7 +164,8 @@ class GroupGuard:
         self._own = own
         self._path = os.path.join(own.directory, JOURNAL_FILE)
         self.limits = {**LIMITS, **own.config.get("limits", {})}
-        self._engine = EngineGuard(self.limits["probe_s"])
+        self._next = time.monotonic() + self.limits["probe_s"]
+        self._generated: float | None = None
 
     def look(self, start: Report) -> None:
         """Look at the group that ``start`` is the document of, and restart it if it is dead.
@@ -225,7 +176,7 @@ class GroupGuard:
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            dead = None if why else gone(reports) or self._engine.why_dead(start["ask"])
+            dead = None if why else gone(reports) or self._engine_dead(start["ask"])
             if dead is not None:
                 why = self._why_not_now(start, dead)
             # That an operator is at work is what the lease says, and it ends with that.
@@ -236,6 +187,16 @@ class GroupGuard:
                 group.members[name].ask("take")
             if problem(group.reports(), group.errors) is None and self._own.start_document() == start:
                 self._restart(group, start, dead)
+
+    def _engine_dead(self, request: dict[str, Any]) -> str | None:
+        """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
+        if time.monotonic() < self._next:
+            return None
+        before, now = self._generated, ask.read_counters(request).get("generated")
+        why = why_dead(request) if before is None or now in (None, before) else None
+        self._generated = ask.read_counters(request).get("generated")
+        self._next = time.monotonic() + self.limits["probe_s"]
+        return why
 
     def _why_not_now(self, start: Report, dead: str) -> str | None:
         """Why a group is not restarted that is dead: it was too often, or a moment ago."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -30,14 +29,9 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     place = (request["state_dir"], request["cluster"])
     kind = request.get("kind", "cluster")
     holds, record, _ = common.lease_files(*place, kind)
-    try:
-        lock = common.try_lock(holds)
-    except OSError as error:
-        sys.exit(str(error))
-    last = common.read_json(record)
+    lock, last = common.try_lock(holds), {"epoch": 0, **common.read_json(record)}
     if lock is None:
-        holder = {key: last.get(key) for key in ("operator", "operation", "since")}
-        common.emit({"held": {**holder, "epoch": last.get("epoch", 0), "held": True}})
+        common.emit({"held": {**last, "held": True}})
         return
 
     def write(epoch: int, granted: bool) -> None:
@@ -48,8 +42,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 
     # This ends the last epoch before the next one is known. Otherwise what its operator began could go on under our
     # lock.
-    write(last.get("epoch", 0), False)
-    common.emit({"epoch": last.get("epoch", 0)})
+    write(last["epoch"], False)
+    common.emit({"epoch": last["epoch"]})
     for line in _heartbeats(lines.fileno(), request["ttl_s"]):
         try:
             granted = json.loads(line).get("grant")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
 from typing import Any, BinaryIO
@@ -172,7 +171,7 @@ class OwnRank:
                 for step in steps:
                     what = step["do"]
                     agent.STEPS[what]({"state_dir": self.state_dir, "cluster": self.cluster}, step)
-        except (Failed, common.Busy, OSError, subprocess.SubprocessError) as error:
+        except (Failed, OSError) as error:
             raise Failed("%s: %s: %s" % (self.node, what, error)) from None
 
     def _present(self) -> list[dict[str, Any]]:

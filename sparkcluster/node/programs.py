@@ -25,23 +25,20 @@ class Failed(Exception):
     kind = "docker"
 
 
-def run(argv: list[str], limit_s: float = 120, **options: Any) -> str:
-    """Standard output of ``argv``; ``options`` are those of ``subprocess.run``.
+def run(argv: list[str], limit_s: float = 120, *, sent: bytes = b"", **options: Any) -> str:
+    """Standard output of ``argv``, to which ``sent`` is its input; ``options`` as of ``started``.
 
     Raises:
         Failed: it is not installed, takes longer than ``limit_s``, or exits with another code than 0.
     """
-    try:
-        options.setdefault("stdin", subprocess.DEVNULL)
-        done: subprocess.CompletedProcess[bytes] = subprocess.run(argv, capture_output=True, timeout=limit_s, **options)
-    except subprocess.TimeoutExpired:
-        raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
-    except OSError as error:
-        raise not_started(argv, error) from None
-    if done.returncode:
-        output = last_lines(done.stderr or done.stdout, 3)
-        raise Failed(output or "%s: exit code %d" % (argv[0], done.returncode))
-    return done.stdout.decode(errors="replace")
+    with started(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        try:
+            output, errors = process.communicate(sent, limit_s)
+        except subprocess.TimeoutExpired:
+            raise Failed("%s timed out after %.0f s" % (" ".join(argv[:2]), limit_s)) from None
+    if process.returncode:
+        raise Failed(last_lines(errors or output, 3) or "%s: exit code %d" % (argv[0], process.returncode))
+    return output.decode(errors="replace")
 
 
 def succeeds(argv: list[str], limit_s: float, **options: Any) -> bool:
@@ -51,13 +48,6 @@ def succeeds(argv: list[str], limit_s: float, **options: Any) -> bool:
     except Failed:
         return False
     return True
-
-
-def not_started(argv: list[str], error: OSError) -> Failed:
-    """The failure of a program that could not be started."""
-    if isinstance(error, FileNotFoundError):
-        return Failed("%s is not installed" % argv[0])
-    return Failed("%s: %s" % (argv[0], (error.strerror or str(error)).lower()))
 
 
 def last_lines(output: bytes, count: int = 1) -> str:
@@ -119,8 +109,10 @@ def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
         process = subprocess.Popen(argv, **{**streams, **options})
+    except FileNotFoundError:
+        raise Failed("%s is not installed" % argv[0]) from None
     except OSError as error:
-        raise not_started(argv, error) from None
+        raise Failed("%s: %s" % (argv[0], (error.strerror or str(error)).lower())) from None
     with process:
         try:
             yield process

@@ -139,7 +139,7 @@ def _config() -> dict[str, Any]:
 def ask_helper(name: str, server: str) -> dict[str, str]:
     """What ``docker-credential-NAME`` knows of ``server``; empty if that is nothing."""
     try:
-        output = programs.run(["docker-credential-" + name, "get"], _HELPER_S, stdin=None, input=server.encode())
+        output = programs.run(["docker-credential-" + name, "get"], _HELPER_S, sent=server.encode())
     except programs.Failed:
         return {}
     return dict(json.loads(output))

@@ -9,9 +9,11 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
-from sparkcluster.node import docker
+from sparkcluster.node import common, docker
 from sparkcluster.node.programs import Failed, run_once
+from sparkcluster.node.shared import hub_folder
 
 _LIMIT_S = 120
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
@@ -43,8 +45,8 @@ def remove_tree(path: str, image: str | None = None) -> None:
         shutil.rmtree(path)
 
 
-def own(hf_home: str, names: Sequence[str], image: str | None = None) -> None:
-    """Make the folders ``names`` of Hugging Face's cache, and their locks, with what root has in them, this user's.
+def own(request: dict[str, Any], step: dict[str, Any]) -> None:
+    """Make the folder of ``repository`` in Hugging Face's cache, and its locks, this user's, with what root has there.
 
     Those that are missing are made. Of root's files alone: nobody else's are ours to take.
 
@@ -52,13 +54,13 @@ def own(hf_home: str, names: Sequence[str], image: str | None = None) -> None:
         Failed: a container of ``image`` cannot do it; or a folder is or is behind a link, other than ``hf_home``
             itself: root would change what it leads to.
     """
-    hub = os.path.join(os.path.realpath(hf_home), "hub")
-    folders = [os.path.join(hub, *place, name) for name in names for place in ((), (".locks",))]
+    home, name = os.path.realpath(common.expand(step["hf_home"])), hub_folder(step["repository"])
+    folders = [os.path.join(home, name), os.path.join(home, "hub", ".locks", os.path.basename(name))]
     for folder in folders:
         if os.path.realpath(folder) != folder:
             hint = "check it: " + shlex.join(["namei", "-l", folder])
             raise Failed("%s is, or is behind, a symbolic link; not changed; %s" % (folder, hint))
-    _own("root's", folders, image)
+    _own("root's", folders, step["image"])
 
 
 def _own(whose: str, folders: Sequence[str], image: str | None) -> None:

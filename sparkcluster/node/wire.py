@@ -77,8 +77,6 @@ def outcome(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"refused": str(error)}
     except programs.Failed as error:
         return {"failed": str(error), "kind": error.kind}
-    except common.Busy as error:
-        return {"failed": str(error), "kind": "other"}
     except OSError as error:
         return {"failed": because(error), "kind": _KINDS.get(error.errno or 0, "other")}
 

@@ -38,7 +38,7 @@ def take(
         path = weights.foreign.path
         whose = "cannot be created" if weights.foreign.missing else "belongs to root"
         progress(node, f"{path} {whose}: making the folders of {repository} those of {found.user}, in a container")
-        step = {"do": "own", "hf_home": found.hf_home, "repositories": [repository]}
+        step = {"do": "own", "hf_home": found.hf_home, "repository": repository}
         steps[node] = [{**step, "image": image.id if image else None}]
     if not steps:
         return

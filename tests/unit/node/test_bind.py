@@ -145,7 +145,7 @@ def test_addresses_that_a_program_names_stay(env: dict[str, str]) -> None:
 
 
 def test_the_agents_library_serves_an_image_without_a_compiler(tmp_path: Path) -> None:
-    assert agent.build_library({}, {"path": str(tmp_path / "bind.so")}) == {}
+    agent.build_library({}, {"path": str(tmp_path / "bind.so")})
     assert (tmp_path / "bind.so").stat().st_mode & 0o777 == 0o644
     env = {"PATH": "/nowhere"}
     private = tmp_path / "private"

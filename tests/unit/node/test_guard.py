@@ -387,6 +387,12 @@ def dialled(cluster, token=TOKEN, name="beta"):
     return wire.dial(ADDRESSES["beta"], cluster.port, secret, ADDRESSES["alpha"], 5)
 
 
+def peer_of(cluster, address):
+    """The guard of beta, as that of alpha knows it."""
+    start = {"peers": {"beta": address}, "address": ADDRESSES["alpha"]}
+    return group_guard.Peer("beta", {"port": cluster.port, "token": TOKEN}, start)
+
+
 def listens(cluster):
     with contextlib.suppress(Failed):
         dialled(cluster).close()
@@ -429,8 +435,7 @@ def test_what_was_said_once_cannot_be_repeated(cluster):
 
         thread = threading.Thread(target=relay)
         thread.start()
-        secret = group_guard.secret(TOKEN, "beta")
-        peer = group_guard.Peer("beta", wire.dial("127.0.0.4", cluster.port, secret, "127.0.0.2", 5))
+        peer = peer_of(cluster, "127.0.0.4")
         peer.ask("take")
         peer.close()
         thread.join()
@@ -448,7 +453,7 @@ def test_only_who_took_the_lease_starts_or_stops(cluster):
     cluster.enable()
     cluster.beta.boot()
     eventually(lambda: listens(cluster))
-    peer, other = (group_guard.Peer("beta", dialled(cluster)) for _ in range(2))
+    peer, other = (peer_of(cluster, ADDRESSES["beta"]) for _ in range(2))
     for word in ("start", "stop"):
         with pytest.raises(Failed):
             peer.ask(word)

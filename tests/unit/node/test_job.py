@@ -128,7 +128,7 @@ def test_who_lost_the_lease_follows_no_longer_and_the_job_goes_on(world):
     program = world.program()
     said = world.until(lambda said: said.get("looks"))
     world.grant(7, granted=False)
-    assert last(program)["refused"] == "epoch 7 is over: bob@desk (pid 9) is acquiring the lease for staging"
+    assert last(program)["refused"] == "epoch 7 is over: bob@desk (pid 9) asked for the lease last"
     world.until(lambda later: later["looks"] > said["looks"] + 50)
 
 

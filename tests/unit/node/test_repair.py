@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import agent, docker, programs, repair, storage
+from sparkcluster.node import docker, programs, repair, storage
 
 AS_ROOT = [
     "docker", "run", "--rm", "--pull", "never", "--network", "none", "--user", "0:0", "--read-only",
@@ -110,8 +110,8 @@ def test_what_is_roots_in_a_repository_becomes_the_users_and_nothing_else(tmp_pa
     monkeypatch.setattr(repair.os, "getuid", lambda: 1000)
     monkeypatch.setattr(repair.os, "getgid", lambda: 1001)
     (tmp_path / "hub" / ".locks" / "models--a--m").mkdir(parents=True)  # as Docker makes a volume that is missing
-    request = {"do": "own", "hf_home": str(tmp_path), "repositories": ["a/m"], "image": "sha256:1"}
-    agent.own({}, request)
+    request = {"do": "own", "hf_home": str(tmp_path), "repository": "a/m", "image": "sha256:1"}
+    repair.own({}, request)
     owners = {str(path.relative_to(tmp_path)): path.lstat().st_uid for path in tmp_path.rglob("*")}
     assert {name for name, uid in owners.items() if uid == 1000} == {
         "hub/models--a--m", "hub/models--a--m/blobs", "hub/models--a--m/blobs/x.incomplete", "hub/models--a--m/link",
@@ -133,7 +133,7 @@ def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp
     place.parent.mkdir(parents=True)
     place.symlink_to(elsewhere)
     with pytest.raises(repair.Failed, match="is, or is behind, a symbolic link; not changed"):
-        agent.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repositories": ["a/m"], "image": "sha256:1"})
+        repair.own({}, {"do": "own", "hf_home": str(tmp_path / "hf"), "repository": "a/m", "image": "sha256:1"})
     assert not (ran.folder / "told").exists()
 
 

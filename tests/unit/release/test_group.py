@@ -37,7 +37,7 @@ class Spark(FakeHost):
 
     def change(self, request):
         if request["epoch"] != self.epoch:
-            return {"refused": f"epoch {request['epoch']} is over: the lease went to bob with epoch {self.epoch}"}
+            return {"refused": f"epoch {request['epoch']} is over: bob asked for the lease last"}
         for step in request["steps"]:
             self.log.append((self.name, step["do"]))
             self.waits[step["do"]] = request["wait_s"]
@@ -308,7 +308,7 @@ def mute(spark):
 def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_cleaned(up, sparks, two, log):
     sparks["beta"].epoch = 2
     sparks["beta"].ranks = {"of-bob"}
-    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 1 is over: the lease went to bob") as caught:
+    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 1 is over: bob asked") as caught:
         up(two)
     assert caught.value.exit_code == 1
     assert caught.value.hint

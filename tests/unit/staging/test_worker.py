@@ -234,7 +234,7 @@ def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
     d.take_lease(granted=False)
     d.wait("over")
     state = eventually(lambda: common.read_json(str(d.directory / "state.json")).get("end", {}).get("refused"))
-    assert state == "epoch 1 is over: op1 is acquiring the lease for staging"
+    assert state == "epoch 1 is over: op1 asked for the lease last"
 
 
 def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
