@@ -1,6 +1,6 @@
 """Changes a node, step by step, under the lease.
 
-Steps are idempotent: the same request twice has the same result.
+A rank is started where there is none: who sends the steps, or the guard, has stopped what was there before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import bind, common, docker, enabled, memory, models, releases, repair
-from sparkcluster.node.programs import Failed, inspect, run
-from sparkcluster.node.shared import LABEL_PLAN, RANK_FILE
+from sparkcluster.node.programs import Failed, run
+from sparkcluster.node.shared import RANK_FILE
 from sparkcluster.node.unpack import unpack
 
 Request = dict[str, Any]
@@ -37,9 +37,7 @@ def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     results = []
     name = "change"
     try:
-        with common.changing(
-            **common.lease_of(request), wait_s=float(request.get("wait_s", 20)), order=int(request.get("order", 0))
-        ):
+        with common.changing(request):
             for step in request["steps"]:
                 name = step["do"]
                 results.append(STEPS[name](request, step) or {})
@@ -81,14 +79,9 @@ def delete(request: Request, step: Step) -> None:
 
 
 def start_container(request: Request, step: Step) -> None:
-    """``docker run`` a rank; one of this name and plan that is running is kept."""
-    found = inspect(docker.inspect(step["name"]))
-    if found and found["State"]["Running"] and found["Config"]["Labels"].get(LABEL_PLAN) == step["plan"]:
-        return
+    """``docker run`` a rank."""
     for source, root in step["roots"].items():
         stay_inside(source, root)
-    if found:
-        run(docker.remove(step["name"]))
     memory.record(common.expand(step["rank_dir"]))
     run(step["argv"])
 
@@ -118,21 +111,10 @@ def stop_containers(request: Request, step: Step) -> None:
                 raise Failed("%s: %s" % (name, error)) from None
 
 
-def alive(rank: Any) -> bool:
-    """Whether the process in a rank.json is still running."""
-    return bool(rank) and common.start_ticks(rank["pid"]) == rank["start_ticks"]
-
-
 def start_process(request: Request, step: Step) -> None:
-    """Start a rank as a process in its own session; one of this plan that is running is kept."""
+    """Start a rank as a process in its own session."""
     directory = common.expand(step["rank_dir"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    record = os.path.join(directory, RANK_FILE)
-    rank = common.read_json(record)
-    if alive(rank):
-        if rank["labels"].get(LABEL_PLAN) == step["labels"][LABEL_PLAN]:
-            return
-        end_process(directory, 10)
     memory.record(directory)
     exit_file = os.path.join(directory, "exit")
     if os.path.exists(exit_file):
@@ -161,7 +143,7 @@ def start_process(request: Request, step: Step) -> None:
         "labels": step["labels"],
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    common.write_atomically(record, json.dumps(document).encode())
+    common.write_atomically(os.path.join(directory, RANK_FILE), json.dumps(document).encode())
 
 
 def session_members(leader: int) -> dict[int, int]:

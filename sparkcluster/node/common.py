@@ -24,7 +24,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 BLOCK_BYTES = 4096
@@ -205,67 +205,64 @@ def is_locked(path: str) -> bool:
     return False
 
 
-def lease_of(request: dict[str, Any]) -> dict[str, Any]:
-    """The lease in a request, as arguments of ``check_epoch``, ``not_taken`` and ``changing``."""
-    return {name: request[name] for name in ("state_dir", "cluster", "epoch", "kind") if name in request}
+Lease = Mapping[str, Any]
+"""A request, as far as it has a lease: ``state_dir``, ``cluster``, ``epoch``, and ``kind``, unless it is cluster."""
 
 
-def lease_files(state_dir: str, cluster: str, kind: str) -> tuple[str, str, str]:
+def lease_files(lease: Lease) -> tuple[str, str, str]:
     """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
-    directory = cluster_dir(state_dir, cluster)
-    name, change = ("lease", "change.lock") if kind == "cluster" else ("staging", "staging-change.lock")
+    directory = cluster_dir(lease["state_dir"], lease["cluster"])
+    staging = lease.get("kind") == "staging"
+    name, change = ("staging", "staging-change.lock") if staging else ("lease", "change.lock")
     return "%s/%s.lock" % (directory, name), "%s/%s.json" % (directory, name), "%s/%s" % (directory, change)
 
 
-def not_taken(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
-    """Raise Refused if another operator has asked for the lease since it was granted as ``epoch``.
+def not_taken(lease: Lease) -> None:
+    """Raise Refused if another operator has asked for the lease since it was granted.
 
     It may have expired meanwhile: what it began under the lease goes on.
     """
-    last = read_json(lease_files(state_dir, cluster, kind)[1])
-    if last.get("epoch") != epoch or last.get("granted") is False:
-        raise Refused("epoch %s is over: %s asked for the lease last" % (epoch, last.get("operator") or "nobody"))
+    last = read_json(lease_files(lease)[1])
+    if last.get("epoch") != lease["epoch"] or last.get("granted") is False:
+        who = last.get("operator") or "nobody"
+        raise Refused("epoch %s is over: %s asked for the lease last" % (lease["epoch"], who))
 
 
-def check_epoch(state_dir: str, cluster: str, epoch: int, kind: str = "cluster") -> None:
-    """Raise Refused unless the lease is held now, under ``epoch``."""
-    not_taken(state_dir, cluster, epoch, kind)
-    if not is_locked(lease_files(state_dir, cluster, kind)[0]):
-        raise Refused("epoch %s is over: the lease expired and has no holder" % epoch)
+def check_epoch(lease: Lease) -> None:
+    """Raise Refused unless the lease is held now."""
+    not_taken(lease)
+    if not is_locked(lease_files(lease)[0]):
+        raise Refused("epoch %s is over: the lease expired and has no holder" % lease["epoch"])
 
 
-def change_lock(state_dir: str, cluster: str, wait_s: float, kind: str = "cluster") -> BinaryIO:
+def change_lock(lease: Lease, wait_s: float) -> BinaryIO:
     """The acquired lock of changes; Busy if another change does not end within ``wait_s``."""
-    lock = try_lock(lease_files(state_dir, cluster, kind)[2], wait_s)
+    lock = try_lock(lease_files(lease)[2], wait_s)
     if lock is None:
         raise Busy("another change is still in progress after %.0f s" % wait_s)
     return lock
 
 
 @contextlib.contextmanager
-def changing(
-    state_dir: str, cluster: str, epoch: int, kind: str = "cluster", *, wait_s: float = 20.0, order: int = 0
-) -> Iterator[None]:
-    """Hold the lock of changes of ``cluster`` on this node; the epoch is checked under it.
+def changing(lease: Lease) -> Iterator[None]:
+    """Hold the lock of changes on this node; the epoch is checked under it.
 
-    ``order`` numbers an operator's changes: one that arrives after a later one is refused, such as an interrupted
-    start after its stop.
+    ``order`` of the request numbers an operator's changes: one that arrives after a later one is refused, such as an
+    interrupted start after its stop.
 
-    Raises Refused for an epoch or order that is over, and Busy if another change does not end within ``wait_s``.
+    Raises Refused for an epoch or order that is over, and Busy if another change does not end within its ``wait_s``.
     """
-    lock = change_lock(state_dir, cluster, wait_s, kind)
-    try:
-        check_epoch(state_dir, cluster, epoch, kind)
-        if order:
-            if list(map(int, lock.read().split())) > [epoch, order]:
+    with change_lock(lease, lease.get("wait_s", 20.0)) as lock:
+        check_epoch(lease)
+        if "order" in lease:
+            change = [lease["epoch"], lease["order"]]
+            if list(map(int, lock.read().split())) > change:
                 raise Refused("a later change of the same operator was applied before this one")
             lock.seek(0)
             # over what is there: a full disk has no space for it again once it is let go
-            lock.write((b"%d %d" % (epoch, order)).ljust(64))
+            lock.write((b"%d %d" % tuple(change)).ljust(64))
             lock.flush()
         yield
-    finally:
-        lock.close()
 
 
 def start_ticks(pid: int) -> int | None:

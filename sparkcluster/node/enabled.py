@@ -25,16 +25,6 @@ from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START_FILE, STOPPED_FILE, WAITS_FILE
 
 
-def directory_of(state_dir: str, cluster: str) -> str:
-    """The directory of ``cluster`` where it is enabled on this node."""
-    return os.path.join(common.cluster_dir(state_dir, cluster), ENABLED_DIR)
-
-
-def start_file(state_dir: str, cluster: str) -> str:
-    """The document of what starts this node's rank, as ``release.enabled`` makes it and ``recorded`` completes it."""
-    return os.path.join(common.cluster_dir(state_dir, cluster), START_FILE)
-
-
 def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Take in that a release was recorded: ``step`` has its number, and in ``start`` what starts this node's rank.
 
@@ -43,21 +33,24 @@ def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
     """
     if "start" not in step:  # it is recorded again, for going back
         return
-    path = start_file(request["state_dir"], request["cluster"])
+    path = _place(request, START_FILE)
     start = common.read_json(path) if step["start"] == {} else step["start"]
     if start:
         _write_start(request, start, int(step["number"]))
     else:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    _clear(directory_of(request["state_dir"], request["cluster"]))
+    _clear(_place(request, ENABLED_DIR))
 
 
 def _write_start(request: dict[str, Any], start: dict[str, Any], number: int) -> None:
     # ``release`` is the one that it was started with; others were recorded beside it since.
     document = {"release": number, **start, "number": number, "epoch": request["epoch"]}
-    path = start_file(request["state_dir"], request["cluster"])
-    common.write_atomically(path, json.dumps(document, sort_keys=True).encode())
+    common.write_atomically(_place(request, START_FILE), json.dumps(document, sort_keys=True).encode())
+
+
+def _place(request: dict[str, Any], name: str) -> str:
+    return os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), name)
 
 
 def _clear(directory: str) -> None:
@@ -68,7 +61,7 @@ def _clear(directory: str) -> None:
 
 def stop(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
-    directory = directory_of(request["state_dir"], request["cluster"])
+    directory = _place(request, ENABLED_DIR)
     if os.path.isdir(directory):
         common.write_atomically(os.path.join(directory, STOPPED_FILE), b"")  # of no bytes: on a full disk, too
 
@@ -78,12 +71,11 @@ def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
 
     Answers as ``unit.install`` does.
     """
-    place = (request["state_dir"], request["cluster"])
-    start = common.read_json(start_file(*place))
+    start = common.read_json(_place(request, START_FILE))
     if start.get("number") != step["number"]:
         hint = "sparkcluster down, then up, records it"
         raise Failed("this node has not recorded what starts its rank of release %d: %s" % (step["number"], hint))
-    directory = directory_of(*place)
+    directory = _place(request, ENABLED_DIR)
     unit.end(directory)
     _write_start(request, start, step["number"])
     for name, text in ((GUARD_FILE, step["program"]), (CONFIG_FILE, json.dumps(step["config"]))):
@@ -94,7 +86,7 @@ def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
 
 def disable(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Remove the guard, its unit and all of its files."""
-    directory = directory_of(request["state_dir"], request["cluster"])
+    directory = _place(request, ENABLED_DIR)
     unit.end(directory)
     unit.remove(directory)
     with contextlib.suppress(FileNotFoundError):

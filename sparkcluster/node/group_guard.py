@@ -7,13 +7,11 @@ that comes over the network says what is run.
 
 from __future__ import annotations
 
-import calendar
 import contextlib
 import json
 import os
 import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -30,7 +28,7 @@ REFUSED_S = 1.0
 FIRST_S = 120.0
 """The first answer compiles kernels, which takes 25 to 60 s on a Spark (seed)."""
 LINE_BYTES = 1 << 16
-JOURNAL_FILE, TIME = "journal.jsonl", "%Y-%m-%dT%H:%M:%SZ"
+JOURNAL_FILE = "journal.jsonl"
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0}
 """Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at."""
@@ -126,7 +124,7 @@ class Group:
 def why_dead(request: dict[str, Any]) -> str | None:
     """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
     limit_s, why = stall_limit_s(ask.longest(request)), None
-    asked = {**request, "timeout_s": 2 * limit_s + 60}
+    asked = {**request, "first_s": 2 * limit_s + 60, "token_s": limit_s}
     for pause_s in (0.0, AGAIN_S):
         time.sleep(pause_s)
         movement, completion = Movement(), ThreadPoolExecutor(1).submit(ask.answer, asked, lambda _: None)
@@ -140,21 +138,6 @@ def why_dead(request: dict[str, Any]) -> str | None:
             return None
         why = str(error["message"])
     return why
-
-
-def until_answered(request: dict[str, Any], timeout_s: float, check: Callable[[], None]) -> None:
-    """Wait until the engine, which may be starting, answers a completion; ``check`` may raise before each.
-
-    Raises:
-        Failed: it does not within ``timeout_s``.
-    """
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        time.sleep(REFUSED_S)
-        check()
-        if "done" in ask.answer({**request, "timeout_s": FIRST_S}, lambda _: None):
-            return
-    raise Failed("the model did not answer within %.0f s" % timeout_s)
 
 
 class GroupGuard:
@@ -200,33 +183,34 @@ class GroupGuard:
 
     def _why_not_now(self, start: Report, dead: str) -> str | None:
         """Why a group is not restarted that is dead: it was too often, or a moment ago."""
-        limits, now, acts = self.limits, time.time(), self._acts(start)
+        limits, acts = self.limits, self._acts(start)
         if acts and acts[-1]["act"] == "gave up":
             return "it gave up: %s; the next release or enable ends that" % acts[-1]["why"]
         # Starts that fail slowly are as many in a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)
-        starts = sum(act["act"] == "restart" and now - within_s < _seconds(act) <= now for act in acts)
+        starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
         if starts >= limits["starts"]:
             why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
             self._journal("gave up", start, why=why)
             return "it gave up: %s" % why
-        if starts and now < _seconds(acts[-1]) + limits["pause_s"] * 2 ** (starts - 1):
+        if starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
             return "%s; it is started again after a pause" % dead
         return None
 
     def _restart(self, group: Group, start: Report, dead: str) -> None:
-        def check() -> None:
-            ended = gone(group.all())
-            if ended:
-                raise Failed("%s: it ended while the group started" % ended)
-
         began = time.monotonic()
         self._journal("restart", start, why=dead)
         try:
             group.all("stop")
             group.all("start")
-            until_answered(start["ask"], start["ready_timeout_s"], check)
+            while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
+                ended = gone(group.all())
+                if ended:
+                    raise Failed("%s: it ended while the group started" % ended)  # noqa: TRY301 - as what all raises
+                if time.monotonic() > began + start["ready_timeout_s"]:
+                    raise Failed("the model did not answer within %.0f s" % start["ready_timeout_s"])  # noqa: TRY301
+                time.sleep(REFUSED_S)
         except Failed as error:
             # What has ended stays, for its log.
             for name, report in group.reports().items():
@@ -248,7 +232,7 @@ class GroupGuard:
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
         """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; and say it in the log."""
-        entry = {"at": time.strftime(TIME, time.gmtime()), "act": act, "node": self._own.node, "group": start["group"]}
+        entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(entry).encode() + b"\n")
@@ -256,8 +240,9 @@ class GroupGuard:
         self._own.say("%s of %s: %s" % (act, start["group"], more.get("why") or "release %d" % start["number"]))
 
 
-def _seconds(act: dict[str, Any]) -> float:
-    return calendar.timegm(time.strptime(act["at"], TIME))
+def _time(ago_s: float = 0.0) -> str:
+    """The time ``ago_s`` seconds ago; as texts they are in order."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago_s))
 
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
@@ -275,8 +260,6 @@ def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
 
 
 def gone(reports: dict[str, Report]) -> str | None:
-    """Why a group is dead by its ranks, as ``endpoint.dead`` says it. Pure."""
+    """Why a group is dead by its ranks. Pure."""
     found = sorted(name for report in reports.values() for name, state in report["ranks"].items() if state in ENDED)
-    if not found:
-        return None
-    return "%s %s not running" % (", ".join(found), "is" if len(found) == 1 else "are")
+    return "not running: %s" % ", ".join(found) if found else None

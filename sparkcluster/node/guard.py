@@ -42,11 +42,9 @@ def main(argv: list[str]) -> NoReturn:
                 group.look(start)
             else:
                 own.wait_for(None)
-        except Failed as error:
-            own.wait_for(str(error))
         except Exception as error:
-            # A full disk, or an answer of a peer that is none: without systemd nothing starts it again.
-            own.wait_for("it cannot look at the group: %s: %s" % (type(error).__name__, error))
+            # Also a full disk, or an answer of a peer that is none: without systemd nothing starts it again.
+            own.wait_for("it cannot look at the group: %s" % error)
         if not listening:
             time.sleep(group.limits["look_s"])
         for greeter in listening.values():

@@ -26,9 +26,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     input is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by ``{"busy": why}``
     if a change of the last operator has not ended.
     """
-    place = (request["state_dir"], request["cluster"])
-    kind = request.get("kind", "cluster")
-    holds, record, _ = common.lease_files(*place, kind)
+    holds, record, _ = common.lease_files(request)
     lock, last = common.try_lock(holds), {"epoch": 0, **common.read_json(record)}
     if lock is None:
         common.emit({"held": {**last, "held": True}})
@@ -53,7 +51,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
             continue
         try:
             # A change of the last operator ends before the next one reads the state of the node.
-            common.change_lock(*place, BARRIER_S, kind).close()
+            common.change_lock(request, BARRIER_S).close()
         except common.Busy as busy:
             common.emit({"busy": str(busy)})
             break

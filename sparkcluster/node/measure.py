@@ -131,7 +131,7 @@ def run(request: Request) -> dict[str, Any]:
 
 def contain(request: Request) -> dict[str, Any]:
     """Run a container to its end, under the lease; what an earlier run left of this ``name`` is removed before."""
-    with common.changing(**common.lease_of(request)):
+    with common.changing(request):
         programs.succeeds(docker.remove(request["name"]), 20)
         return run(request)
 

@@ -12,10 +12,10 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from sparkcluster.node import agent, common, enabled, ranks
+from sparkcluster.node import agent, common, ranks
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, STOPPED_FILE, SWITCH_FILE, WAITS_FILE
+from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_FILE, SWITCH_FILE, WAITS_FILE
 
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the last operator to end
@@ -33,7 +33,7 @@ class OwnRank:
             raise Failed("%s has no %s" % (directory, CONFIG_FILE))
         self.config = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
-        self._lock, self._lease_record, _ = common.lease_files(self.state_dir, self.cluster, "cluster")
+        self._lock, self._lease_record, _ = common.lease_files(config)
         self._lease: BinaryIO | None = None
         self._waits: str | None = None
 
@@ -64,7 +64,7 @@ class OwnRank:
             Failed: it is damaged.
         """
         try:
-            return common.read_document(enabled.start_file(self.state_dir, self.cluster)) or {}
+            return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
         except common.Damaged as error:
             raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
 
@@ -123,8 +123,7 @@ class OwnRank:
             return "%s has recorded no release" % self.node
         if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
             return "the cluster was stopped by an operator; the next up that succeeds ends that"
-        path = os.path.join(common.cluster_dir(self.state_dir, self.cluster), SWITCH_FILE)
-        switch = common.read_document(path)
+        switch = common.read_document(os.path.join(os.path.dirname(self.directory), SWITCH_FILE))
         if switch is not None and switch["number"] > start["release"] and start["group"] in switch["groups"]:
             return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
@@ -167,7 +166,7 @@ class OwnRank:
             raise Failed("the guard of %s does not hold the lease" % self.node)
         what = "change"
         try:
-            with common.change_lock(self.state_dir, self.cluster, CHANGE_S):
+            with common.change_lock(self.config, CHANGE_S):
                 for step in steps:
                     what = step["do"]
                     agent.STEPS[what]({"state_dir": self.state_dir, "cluster": self.cluster}, step)

@@ -15,7 +15,6 @@ from sparkcluster.node import common, docker
 from sparkcluster.node.programs import Failed, run_once
 from sparkcluster.node.shared import hub_folder
 
-_LIMIT_S = 120
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 # Links are not followed, nor entered.
 _OWN = """
@@ -68,4 +67,4 @@ def _own(whose: str, folders: Sequence[str], image: str | None) -> None:
     if not image:
         raise Failed("no image is here, whose container could change it")
     words = [whose, str(os.getuid()), str(os.getgid()), *folders]
-    run_once("own", image, _OWN, docker.as_root(_CAPABILITIES, folders), words=words, limit_s=_LIMIT_S)
+    run_once("own", image, _OWN, docker.as_root(_CAPABILITIES, folders), words=words)

@@ -225,7 +225,7 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
         Unreadable: the record is invalid.
     """
     trusted(machine, state_dir, cluster)
-    lock, record, _ = common.lease_files(state_dir, cluster, kind)
+    lock, record, _ = common.lease_files({"state_dir": state_dir, "cluster": cluster, "kind": kind})
     held = common.is_locked(machine.at(lock))
     if not machine.exists(record):
         return {"epoch": 0, "held": True} if held else None

@@ -90,8 +90,8 @@ def remove(directory: str) -> None:
 
 
 def _run(*argv: str) -> None:
-    runtime_dir = os.environ.get("XDG_RUNTIME_DIR") or "/run/user/%d" % os.geteuid()  # where a user's systemd listens
-    run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR=runtime_dir))
+    # where a user's systemd listens
+    run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.geteuid()))
 
 
 def _cluster(directory: str) -> str:

@@ -36,8 +36,7 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 def take(request: Request, source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
-    lease = common.lease_of(request)
-    common.check_epoch(**lease)
+    common.check_epoch(request)
     root, path, size = common.expand(request["root"]), request["path"], int(request["size"])
     private = bool(request.get("private"))
     os.makedirs(root, mode=0o700 if private else 0o755, exist_ok=True)
@@ -63,7 +62,7 @@ def take(request: Request, source: int) -> dict[str, Any]:
         raise Failed("disk", text)
     common.emit({"offset": offset})
     with tree.writer(partial, offset) as file:
-        _receive(file, source, size - offset, digest, lambda: common.not_taken(**lease))
+        _receive(file, source, size - offset, digest, lambda: common.not_taken(request))
         if digest.hexdigest() != request["sha256"]:
             file.truncate(0)
             raise Failed("hash", "%s arrived with another SHA-256 than it has on the operator's machine" % path)
@@ -71,19 +70,19 @@ def take(request: Request, source: int) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
         forget(file.fileno())
-    with common.change_lock(lease["state_dir"], lease["cluster"], _CHANGE_S, lease.get("kind", "cluster")):
-        common.not_taken(**lease)
-        kept = _publish(request, lease, tree, partial)
+    with common.change_lock(request, _CHANGE_S):
+        common.not_taken(request)
+        kept = _publish(request, tree, partial)
     return {"bytes": size - offset, **kept}
 
 
-def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> dict[str, Any]:
+def _publish(request: Request, tree: Tree, partial: str) -> dict[str, Any]:
     """Give the file its name; of a model, record that staging wrote it unless it replaces one of the user's."""
     path = request["path"]
     if not request.get("model"):
         tree.move(partial, path)
         return {}
-    record, before, own = Record(lease["state_dir"], tree.root), tree.status(path), tree.own_status(path)
+    record, before, own = Record(request["state_dir"], tree.root), tree.status(path), tree.own_status(path)
     ours = before is None or record.is_ours(path, before)
     keep = request.get("keep")  # "files and links", or "files" where a link is the cache's
     aside = own is not None and not record.is_ours(path, own) and not (keep == "files" and stat.S_ISLNK(own.st_mode))
@@ -92,7 +91,7 @@ def _publish(request: Request, lease: Request, tree: Tree, partial: str) -> dict
     status = tree.status(path)
     if status is not None:
         record.add(path, status, request["sha256"], ours=ours)
-        record.save(lease["cluster"])
+        record.save(request["cluster"])
     return kept
 
 

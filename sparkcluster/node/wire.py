@@ -60,11 +60,10 @@ def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], d
     The lease may lapse meanwhile: what runs ends when another operator asks for it, not when ours is silent.
     """
     common.end_with(stdin)
-    lease = common.lease_of(request)
 
     def begin() -> dict[str, Any]:
-        common.check_epoch(**lease)
-        return action(lambda: common.not_taken(**lease))
+        common.check_epoch(request)
+        return action(lambda: common.not_taken(request))
 
     return outcome(begin)
 

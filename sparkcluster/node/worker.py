@@ -59,7 +59,7 @@ STORES: dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files
 def begin(request: Request, lines: BinaryIO) -> Document:
     """Start the worker of this job, or adopt the one that runs, and follow it; what it did at its end."""
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "staging", request["key"])
-    lease = common.lease_of(request)
+    lease = {name: request[name] for name in ("state_dir", "cluster", "epoch", "kind")}
     seen: Document = {}
     followed = os.path.join(directory, "followed")
 
@@ -73,7 +73,7 @@ def begin(request: Request, lines: BinaryIO) -> Document:
         common.emit({**new, "bytes": said.get("bytes", 0), "total": said.get("total", 0)})
 
     def check() -> None:
-        common.not_taken(**lease)
+        common.not_taken(lease)
 
     def action(own: job.Job) -> Document:
         return Worker(request, own).run()
@@ -155,7 +155,7 @@ class Worker:
         """Stand still while another operator has the lease; Refused if he does not come to this job in time."""
         now = time.monotonic()
         try:
-            common.not_taken(**self.job.order()["lease"])
+            common.not_taken(self.job.order()["lease"])
         except common.Refused:
             self.gate.open.clear()
             self.taken_at = self.taken_at or now

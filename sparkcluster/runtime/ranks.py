@@ -12,7 +12,6 @@ from sparkcluster.node.shared import (
     ENTRY_FILE,
     GRACE_S,
     LABEL_DRAIN,
-    LABEL_PLAN,
     LABEL_RANK_DIR,
     LABEL_RUNTIME,
     LAUNCHER_FILE,
@@ -66,7 +65,7 @@ def start_steps(
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
         start = {"name": rank.name, "argv": list(rank.argv), "rank_dir": rank.rank_dir}
         if rank.image is not None:
-            steps.append({"do": "start-container", **start, "plan": rank.labels[LABEL_PLAN], "roots": rank.roots})
+            steps.append({"do": "start-container", **start, "roots": rank.roots})
         else:
             settings = {"env": dict(node.env), "env_file": rank.env_file, "labels": dict(rank.labels)}
             steps.append({"do": "start-process", **start, **settings})

@@ -152,15 +152,6 @@ def test_a_process_starts_once_and_its_exit_code_is_kept(process):
     assert (directory / "log").read_text() == "42\n"
 
 
-def test_the_same_plan_keeps_the_process_and_another_replaces_it(process):
-    _, first = process("exec sleep 60")
-    _, again = process("exec sleep 60")
-    assert again == first
-    _, other = process("exec sleep 60", plan="p2")
-    assert other["pid"] != first["pid"]
-    assert agent.session_members(first["pid"]) == {}
-
-
 def test_a_process_gets_secrets_by_file_only(process, leased):
     file = leased / "secrets.env"
     common.write_atomically(str(file), b"KEY=s3cr3t=with=equals\n")
@@ -204,10 +195,6 @@ def docker(tmp_path, monkeypatch):
 cd {directory}
 echo "$*" >> told
 case $1 in
-inspect)
-    [ -e state ] || {{ echo "Error: No such container: x" >&2; exit 1; }}
-    printf '[{{"Id": "1", "State": {{"Running": %s}}, "Config": {{"Labels": {{"io.sparkcluster.plan": "%s"}}}}}}]' \
-        "$(cat state)" "$(cat plan)";;
 run) [ ! -e broken ] || {{ cat broken >&2; exit 125; }}; echo 2;;
 rm) [ ! -e stuck ] || {{ echo "Error: driver failed to remove" >&2; exit 1; }}; rm -f state;;
 esac
@@ -220,25 +207,9 @@ esac
     return directory
 
 
-def start_container(plan="p1", **roots):
+def start_container(**roots):
     argv = ["docker", "run", "--name", "x", "image"]
-    return {"do": "start-container", "name": "x", "argv": argv, "plan": plan, "roots": roots, "rank_dir": "~/rank"}
-
-
-def test_a_running_container_of_this_plan_is_kept(change, docker):
-    (docker / "state").write_text("true")
-    (docker / "plan").write_text("p1")
-    assert change(start_container()) == {"results": [{}]}
-    assert "run" not in (docker / "told").read_text()
-
-
-@pytest.mark.parametrize(("runs", "plan"), [("false", "p1"), ("true", "p0")])
-def test_a_container_that_is_dead_or_of_another_plan_is_replaced(change, docker, runs, plan):
-    (docker / "state").write_text(runs)
-    (docker / "plan").write_text(plan)
-    assert change(start_container()) == {"results": [{}]}
-    told = (docker / "told").read_text()
-    assert told.index("rm --force --volumes x") < told.index("run --name x image")
+    return {"do": "start-container", "name": "x", "argv": argv, "roots": roots, "rank_dir": "~/rank"}
 
 
 @pytest.fixture

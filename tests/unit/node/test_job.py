@@ -20,7 +20,6 @@ import json, os, subprocess, sys, time
 from sparkcluster.node import common, job, wire
 
 request = json.loads(sys.argv[1])
-lease = common.lease_of(request)
 
 def work(own):
     child = subprocess.Popen(["sleep", "60"])
@@ -41,7 +40,7 @@ if request.get("cancel"):
     job.cancel(request["directory"])
     sys.exit()
 lines = sys.stdin.buffer if request.get("listen") else None
-check = lambda: common.not_taken(**lease)
+check = lambda: common.not_taken(request)
 common.emit(wire.outcome(
     lambda: job.run(request["directory"], request["cluster"], work, check, lines=lines, what=request.get("what"))
 ))

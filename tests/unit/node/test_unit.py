@@ -60,7 +60,7 @@ def node(tmp_path, monkeypatch):
     """``node(*steps)``: the answer of the agent under a lease; ``node.enabled`` is the directory."""
     monkeypatch.setattr(unit, "BOOTED", str(tmp_path / "not booted"))
     state = tmp_path / "state"
-    lock_path, record, _ = common.lease_files(str(state), "atlas", "cluster")
+    lock_path, record, _ = common.lease_files({"state_dir": str(state), "cluster": "atlas"})
     lock = common.try_lock(lock_path)
     common.write_atomically(record, json.dumps({"epoch": 7, "granted": True, "operator": "ann"}).encode())
 

@@ -46,7 +46,7 @@ def test_a_container_starts_after_its_files_lie_there(node):
     }
     assert files[f"{DIRECTORY}/entry.py"][0] == "print()"
     assert files[f"{DIRECTORY}/secrets.env"] == ("WANDB_KEY=t=1\nVLLM_API_KEY=k\n", 0o600)
-    assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"], "plan": "p1"} | {
+    assert steps[-1] == {"do": "start-container", "name": "x", "argv": ["docker", "run", "x"]} | {
         "rank_dir": DIRECTORY,
         "roots": {"/data/x": "/data"},
     }
