@@ -44,7 +44,7 @@ Files on a node
     ~/.local/state/sparkcluster/            state_dir of the inventory
     ├── clusters/NAME/
     │   ├── lease.lock  lease.json          who may change it; the last epoch granted
-    │   ├── change.lock                     held while one change runs
+    │   ├── lease-change.lock               held while one change runs
     │   ├── staging.lock  staging.json      likewise, who may stage for it
     │   ├── staging-change.lock             held while one change of a staging runs
     │   ├── staging/KEY/                    the worker of one copy: a job as in pulls/HASH, and files.jsonl, its list

@@ -5,7 +5,8 @@ Each cluster has a directory below ``state_dir``::
     clusters/NAME/lease.lock       flock held by the process that holds the lease
     clusters/NAME/lease.json       {"epoch", "operator", "operation", "since", "granted"}: the last epoch granted
                                    here; "granted" is false while the next holder has the lock and no epoch yet
-    clusters/NAME/change.lock      flock held while one change runs
+    clusters/NAME/lease-change.lock
+                                   flock held while one change runs
     clusters/NAME/staging.lock     as these three, of the lease of staging, which has epochs of its own
     clusters/NAME/staging.json     both records are written over where the disk is full, else replaced
     clusters/NAME/staging-change.lock
@@ -94,9 +95,8 @@ def private(state_dir: str) -> str:
         strangers = {link.st_uid, found.st_uid} - {0, os.geteuid()}
         # With a group of their own for every user, new directories are writable by that group.
         if strangers or found.st_mode & (0o002 if found.st_gid == os.getegid() else 0o022):
-            why = "it belongs to uid %d" % strangers.pop() if strangers else "others can write to it"
             remedy = "remove it, or set state_dir in the inventory to a directory that is this user's"
-            raise PermissionError("%s is not used, since %s; %s" % (path, why, remedy))
+            raise PermissionError("%s is not this user's alone to write to; %s" % (path, remedy))
     return path
 
 
@@ -162,14 +162,11 @@ def read_document(path: str) -> dict[str, Any] | None:
     """
     try:
         with open(path, "rb") as file:
-            found = json.load(file)
+            return {**json.load(file)}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # a TypeError where it is no object
         raise Damaged("%s is damaged: %s" % (path, error)) from None
-    if not isinstance(found, dict):
-        raise Damaged("%s is damaged: it is no object" % path)
-    return found
 
 
 def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
@@ -211,10 +208,9 @@ Lease = Mapping[str, Any]
 
 def lease_files(lease: Lease) -> tuple[str, str, str]:
     """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
-    directory = cluster_dir(lease["state_dir"], lease["cluster"])
-    staging = lease.get("kind") == "staging"
-    name, change = ("staging", "staging-change.lock") if staging else ("lease", "change.lock")
-    return "%s/%s.lock" % (directory, name), "%s/%s.json" % (directory, name), "%s/%s" % (directory, change)
+    name = "staging" if lease.get("kind") == "staging" else "lease"
+    path = os.path.join(cluster_dir(lease["state_dir"], lease["cluster"]), name)
+    return path + ".lock", path + ".json", path + "-change.lock"
 
 
 def not_taken(lease: Lease) -> None:

@@ -61,9 +61,8 @@ def _clear(directory: str) -> None:
 
 def stop(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
-    directory = _place(request, ENABLED_DIR)
-    if os.path.isdir(directory):
-        common.write_atomically(os.path.join(directory, STOPPED_FILE), b"")  # of no bytes: on a full disk, too
+    # of no bytes: on a full disk, too
+    common.write_atomically(os.path.join(_place(request, ENABLED_DIR), STOPPED_FILE), b"")
 
 
 def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,20 @@ def why_dead(request: dict[str, Any]) -> str | None:
     return why
 
 
+def until_answered(group: Group, start: Report) -> None:
+    """Wait until the engine, which may be starting, answers a completion.
+
+    Raises:
+        Failed: it takes too long, or a rank ended meanwhile.
+    """
+    until = time.monotonic() + start["ready_timeout_s"]
+    while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
+        ended = gone(group.all())
+        if ended or time.monotonic() > until:
+            raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
+        time.sleep(REFUSED_S)
+
+
 class GroupGuard:
     """What the guard on the head of a group does, one ``look`` after the other."""
 
@@ -178,7 +192,8 @@ class GroupGuard:
         before, now = self._generated, ask.read_counters(request).get("generated")
         why = why_dead(request) if before is None or now in (None, before) else None
         self._generated = ask.read_counters(request).get("generated")
-        self._next = time.monotonic() + self.limits["probe_s"]
+        if why is None:
+            self._next = time.monotonic() + self.limits["probe_s"]
         return why
 
     def _why_not_now(self, start: Report, dead: str) -> str | None:
@@ -204,13 +219,7 @@ class GroupGuard:
         try:
             group.all("stop")
             group.all("start")
-            while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
-                ended = gone(group.all())
-                if ended:
-                    raise Failed("%s: it ended while the group started" % ended)  # noqa: TRY301 - as what all raises
-                if time.monotonic() > began + start["ready_timeout_s"]:
-                    raise Failed("the model did not answer within %.0f s" % start["ready_timeout_s"])  # noqa: TRY301
-                time.sleep(REFUSED_S)
+            until_answered(group, start)
         except Failed as error:
             # What has ended stays, for its log.
             for name, report in group.reports().items():
@@ -247,11 +256,9 @@ def _time(ago_s: float = 0.0) -> str:
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
     """What keeps a group from being changed, or None: ``reports`` of its nodes, the ``errors`` of others. Pure."""
-    for _, report in sorted(reports.items()):
-        if report["why"] is not None:
-            return str(report["why"])
-    if errors:
-        return "; ".join(sorted(errors.values()))
+    reasons = {report["why"] for report in reports.values()} - {None} or errors.values()
+    if reasons:
+        return "; ".join(sorted(reasons))
     found = {name: "release %(release)s, changed %(leases)s times since" % report for name, report in reports.items()}
     if len(set(found.values())) > 1:
         each = "; ".join("%s: %s" % pair for pair in sorted(found.items()))

@@ -19,11 +19,11 @@ LOCK_FILE = "guard.lock"
 END_S = 20.0
 _TEXT = """\
 [Unit]
-Description=sparkcluster: starts the ranks of {cluster} after a reboot, and restarts a dead group
+Description=sparkcluster: starts the ranks of %s after a reboot, and restarts a dead group
 StartLimitIntervalSec=0
 
 [Service]
-ExecStart={command}
+ExecStart=%s
 Restart=on-failure
 RestartSec=10
 KillMode=process
@@ -41,7 +41,7 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
 
 def text(directory: str) -> str:
     """The unit of the guard in ``directory``."""
-    return _TEXT.format(cluster=_cluster(directory), command=" ".join(map(_quoted, command(directory))))
+    return _TEXT % (_cluster(directory), " ".join(map(_quoted, command(directory))))
 
 
 def command(directory: str) -> list[str]:

@@ -160,7 +160,7 @@ def test_a_state_directory_of_another_user_is_not_used(state, tmp_path, theirs):
         state.rename(tmp_path / "moved")
         state.symlink_to(tmp_path / "moved")
     os.chown(state, 4321, -1, follow_symlinks=theirs != "link")
-    refused(state, f"{state} is not used, since it belongs to uid 4321")
+    refused(state, f"{state} is not this user's alone to write to")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a directory of another group")
@@ -169,4 +169,4 @@ def test_a_state_directory_that_others_can_write_to_is_not_used(state, mode, gro
     state.mkdir(exist_ok=True)
     os.chown(state, -1, group)
     state.chmod(mode)
-    refused(state, "is not used, since others can write to it")
+    refused(state, "is not this user's alone to write to")

@@ -237,7 +237,7 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
 
 
 def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet, homes):
-    lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/change.lock"))
+    lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/lease-change.lock"))
     threading.Timer(0.5, lock.close).start()
     with lease(fleet).acquire(list(NODES)) as taken:
         assert change(fleet, taken.changer.epochs) == list(NODES)
