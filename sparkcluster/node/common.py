@@ -40,10 +40,6 @@ class Busy(OSError):
     """Another change is in progress on this node."""
 
 
-class Damaged(OSError):
-    """A document on this node is not what it should be; the message says which one, and where."""
-
-
 def emit(document: dict[str, Any]) -> None:
     """Write one line to the controller."""
     sys.stdout.write(json.dumps(document) + "\n")
@@ -150,7 +146,7 @@ def read_json(path: str) -> dict[str, Any]:
     """What ``read_document`` reads; empty where there is no file, or it is damaged."""
     try:
         return read_document(path) or {}
-    except Damaged:
+    except OSError:
         return {}
 
 
@@ -158,15 +154,15 @@ def read_document(path: str) -> dict[str, Any] | None:
     """The JSON object in ``path``; None where there is no such file.
 
     Raises:
-        Damaged: it cannot be read, or is something else.
+        OSError: it cannot be read, or is something else.
     """
     try:
         with open(path, "rb") as file:
             return {**json.load(file)}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:  # a TypeError where it is no object
-        raise Damaged("%s is damaged: %s" % (path, error)) from None
+    except (OSError, ValueError, RecursionError, TypeError) as error:  # a TypeError where it is no object
+        raise OSError("%s is damaged: %s" % (path, error)) from None
 
 
 def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:

@@ -102,7 +102,7 @@ class Group:
         def ask(name: str) -> None:
             try:
                 found[name] = self.members[name].ask(word)
-            except Failed as error:
+            except (Failed, OSError) as error:
                 self.errors[name] = str(error)
 
         with ThreadPoolExecutor() as pool:

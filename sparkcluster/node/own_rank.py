@@ -58,15 +58,8 @@ class OwnRank:
                 common.write_atomically(path, json.dumps({"why": why}).encode())
 
     def start_document(self) -> dict[str, Any]:
-        """What starts the rank of the recorded release; empty without one.
-
-        Raises:
-            Failed: it is damaged.
-        """
-        try:
-            return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
-        except common.Damaged as error:
-            raise Failed("%s; sparkcluster down, then up, writes it again" % error) from None
+        """What starts the rank of the recorded release; empty without one. OSError where it is damaged."""
+        return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
 
     def ask(self, word: str) -> Report:
         """Take the lease of this node, stop or start its rank under it, or do nothing (hello); how it is then.
