@@ -133,7 +133,7 @@ def remove(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     state_dir = request["state_dir"]
     for cluster in _clusters(state_dir):
         for kind in ("cluster", "staging") if cluster != request["cluster"] else ():
-            if common.is_locked(common.lease_files(state_dir, cluster, kind)[0]):
+            if common.is_locked(common.lease_files({"state_dir": state_dir, "cluster": cluster, "kind": kind})[0]):
                 raise Failed("cluster %s is being changed, and may use these files; run this again later" % cluster)
     beside = os.path.join(os.path.realpath(common.expand(state_dir)), "files")
     freed = {}
