@@ -84,7 +84,7 @@ def survey(
         if group.state in TABLE:
             groups[name] = dataclasses.replace(group, action=TABLE[group.state])
             continue
-        rotated = rotated_secrets(view, group, release.groups if release else None)
+        rotated = rotated_secrets(view, group, release.groups[name] if release else None)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
         action = after_asking(asked, again=desired.restarts(group), replace=replace)
         groups[name] = dataclasses.replace(asked, action=action)
@@ -99,15 +99,15 @@ def states(view: View) -> dict[str, GroupState]:
     }
 
 
-def rotated_secrets(view: View, group: GroupState, kept: Mapping[str, RecordedGroup] | None = None) -> tuple[str, ...]:
-    """Names of secrets that have another value here, or in the release ``kept``, than the ranks of ``group`` have."""
-    if group.recorded is None or (kept is not None and group.name not in kept):
+def rotated_secrets(view: View, group: GroupState, kept: RecordedGroup | None = None) -> tuple[str, ...]:
+    """Names of secrets that have another value here, or in what is ``kept`` of it, than the ranks of ``group`` have."""
+    if group.recorded is None:
         return ()
     rotated = secrets.rotated(group.recorded.secrets, view.spec)
     if kept is None:
         return rotated
     key = engines.engine(view.spec.playbook.engine).api_key  # a release that serves again takes that of today
-    now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept[group.name]))
+    now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept))
     differ = {name for name in now.keys() | then.keys() if now.get(name) != then.get(name)} - {key}
     return tuple(sorted(differ | (set(rotated) & {key})))
 
