@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 from sparkcluster.node import common, docker, enabled
 from sparkcluster.node.programs import Failed, run
-from sparkcluster.node.shared import SWITCH_FILE, kept_image, kept_repository, of_newest_images
+from sparkcluster.node.shared import SWITCH_FILE, kept_image, kept_repository
 
-KEEP = 20
-"""The newest records that remain."""
+KEEP, KEEP_IMAGES = 20, 3
+"""The newest records that remain, and images, with the releases that run one of them: what can be gone back to."""
 _LIST_S, _PRUNE_S = 10, 60
 
 
@@ -117,11 +117,18 @@ def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -
 
 
 def _prune(cluster: str, directory: str) -> None:
-    """Remove tags and secrets of releases that have no record, or an older image than the newest."""
+    """Remove tags and secrets of releases that have no record, or an older image than the newest.
+
+    One without an image is kept if no image of a newer one was dropped.
+    """
     tagged: dict[int, str] = {}
     with contextlib.suppress(Failed):
         tagged = _images(cluster)
-    kept = of_newest_images({number: tagged.get(number) for number in _numbers(directory, "json")})
+    recorded = _numbers(directory, "json")
+    images = {number: tagged[number] for number in recorded if number in tagged}
+    newest = list(dict.fromkeys(reversed(images.values())))[:KEEP_IMAGES]
+    dropped = [number for number, image in images.items() if image not in newest]
+    kept = {number for number in recorded if number in images or number > max(dropped, default=-1)} - set(dropped)
     for number in _numbers(directory, "env"):
         if number not in kept:
             os.unlink(_path(directory, number, "env"))

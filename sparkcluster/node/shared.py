@@ -24,9 +24,6 @@ LABEL_RUNTIME = "io.sparkcluster.runtime"
 LABEL_DRAIN = "io.sparkcluster.drain_s"
 LABEL_MEASURE = "io.sparkcluster.measure"
 
-KEEP_IMAGES = 3
-"""Images that each node keeps, with the releases that run one of them: what can be gone back to."""
-
 # Files in the directory of a rank.
 LAUNCHER_FILE = "launcher.json"
 ENTRY_FILE = "entry.py"
@@ -124,17 +121,6 @@ def staged_as(reference: str) -> str:
     """
     name, at, digest = reference.partition("@")
     return "%s:%s" % (_TAG.sub("", name), digest.replace(":", "-")) if at else reference
-
-
-def of_newest_images(images: dict[int, str | None]) -> set[int]:
-    """The releases that are kept of those in ``images``, by number: all that have one of the newest images.
-
-    One without an image is kept if no image of a newer one was dropped.
-    """
-    by_age = dict.fromkeys(filter(None, (images[number] for number in sorted(images, reverse=True))))
-    newest = list(by_age)[:KEEP_IMAGES]
-    dropped = max((number for number, image in images.items() if image and image not in newest), default=-1)
-    return {number for number, image in images.items() if (image in newest if image else number > dropped)}
 
 
 # Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,
