@@ -1,7 +1,7 @@
 """Builds an image on this node, of files that were sent here.
 
 A job (``job``) builds, which outlives the operator's connection; it changes nothing but Docker's store of images, and
-ends by itself. The request says ``do`` (build or cancel), ``reference`` (the name that the image gets), ``base`` (the
+ends by itself. The request says ``do`` (run or cancel), ``reference`` (the name that the image gets), ``base`` (the
 image that it is built on), ``folder``, which of its files is the ``dockerfile`` or, instead of it, a ``script``,
 ``limit_s``, and the lease. Each reference has a job, in ``state_dir/builds/HASH``.
 """
@@ -17,8 +17,7 @@ from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 
-LINES = 20  # of the log of a build that failed
-_LINE = 300
+LINES = 20  # of the log of a build
 
 # BuildKit's own format moves the cursor; another builder than Docker's would keep the image to itself.
 _ENVIRONMENT = {"BUILDKIT_PROGRESS": "plain", "BUILDX_BUILDER": "default", "DOCKER_CLI_HINTS": "false"}
@@ -39,30 +38,24 @@ def running_script(script: str) -> str:
 def build(request: Request, own: job.Job) -> dict[str, Any]:
     """Run the build, and look for the image."""
     until = time.monotonic() + request["limit_s"]
-    log: list[str] = []
-
-    def failed(why: str) -> Failed:
-        own.say({"line": "", "log": log})
-        return Failed("build", why)
 
     def tell(tail: bytes) -> None:
-        log[:] = _lines(tail)
+        own.say({"log": _lines(tail)})
         if time.monotonic() >= until:
-            raise failed("it took longer than %d s (timeout_s)" % request["limit_s"])
-        own.say({"line": log[-1] if log else ""})
+            raise Failed("build", "it took longer than %d s (timeout_s)" % request["limit_s"])
 
     code, tail = programs.watched(_command(request, own.directory), tell, env=dict(os.environ, **_ENVIRONMENT))
-    log[:] = _lines(tail)
+    own.say({"log": _lines(tail)})
     if code:
-        raise failed("docker build: exit code %d" % code)
+        raise Failed("build", "docker build: exit code %d" % code)
     if programs.inspect(docker.inspect_image(request["reference"])) is None:
-        raise failed("docker build ended without the image")
+        raise Failed("build", "docker build ended without the image")
     return {"bytes": 0}
 
 
 def _lines(tail: bytes) -> list[str]:
-    lines = [line.strip()[:_LINE] for line in tail.decode(errors="replace").splitlines()]
-    return [line for line in lines if line][-LINES:]
+    lines = map(str.strip, tail.decode(errors="replace").splitlines())
+    return list(filter(None, lines))[-LINES:]
 
 
 def _command(request: Request, directory: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Downloads a model from Hugging Face's hub to this node.
 
-The request says ``do`` (download or cancel), ``id``, ``revision``, ``choice``
+The request says ``do`` (run or cancel), ``id``, ``revision``, ``choice``
 (``model_choice``), ``hf_home``, ``image`` (ID of one that can do it, or None), ``endpoint`` (address of the hub; None
 for that of this node), ``token`` (or None), which the downloader gets by its environment and never by an argument, and
 the lease. What arrived is hashed and recorded.
@@ -32,12 +32,10 @@ from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 
-_LIST_S = 15.0
 # A status as huggingface_hub writes it, by requests or httpx; or its own errors, which it raises by the hub's headers.
 _DENIED = re.compile(
-    r"\b40[13] (?:Client Error|Unauthorized|Forbidden)|GatedRepo|gated repo|RepositoryNotFound|Repository Not Found"
-    r"|Access denied\. |Error: (?:Model|Dataset|Space|Kernel|Repository)\b.* not found\.$",
-    re.MULTILINE,
+    r"(?im)\b40[13] (?:Client Error|Unauthorized|Forbidden)|Gated ?Repo|Repository ?Not ?Found|Access denied\. "
+    r"|Error: .* not found\.$"
 )
 _SNAPSHOT = (
     "import sys; from huggingface_hub import snapshot_download; "
@@ -130,7 +128,7 @@ def _listed(request: Request, endpoint: str) -> dict[str, int]:
     revision = urllib.parse.quote(request["revision"], safe="")
     address = "%s/api/models/%s/revision/%s?blobs=true" % (endpoint.rstrip("/"), request["id"], revision)
     try:
-        with urllib.request.urlopen(address, timeout=_LIST_S) as response:
+        with urllib.request.urlopen(address, timeout=15) as response:
             found = json.load(response)["siblings"]
     except urllib.error.HTTPError:
         return {}

@@ -31,7 +31,6 @@ Document = dict[str, Any]
 PAUSE_S = 0.5  # between two looks at everything, and two words of a job
 GLANCE_S = 0.05  # between two looks whether a file was replaced
 _ENDING_S = 8.0  # for a process that was told to end
-_FILES = 1 << 16  # more than a program has open
 
 
 class Job:
@@ -196,7 +195,7 @@ def _let_go(lock: int) -> None:
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.closerange(3, lock)
-    os.closerange(lock + 1, _FILES)
+    os.closerange(lock + 1, 1 << 16)  # more than a program has open
 
 
 def _end(directory: str) -> None:
@@ -207,15 +206,11 @@ def _end(directory: str) -> None:
 
 def _listen(directory: str, lines: BinaryIO) -> None:
     """Pass the orders in ``lines`` on, and end this program with them."""
-
-    def pass_on() -> Document:
+    try:
         for line in iter(lines.readline, b""):
             _order(directory, line)
-        return {}
-
-    how = wire.outcome(pass_on)
-    if "done" not in how:
-        common.emit(how)
+    except OSError as error:
+        common.emit({"failed": wire.because(error), "kind": "disk"})
     os._exit(1)
 
 
@@ -235,7 +230,7 @@ def _stamp(directory: str) -> tuple[int, int]:
 
 
 def _state(directory: str) -> Document:
-    return dict(common.read_json(_path(directory)))
+    return common.read_json(_path(directory))
 
 
 def _write(directory: str, state: Document) -> None:

@@ -21,7 +21,6 @@ _OTHER_ENGINES = (".h5", ".msgpack", ".onnx", ".onnx_data", ".ot", ".pth", ".tfl
 _OTHER_FOLDERS = ("coreml", "flax", "metal", "onnx", "openvino", "original")
 _CONSOLIDATED = "consolidated"
 _NUMBERED = re.compile(r"^(.+)-([0-9]{5})-of-([0-9]{5})(\.(?:safetensors|bin|gguf))$")
-_MOST_SHARDS = 10_000
 _INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
     "model.safetensors.index.json",
     "consolidated.safetensors.index.json",
@@ -68,7 +67,7 @@ def series_of(names: Iterable[str], choice: Choice | None) -> list[str]:
         "%s-%05d-of-%s%s" % (stem, number + (series not in from_zero), count, suffix)
         for series in found
         for stem, count, suffix in [series]
-        for number in range(min(int(count), _MOST_SHARDS))
+        for number in range(int(count))
     )
     return sorted(name for name in every if wanted(name, choice))
 

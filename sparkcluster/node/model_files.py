@@ -11,9 +11,6 @@ from typing import Any, NamedTuple
 from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
 
-_INDEX_LIMIT_BYTES = 100_000_000
-_DROP_BYTES = 64 << 20  # of a file that is read, what stays in the page cache behind the cursor
-
 
 class Status(NamedTuple):
     """What is kept of the status of a file."""
@@ -35,8 +32,6 @@ def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator
 def shards(path: str) -> list[str] | None:
     """The files that an index lists, sorted; None if it is invalid."""
     try:
-        if os.path.getsize(path) > _INDEX_LIMIT_BYTES:
-            return None
         with open(path, encoding="utf-8") as file:
             return sorted(set(map(str, json.load(file)["weight_map"].values())))
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
@@ -76,15 +71,12 @@ def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _
     with open(path, "rb", buffering=0) as file:
         buffer = bytearray(max(1, min(4 << 20, os.fstat(file.fileno()).st_size)))
         view = memoryview(buffer)
-        dropped = offset = 0
+        offset = 0
         for size in iter(lambda: file.readinto(buffer), 0):
             digest.update(view[:size])
+            forget(file.fileno(), offset, size)
             offset += size
-            if offset - dropped >= _DROP_BYTES:
-                forget(file.fileno(), dropped, offset - dropped)
-                dropped = offset
             progress(size)
-        forget(file.fileno())
     return str(digest.hexdigest())
 
 

@@ -23,7 +23,6 @@ from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 
-_MARK = re.compile("^[0-9a-f]{16,64}$")
 _PATH = re.compile(r"[/~][^\s\"':,;=\\]*")  # in an argument, a mount or a line of shell
 
 Model = dict[str, Any]
@@ -71,13 +70,11 @@ def _beside(state_dir: str, named: Named) -> list[Model]:
     """What was staged from beside playbooks, each with its place below ``state_dir``."""
     folder = os.path.join(common.expand(state_dir), "files")
     found = []
-    for mark in filter(_MARK.match, _names(folder)):
+    for mark in _names(folder):
         path = os.path.join(folder, mark)
-        size = _size(path)
-        inside = [name for name in _names(path) if not name.startswith(".")]
-        beside = "/".join(["files", mark, *inside[:1]])
-        used_by = _users(named, mark)
-        found.append({"beside": beside, "path": path, "bytes": size, "staged_bytes": size, "used_by": used_by})
+        size, inside = _size(path), [name for name in _names(path) if not name.startswith(".")]
+        beside = {"beside": "/".join(["files", mark, *inside[:1]]), "path": path}
+        found.append({**beside, "bytes": size, "staged_bytes": size, "used_by": _users(named, mark)})
     return found
 
 

@@ -2,7 +2,7 @@
 
 The engine ends a pull when the connection that asked for it ends, so a job (``job``) asks, which outlives the
 operator's connection; it changes nothing but Docker's store of images, and ends by itself. The request says ``do``
-(pull or cancel), ``reference``, ``tag`` (a name that the image gets, or None), and the lease. Each reference has a job,
+(run or cancel), ``reference``, ``tag`` (a name that the image gets, or None), and the lease. Each reference has a job,
 in ``state_dir/pulls/HASH``.
 """
 
@@ -26,8 +26,6 @@ Layers = dict[str, tuple[int, int | None]]
 """Of each layer the bytes that were downloaded, and all of them, None until the engine says it."""
 
 _HUB = "https://index.docker.io/v1/"  # Docker Hub's name in config.json
-_HUB_HOSTS = ("", "docker.io", "index.docker.io")
-_HELPER_S = 20.0
 _LOADED = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists")
 # Of the engine, of containerd's resolver, and of registries; a layer's digest or a tag may have 401 in it.
 _DENIED = re.compile(
@@ -85,7 +83,7 @@ def count(layers: Layers, document: dict[str, Any]) -> dict[str, int]:
 
 def _pulled(reference: str) -> Iterator[dict[str, Any]]:
     """What the engine says of a pull, which goes on as long as this connection lives."""
-    login = auth_header(reference, _config(), ask_helper)
+    login = auth_header(reference, _config())
     headers = ["Content-Length: 0"] + (["X-Registry-Auth: " + login] if login else [])
     try:
         with Machine().docker_stream(pull_path(reference), None, "POST", headers) as (status, body):
@@ -105,16 +103,13 @@ def pull_path(reference: str) -> str:
     return "/images/create?fromImage=%s&tag=%s" % (quoted(repository_of(name)), quoted(digest or tag or "latest"))
 
 
-def auth_header(reference: str, config: dict[str, Any], ask: Callable[[str, str], dict[str, str]]) -> str | None:
-    """Value of X-Registry-Auth by the user's ``config.json``; None without a login.
-
-    ``ask`` returns what the credential helper of a name knows of a server.
-    """
+def auth_header(reference: str, config: dict[str, Any]) -> str | None:
+    """Value of X-Registry-Auth by the user's ``config.json``, or the helper that it names; None without a login."""
     host = registry_of(reference)
-    server = _HUB if host in _HUB_HOSTS else host
+    server = _HUB if host in ("", "docker.io", "index.docker.io") else host
     helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
     if helper:
-        found = ask(helper, server)
+        found = ask_helper(helper, server)
         user, secret = found.get("Username"), found.get("Secret")
     else:
         entry = config.get("auths", {}).get(server, {})
@@ -139,7 +134,7 @@ def _config() -> dict[str, Any]:
 def ask_helper(name: str, server: str) -> dict[str, str]:
     """What ``docker-credential-NAME`` knows of ``server``; empty if that is nothing."""
     try:
-        output = programs.run(["docker-credential-" + name, "get"], _HELPER_S, sent=server.encode())
+        output = programs.run(["docker-credential-" + name, "get"], sent=server.encode())
     except programs.Failed:
         return {}
     return dict(json.loads(output))

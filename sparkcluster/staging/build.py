@@ -66,8 +66,6 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
 
 
 def _told(run: Transfers, node: str, begin: float, log: list[str], last: Answer) -> None:
-    if last.log:
-        log[:] = last.log
-    if last.line is not None:
-        minutes = int(time.monotonic() - begin) // 60
-        run.progress(node, f"building, {count(minutes, 'minute')}: {last.line}")
+    log[:] = last.log or log
+    minutes = int(time.monotonic() - begin) // 60
+    run.progress(node, f"building, {count(minutes, 'minute')}: {''.join(log[-1:])}")

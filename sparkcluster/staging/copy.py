@@ -70,7 +70,7 @@ class Done(Fact):
 class Answer(Fact):
     """One line of a program that stages: how far it is, a file that it lists, or how it ended.
 
-    Of a build, ``line`` is the last one of its output, and ``log`` the last ones if it failed.
+    Of a build, ``log`` has the last lines of its output.
     """
 
     bytes: Number | None = None
@@ -80,7 +80,6 @@ class Answer(Fact):
     failed: str | None = None
     kind: str = "other"
     refused: str | None = None
-    line: str | None = None
     log: Few[str] = ()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node.pull import Layers, ask_helper, auth_header, count, pull_path
+from sparkcluster.node import pull
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pulls"
 
@@ -30,11 +30,11 @@ HUB = "https://index.docker.io/v1/"
 )
 def test_one_tag_or_digest_is_pulled(reference, name, tag):
     """Without a tag, the API pulls all of a repository."""
-    assert pull_path(reference) == f"/images/create?fromImage={name}&tag={tag}"
+    assert pull.pull_path(reference) == f"/images/create?fromImage={name}&tag={tag}"
 
 
-def header(reference, config, ask=lambda _name, _server: {}):
-    value = auth_header(reference, config, ask)
+def header(reference, config):
+    value = pull.auth_header(reference, config)
     return value if value is None else json.loads(base64.urlsafe_b64decode(value))
 
 
@@ -59,15 +59,9 @@ def test_logins_of_config_json(reference, config, login):
          {"Username": "<token>", "Secret": "t"}, {"identitytoken": "t"}),
     ],
 )  # fmt: skip
-def test_logins_of_credential_helpers(config, asked, found, login):
-    questions = []
-
-    def ask(name, server):
-        questions.append((name, server))
-        return found
-
-    assert header("ghcr.io/a/b", config, ask) == {**login, "serveraddress": "ghcr.io"}
-    assert questions == [asked]
+def test_logins_of_credential_helpers(config, asked, found, login, monkeypatch):
+    monkeypatch.setattr(pull, "ask_helper", lambda *each: found if each == asked else {})
+    assert header("ghcr.io/a/b", config) == {**login, "serveraddress": "ghcr.io"}
 
 
 def test_a_helper_is_asked_as_docker_asks_it(tmp_path, monkeypatch):
@@ -75,15 +69,15 @@ def test_a_helper_is_asked_as_docker_asks_it(tmp_path, monkeypatch):
     helper.write_text('#!/bin/sh\n[ "$1" = get ] && printf \'{"Username": "%s", "Secret": "s"}\' "$(cat)"\n')
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert ask_helper("test", "ghcr.io") == {"Username": "ghcr.io", "Secret": "s"}
-    assert ask_helper("absent", "ghcr.io") == {}
+    assert pull.ask_helper("test", "ghcr.io") == {"Username": "ghcr.io", "Secret": "s"}
+    assert pull.ask_helper("absent", "ghcr.io") == {}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.jsonl")))
 def test_recorded_streams_lose_no_byte_and_end_whole(name):
     """Of Docker 26.1 and 28.5, by overlay2 and by containerd's image store; one was cut, and resumed."""
-    layers: Layers = {}
-    found = [count(layers, json.loads(line)) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
+    layers: pull.Layers = {}
+    found = [pull.count(layers, json.loads(line)) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
     done = [each["bytes"] for each in found]
     assert done == sorted(done)
     assert found[-1]["bytes"] == found[-1]["total"]

