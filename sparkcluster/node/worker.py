@@ -59,7 +59,7 @@ STORES: dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files
 def begin(request: Request, lines: BinaryIO) -> Document:
     """Start the worker of this job, or adopt the one that runs, and follow it; what it did at its end."""
     directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "staging", request["key"])
-    lease = {name: request[name] for name in ("state_dir", "cluster", "epoch", "kind")}
+    lease = {name: request.get(name) for name in ("state_dir", "cluster", "epoch", "kind")}
     seen: Document = {}
     followed = os.path.join(directory, "followed")
 

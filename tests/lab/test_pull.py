@@ -67,7 +67,7 @@ def test_bytes_and_rate_are_reported_while_an_image_is_pulled(registry, stage, n
     registry.rate_bytes_s = size_of(registry) / 12
     done = stage(name, reference).wait().ok()
     assert len(re.findall(PULLING, done.err)) >= 2, done.err
-    assert re.search(PULLING + r", \d+ s left", done.err), done.err
+    assert re.search(PULLING + r", [\d.]+ s left", done.err), done.err
     assert re.search(rf"image  \S+: {name} downloaded", done.out), done.out
 
 
