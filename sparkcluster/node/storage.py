@@ -60,7 +60,8 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         revision = (machine.line("%s/refs/%s" % (cache, reference)) or reference).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
-    if not machine.exists(folder):
+    # names tells an unreadable directory, which exists does not tell from a missing one
+    if not machine.names(folder) and not machine.exists(folder):
         found: dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
         others = _others(machine, model, hf_home, cache) if cache else []
