@@ -388,7 +388,7 @@ class Machine:
         )
         done = subprocess.run(
             self.argv(["env", "PYTHONPATH=/run/src", "PYTHONDONTWRITEBYTECODE=1", "python3", "-c", program], user),
-            input=json.dumps(REQUESTS),
+            input=json.dumps({"hf_home": "~/.cache/huggingface", **REQUESTS}),
             capture_output=True,
             text=True,
             check=False,
