@@ -149,7 +149,5 @@ def _open(context: Context, node: str, paths: Iterable[Path]) -> list[Remedy]:
     interfaces = [found.name for address in addresses if (found := facts.interface_of(address)) is not None]
     if facts.firewall == "ufw":
         return [on_node(shell("sudo ufw allow in on", name)) for name in interfaces]
-    if facts.firewall == "firewalld":
-        return [on_node(shell("sudo firewall-cmd --zone=trusted", f"--change-interface={name}")) for name in interfaces]
     rules = [on_node(shell("sudo iptables -I INPUT -i", name, "-j", "ACCEPT")) for name in interfaces]
     return [*rules, on_node("sudo nft list ruleset")]

@@ -136,7 +136,7 @@ class Facts(Machine):
         lingers: whether ``loginctl enable-linger`` is set for this user.
         driver_module: version of the nvidia module on disk for the running kernel, empty if it has none; None without a
             module.
-        firewall: ufw or firewalld if active; else None, even with nftables rules set by hand.
+        firewall: ufw if active; else None, even with nftables rules set by hand.
         kernel_log: at most 200 lines of the kernel about GPU, memory, ConnectX and its own failures, newest last, each
             after its time (UTC) and without serial numbers; None unless requested.
         boot_before: the last 20 such lines of the boot before; None where that ended by a shutdown, or not requested.

@@ -121,8 +121,8 @@ class _Run:
         return Measured(tuple(self.rates), dict(self.unasked), dict(self.skipped), tuple(without))
 
     def _has_perftest(self, host: Host) -> bool:
-        request = {"do": "tools", "names": [perftest.TOOL]}
-        return bool(self._single(host.name, dict[str, bool], request, _ASK_S).get(perftest.TOOL))
+        request = {"do": "run", "argv": ["sh", "-c", f"command -v {perftest.TOOL}"], "limit_s": _ASK_S}
+        return self._single(host.name, Ran, request, _ASK_S).exit == 0
 
     def _start(self, name: str, request: dict[str, Any], silence_s: float) -> Conversation:
         return self.programs.start(self.fleet[name], request, silence_s=silence_s, within_s=silence_s + _SPARE_S)

@@ -99,16 +99,20 @@ def stay_inside(source: str, root: str) -> None:
         raise Failed("%s is neither a directory nor a file, and is not mounted" % source)
 
 
-def stop_containers(request: Request, step: Step) -> None:
-    """Stop and remove containers that exist."""
-    with contextlib.suppress(Failed):
-        run(docker.stop(step["names"], step["grace_s"]), step["grace_s"] + 30)
-    for name in step["names"]:
+def stop(request: Request, step: Step) -> None:
+    """Stop and remove the ranks that exist: ``containers``, and ``processes``, whose logs stay until the next start."""
+    containers, grace_s = step["containers"], step["grace_s"]
+    if containers:
+        with contextlib.suppress(Failed):
+            run(docker.stop(containers, grace_s), grace_s + 30)
+    for name in containers:
         try:
             run(docker.remove(name))
         except Failed as error:
             if not docker.is_missing(str(error)):
                 raise Failed("%s: %s" % (name, error)) from None
+    for directory in step["processes"]:
+        end_process(common.expand(directory), grace_s)
 
 
 def start_process(request: Request, step: Step) -> None:
@@ -182,12 +186,6 @@ def _end(processes: Callable[[], Iterable[int]], number: int, wait_s: float) -> 
         time.sleep(0.05)
 
 
-def stop_processes(request: Request, step: Step) -> None:
-    """Terminate ranks that run as processes, if they exist. Their logs stay until the next start."""
-    for directory in step["rank_dirs"]:
-        end_process(common.expand(directory), step["grace_s"])
-
-
 STEPS: dict[str, Callable[[Request, Step], dict[str, Any] | None]] = {
     "put": put,
     "mkdir": make_directory,
@@ -196,9 +194,8 @@ STEPS: dict[str, Callable[[Request, Step], dict[str, Any] | None]] = {
     "own": repair.own,
     "prune": models.remove,
     "start-container": start_container,
-    "stop-containers": stop_containers,
+    "stop": stop,
     "start-process": start_process,
-    "stop-processes": stop_processes,
     "evict": memory.evict,
     "record": releases.record,
     "restore-secrets": releases.restore_secrets,

@@ -174,27 +174,16 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
                 if data == b"[DONE]":
                     return answer.done()
                 if data:
-                    answer.feed(decode(data))
+                    answer.feed(json.loads(data))
     except TimeoutError as error:
         raise Failed("timeout", "%s %s" % (where, answer.late())) from error
     except ConnectionRefusedError as error:
         raise Failed("refused", "nothing is listening at %s" % where) from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "strerror", None) or error or type(error).__name__
         raise Failed("lost", "%s: %s" % (where, why)) from error
     finally:
         connection.close()
-
-
-def decode(data: bytes) -> dict[str, Any]:
-    """A JSON object; Failed where it is none."""
-    try:
-        document = json.loads(data.decode(errors="replace"))
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise Failed("malformed", "not an OpenAI answer: %s" % data[:120].decode(errors="replace"))
-    return document
 
 
 def read_counters(request: dict[str, Any]) -> dict[str, float]:
@@ -249,4 +238,4 @@ def answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> d
     except Failed as error:
         return {"error": {"kind": error.kind, "message": str(error)}}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return {"error": {"kind": "malformed", "message": "%s: %s" % (type(error).__name__, error)}}
+        return {"error": {"kind": "malformed", "message": "not an OpenAI answer: %s" % error}}

@@ -25,14 +25,13 @@ _ENVIRONMENT = {"BUILDKIT_PROGRESS": "plain", "BUILDX_BUILDER": "default", "DOCK
 _ENVIRONMENT["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
 
 
+# An image in which a script has run, in a directory with its other files.
+_SCRIPTED = "ARG BASE\nFROM $BASE\nCOPY . /sparkcluster-build\nRUN cd /sparkcluster-build && sh ./%s\n"
+
+
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     """Build, or end the build; the answer is that of ``wire.answer``."""
     return job.answer(request, stdin, "builds", request["reference"], lambda own: build(request, own))
-
-
-def running_script(script: str) -> str:
-    """The Dockerfile of an image in which ``script`` has run, in a directory with its other files."""
-    return "ARG BASE\nFROM $BASE\nCOPY . /sparkcluster-build\nRUN cd /sparkcluster-build && sh ./%s\n" % script
 
 
 def build(request: Request, own: job.Job) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def _command(request: Request, directory: str) -> list[str]:
     folder = common.inside(request["folder"], request["state_dir"])
     if request["script"]:
         file = os.path.join(directory, "Dockerfile")
-        common.write_atomically(file, running_script(request["script"]).encode())
+        common.write_atomically(file, (_SCRIPTED % request["script"]).encode())
     else:
         file = os.path.join(folder, request["dockerfile"])
     return docker.build(request["reference"], request["base"], file, folder)

@@ -66,11 +66,6 @@ def execute(name: str, *words: str) -> list[str]:
     return ["docker", "exec", name, *words]
 
 
-def inspect(name: str) -> list[str]:
-    """Command that prints the description of a container."""
-    return ["docker", "inspect", "--type", "container", name]
-
-
 def stop(names: Sequence[str], grace_s: int) -> list[str]:
     """Command that ends containers at once, by SIGTERM, and by SIGKILL after ``grace_s``."""
     return ["docker", "stop", "--time", str(grace_s), *names]

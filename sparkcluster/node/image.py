@@ -5,6 +5,7 @@ What it contains is read once, and kept: an image ID is a hash, so its content n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -70,11 +71,9 @@ def inspect(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
         "family": family(described.get("Config") or {}),
     }
     if request.get("keep", True):
-        try:
+        with contextlib.suppress(OSError):  # the next run reads the image again
             path = machine.at(inside_path(state_dir, image_id))
             common.write_atomically(path, json.dumps(found, sort_keys=True).encode())
-        except OSError:
-            pass  # the next run reads the image again
     return found
 
 

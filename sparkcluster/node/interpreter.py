@@ -71,12 +71,8 @@ print("sparkcluster-engine " + json.dumps({
 """ % (COMPILERS,)
 
 
-def snippet(inspection: str) -> str:
-    """The program for the interpreter, with the engine's part."""
-    return _READERS + inspection + _ANSWER
-
-
-SNIPPET = snippet(engine.INSPECTION)
+SNIPPET = _READERS + engine.INSPECTION + _ANSWER
+"""The program for the interpreter, with the engine's part."""
 
 
 def parse(output: str) -> dict[str, Any]:

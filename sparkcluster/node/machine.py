@@ -176,18 +176,14 @@ class Machine:
         except (IndexError, ValueError):
             raise Unreadable("not a Docker engine: %s" % where) from None
 
-    def docker(self, path: str) -> tuple[int, Any]:
-        """HTTP status and JSON document of ``GET path`` from the Docker engine."""
-        with self.docker_stream(path, self.docker_limit_s) as (status, body):
-            return status, json.loads(body.read() or b"null")
-
     def docker_document(self, path: str, kind: type = dict) -> Any:
         """The JSON document of ``GET path`` from the Docker engine; None if it has no such thing.
 
         Raises:
             Unreadable: it gives any other answer than a document of this ``kind``.
         """
-        status, document = self.docker(path)
+        with self.docker_stream(path, self.docker_limit_s) as (status, body):
+            document = json.loads(body.read() or b"null")
         if status == 404:
             return None
         if status != 200 or not isinstance(document, kind):

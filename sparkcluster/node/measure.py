@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -35,11 +34,6 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
     # What was started is in this group, and Docker's client passes the signal on to its container.
     common.end_with(stdin, lambda _: os.killpg(0, signal.SIGTERM))
     return outcome(lambda: DO[request["do"]](request))
-
-
-def tools(request: Request) -> dict[str, Any]:
-    """Which measuring programs are installed here."""
-    return {name: shutil.which(name) is not None for name in request["names"]}
 
 
 # TCP
@@ -137,7 +131,6 @@ def contain(request: Request) -> dict[str, Any]:
 
 
 DO: dict[str, Callable[[Request], dict[str, Any]]] = {
-    "tools": tools,
     "receive": receive,
     "send": send,
     "run": run,

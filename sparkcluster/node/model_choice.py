@@ -41,7 +41,9 @@ def chosen(names: Iterable[str], shards: Collection[str], choice: Choice | None)
     found = [name for name in every if name.partition("/")[0] not in _OTHER_FOLDERS]
     unread = _unread([name for name in found if "/" not in name], found, set(shards), choice.get("format"))
     found = [name for name in found if name not in unread]
-    if not any(name.endswith(WEIGHTS) for name in found) and any(map(_is_weights, every)):
+    if not any(name.endswith(WEIGHTS) for name in found) and any(
+        name.endswith((*WEIGHTS, *_OTHER_ENGINES)) for name in every
+    ):
         found = every
     return [name for name in found if wanted(name, choice)]
 
@@ -101,10 +103,6 @@ def _unread(top: Sequence[str], every: Sequence[str], shards: set[str], loads: s
     elif any(name.endswith(_PICKLED) for name in top):
         unread.update(name for name in top if name.endswith(".gguf"))
     return unread
-
-
-def _is_weights(name: str) -> bool:
-    return name.endswith((*WEIGHTS, *_OTHER_ENGINES))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

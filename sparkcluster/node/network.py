@@ -132,15 +132,17 @@ def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> di
 def listening(machine: Machine) -> list[Socket]:
     """Every listening TCP socket, from /proc/net/tcp and tcp6; an IPv4-mapped address as IPv4."""
     lines = machine.text("/proc/net/tcp").splitlines() + machine.text("/proc/net/tcp6", "").splitlines()
-    found = []
-    for fields in map(str.split, lines):
-        if fields[3] == _LISTEN:
-            address, _, port = fields[1].partition(":")
-            words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
-            packed = struct.pack("=%dL" % len(words), *words)  # each word is in the machine's own byte order
-            text = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
-            found.append((text.removeprefix("::ffff:"), int(port, 16), int(fields[7]), fields[9]))
-    return found
+    rows = map(str.split, lines)
+    return [(*endpoint(row[1]), int(row[7]), row[9]) for row in rows if row[3] == _LISTEN]
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """Address and port of ``0100007F:1F90``, as /proc/net/tcp has them; an IPv4-mapped address as IPv4."""
+    address, _, port = text.partition(":")
+    words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
+    packed = struct.pack("=%dL" % len(words), *words)  # each word is in the machine's own byte order
+    shown = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+    return shown.removeprefix("::ffff:"), int(port, 16)
 
 
 def _processes(machine: Machine, inodes: set[str], limit_s: float, mark: str | None = None) -> dict[str, str]:

@@ -141,18 +141,14 @@ class OwnRank:
     def _start_steps(self) -> list[dict[str, Any]]:
         """What starts the rank of the recorded release."""
         start = self.start_document()
-        return [
-            dict(step, number=start["number"]) if step["do"] == "restore-secrets" else step for step in start["steps"]
-        ]
+        return [{**step, "number": start["number"]} for step in start["steps"]]  # whose secrets are restored
 
     def _stop_steps(self) -> list[dict[str, Any]]:
         """What stops and removes every rank of the cluster on this node."""
-        present = self._present()
-        if self.config["runtime"] == "process":
-            step = {"do": "stop-processes", "rank_dirs": [rank["rank_dir"] for rank in present]}
-        else:
-            step = {"do": "stop-containers", "names": [rank["name"] for rank in present]}
-        return [dict(step, grace_s=GRACE_S)]
+        places: dict[str, list[str]] = {"containers": [], "processes": []}
+        kind, key = ("processes", "rank_dir") if self.config["runtime"] == "process" else ("containers", "name")
+        places[kind] = [rank[key] for rank in self._present()]
+        return [{"do": "stop", **places, "grace_s": GRACE_S}]
 
     def _change(self, steps: list[dict[str, Any]]) -> None:
         if self._lease is None:

@@ -18,7 +18,6 @@ from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_
 
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
-_MOST_OTHERS = 100
 # In images and commands of engines that people run on Sparks.
 _ENGINE = re.compile("vllm|sglang|llama|trtllm|tensorrt", re.IGNORECASE)
 _NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
@@ -64,7 +63,7 @@ def others(machine: Machine) -> list[dict[str, Any]]:
             "host_network": (each.get("HostConfig") or {}).get("NetworkMode") == "host",
             "ports": sorted({port["PublicPort"] for port in each.get("Ports") or [] if port.get("PublicPort")}),
         }
-        for each in listed[:_MOST_OTHERS]
+        for each in listed
         if LABEL_CLUSTER not in (each.get("Labels") or {})
     ]
 

@@ -25,6 +25,7 @@ from subprocess import DEVNULL
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common
+from sparkcluster.node.network import endpoint
 
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 AGAIN_S = (0.25, 0.7)  # when a packet is sent again; a single one may be lost on a network that works
@@ -197,9 +198,3 @@ def reason(error: OSError | None) -> Result:
     if error is None or isinstance(error, TimeoutError):
         return {"seen": "no answer within %.1f s" % LIMIT_S}
     return {"seen": why(error), "own": error.errno not in _REPORTED}
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    """Address and port of ``0100007F:1F90``, as /proc/net/tcp writes them in the machine's own byte order."""
-    address, _, port = text.partition(":")
-    return socket.inet_ntoa(struct.pack("=I", int(address, 16))), int(port, 16)

@@ -110,8 +110,8 @@ def _images(cluster: str) -> dict[int, str]:
 def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -> bytes:
     """The secrets of ``rank``; those that are kept of its release if its own file is gone."""
     own = common.inside(rank["env_file"], request["state_dir"])
-    for path in (own, _path(directory, int(rank["release"]), "env")):
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+    for path in filter(os.path.exists, (own, _path(directory, int(rank["release"]), "env"))):
+        with open(path, "rb") as file:
             return file.read()
     raise Failed("the secrets of release %d are gone: %s is missing" % (rank["release"], rank["env_file"]))
 

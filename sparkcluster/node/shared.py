@@ -62,9 +62,8 @@ UNFINISHED = (".partial", ".incomplete", ".lock", REPLACED)
 # leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005).
 GRACE_S = 30
 
-# The Hugging Face hub, unless HF_ENDPOINT names a mirror.
-HUB = ("huggingface.co", 443)
-HUB_ADDRESS = "https://" + HUB[0]
+HUB_ADDRESS = "https://huggingface.co"
+"""The Hugging Face hub, unless HF_ENDPOINT names a mirror."""
 
 
 def engine_address(words: Sequence[str], flags: Mapping[str, str]) -> str:

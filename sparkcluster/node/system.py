@@ -62,10 +62,8 @@ def lingers(machine: Machine, user: str) -> bool:
 
 def firewall(machine: Machine) -> str | None:
     """The active firewall, as far as it is visible without root."""
-    if re.search(r"^\s*ENABLED\s*=\s*[\"']?yes\b", machine.text("/etc/ufw/ufw.conf", ""), re.MULTILINE | re.IGNORECASE):
-        return "ufw"
-    pid = machine.line("/run/firewalld.pid") or ""
-    return "firewalld" if pid.isdigit() and machine.exists("/proc/" + pid) else None
+    is_on = re.search(r"(?im)^\s*ENABLED\s*=\s*[\"']?yes\b", machine.text("/etc/ufw/ufw.conf", ""))
+    return "ufw" if is_on else None
 
 
 def kernel_log(machine: Machine) -> list[str]:

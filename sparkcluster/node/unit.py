@@ -19,7 +19,7 @@ LOCK_FILE = "guard.lock"
 END_S = 20.0
 _TEXT = """\
 [Unit]
-Description=sparkcluster: starts the ranks of %s after a reboot, and restarts a dead group
+Description=%%N: starts ranks after a reboot, and restarts a dead group
 StartLimitIntervalSec=0
 
 [Service]
@@ -41,7 +41,7 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
 
 def text(directory: str) -> str:
     """The unit of the guard in ``directory``."""
-    return _TEXT % (_cluster(directory), " ".join(map(_quoted, command(directory))))
+    return _TEXT % " ".join(map(_quoted, command(directory)))
 
 
 def command(directory: str) -> list[str]:
@@ -94,12 +94,9 @@ def _run(*argv: str) -> None:
     run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.geteuid()))
 
 
-def _cluster(directory: str) -> str:
-    return os.path.basename(os.path.dirname(directory))
-
-
 def _path(directory: str) -> str:
-    return os.path.expanduser("~/.config/systemd/user/sparkcluster-%s.service" % _cluster(directory))
+    cluster = os.path.basename(os.path.dirname(directory))
+    return os.path.expanduser("~/.config/systemd/user/sparkcluster-%s.service" % cluster)
 
 
 def _quoted(word: str) -> str:

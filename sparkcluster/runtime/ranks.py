@@ -78,9 +78,4 @@ def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:
     grace_s = max((stop_limit_s(rank, drain=drain) for rank in ranks), default=GRACE_S)
     directories = [rank.labels.get(LABEL_RANK_DIR, "") for rank in ranks if rank.labels.get(LABEL_RUNTIME) == "process"]
     containers = [rank.name for rank in ranks if rank.labels.get(LABEL_RUNTIME) != "process"]
-    steps: list[Step] = []
-    if containers:
-        steps.append({"do": "stop-containers", "names": containers, "grace_s": grace_s})
-    if directories:
-        steps.append({"do": "stop-processes", "rank_dirs": directories, "grace_s": grace_s})
-    return steps
+    return [{"do": "stop", "containers": containers, "processes": directories, "grace_s": grace_s}] if ranks else []

@@ -140,7 +140,9 @@ def api_key(spec: Spec) -> str:
         why = getattr(error, "strerror", None) or "not text"
         raise UsageError(f"cannot read the API key from {path}: {why}", hint=MAKE) from error
     if not key or not key.isprintable():
-        raise UsageError(f"the API key file {path} has not one line of text", hint=MAKE)
+        # What else is in that file is not replaced.
+        hint = f"{MAKE} --file FILE" if key else MAKE
+        raise UsageError(f"the API key file {path} has not one line of text", hint=hint)
     return key
 
 

@@ -328,7 +328,6 @@ class Cluster:
         gathered = 'NCCL INFO Using network IB\nsparkcluster-all-gather {"bus_gb_s": 20.5, "backend": "nccl"}\n'
         row = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 1048576 500 96.1 95.2 0.01\n"
         return {
-            "tools": [{"done": {"ib_write_bw": True}}],
             "receive": [{"port": 40002}, {"done": {}}],
             "send": [{"done": {"latency_ms": 0.03, "bytes": 10**10, "seconds": 2.0}}],
             "run": [*([{"port": 18515}] if "listens" in request else []), {"done": {"output": row, "exit": 0}}],

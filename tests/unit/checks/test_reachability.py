@@ -97,7 +97,6 @@ def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, nod
     ("firewall", "command"),
     [
         ("ufw", "sudo ufw allow in on enp1s0f1np1"),
-        ("firewalld", "sudo firewall-cmd --zone=trusted --change-interface=enp1s0f1np1"),
         (None, "sudo iptables -I INPUT -i enp1s0f1np1 -j ACCEPT"),
     ],
 )

@@ -36,11 +36,11 @@ class FakeMachine(Machine):
                 return answer.get("exit", 0), answer["output"]
         raise Unreadable(f"{argv[0]} is not installed")
 
-    def docker(self, path: str) -> tuple[int, Any]:
+    def docker_document(self, path: str, kind: type = dict) -> Any:
         engine = self.case.get("docker", {})
         if "unread" in engine:
             raise Unreadable(engine["unread"])
-        return (200, engine[path]) if path in engine else (404, {"message": "no such thing"})
+        return engine.get(path)
 
     def addresses(self) -> dict[str, list[str]]:
         return {name: each.get("addresses", []) for name, each in self.case.get("interfaces", {}).items()}

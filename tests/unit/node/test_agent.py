@@ -162,13 +162,17 @@ def test_a_process_gets_secrets_by_file_only(process, leased):
     assert "s3cr3t" not in (directory / "rank.json").read_text()
 
 
+def stop(directory, grace_s):
+    return {"do": "stop", "containers": [], "processes": [str(directory)], "grace_s": grace_s}
+
+
 def test_stopping_ends_the_whole_session_by_force_where_it_must(process, change):
     directory, started = process(f"sh -c '{STUBBORN.replace(chr(39), chr(34))}' & {STUBBORN}")
     until(lambda: (directory / "log").read_text().count("up") == 2)
-    assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
+    assert change(stop(directory, 0.5)) == {"results": [{}]}
     assert agent.session_members(started["pid"]) == {}
     assert not (directory / "rank.json").exists()
-    assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.5}) == {"results": [{}]}
+    assert change(stop(directory, 0.5)) == {"results": [{}]}
 
 
 def test_another_process_with_a_reused_pid_is_not_killed(change, leased):
@@ -176,7 +180,7 @@ def test_another_process_with_a_reused_pid_is_not_killed(change, leased):
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         record = {"name": "old", "pid": stranger.pid, "start_ticks": 1, "labels": {}}
         common.write_atomically(str(directory / "rank.json"), json.dumps(record).encode())
-        assert change({"do": "stop-processes", "rank_dirs": [str(directory)], "grace_s": 0.2}) == {"results": [{}]}
+        assert change(stop(directory, 0.2)) == {"results": [{}]}
         assert stranger.poll() is None
         assert not (directory / "rank.json").exists()
         stranger.kill()
@@ -278,7 +282,7 @@ def test_the_error_of_docker_run_is_passed_on(change, docker):
 
 
 def test_containers_stop_within_their_grace_and_missing_ones_are_ignored(change, docker):
-    step = {"do": "stop-containers", "names": ["x", "y"], "grace_s": 3}
+    step = {"do": "stop", "containers": ["x", "y"], "processes": [], "grace_s": 3}
     assert change(step) == {"results": [{}]}
     told = (docker / "told").read_text()
     assert "stop --time 3 x" in told

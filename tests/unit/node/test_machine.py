@@ -60,15 +60,15 @@ def test_docker_answers_are_read_to_their_end(short_dir: Path) -> None:
     long = {"Labels": {str(number): "x" * 100 for number in range(5000)}}
     thread = serve(short_dir / "var/run/docker.sock", [http("200 OK", long), http("404 Not Found", {"message": "no"})])
     machine = Machine(str(short_dir))
-    assert machine.docker("/info") == (200, long)
-    assert machine.docker("/images/x/json") == (404, {"message": "no"})
+    assert machine.docker_document("/info") == long
+    assert machine.docker_document("/images/x/json") is None
     thread.join(5)
 
 
 def test_a_hanging_engine_is_reported_within_the_limit(short_dir: Path) -> None:
     thread = serve(short_dir / "var/run/docker.sock", [None])
     with pytest.raises(Unreadable, match=r"^no answer within 0\.05 s: /var/run/docker\.sock$"):
-        Machine(str(short_dir), docker_limit_s=0.05).docker("/info")
+        Machine(str(short_dir), docker_limit_s=0.05).docker_document("/info")
     thread.join(5)
 
 

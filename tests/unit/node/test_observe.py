@@ -46,10 +46,10 @@ class Node(Machine):
             raise self.smi
         return self.smi
 
-    def docker(self, path: str) -> tuple[int, Any]:
+    def docker_document(self, path: str, kind: type = dict) -> Any:
         if isinstance(self.engine, Exception):
             raise self.engine
-        return next((answer for start, answer in self.engine.items() if path.startswith(start)), (404, None))
+        return next((answer for start, answer in self.engine.items() if path.startswith(start)), None)
 
 
 def test_counters_are_summed_over_engines():
@@ -125,8 +125,8 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
     }
     document = {"Name": "/pair-3-alpha", "Image": "sha256:aa", "Config": {"Labels": labels}, "State": state}
     return {
-        "/containers/json": (200, [{"Id": "c1"}]),
-        "/containers/c1/json": (200, {**document, "RestartCount": 2, "Path": "python3", "Args": ["/e.py"]}),
+        "/containers/json": [{"Id": "c1"}],
+        "/containers/c1/json": {**document, "RestartCount": 2, "Path": "python3", "Args": ["/e.py"]},
     }
 
 

@@ -69,7 +69,7 @@ def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch:
         raise Unreadable("permission denied: /x")
 
     machine = make_machine("founders-p1")
-    for name in ("bytes", "names", "run", "docker", "addresses", "space"):
+    for name in ("bytes", "names", "run", "docker_document", "addresses", "space"):
         monkeypatch.setattr(machine, name, refuse)
     facts = parse("spark", probe.main(machine.case["request"], machine=machine))
     assert facts.memory == Unread(unread="permission denied: /x")

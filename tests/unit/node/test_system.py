@@ -15,8 +15,6 @@ from sparkcluster.node import storage, system
         ({}, None),
         ({"etc/ufw/ufw.conf": "#ENABLED=yes\nENABLED=no\n"}, None),
         ({"etc/ufw/ufw.conf": 'ENABLED = "yes"\n'}, "ufw"),
-        ({"run/firewalld.pid": "812\n"}, None),
-        ({"run/firewalld.pid": "812\n", "proc/812/comm": "firewalld"}, "firewalld"),
     ],
 )
 def test_a_firewall_is_named_only_when_it_is_on(make_machine: Any, files: dict[str, str], expected: str | None) -> None:

@@ -30,11 +30,11 @@ class Spark(FakeHost):
     def change(self, request):
         assert request["epoch"] == 5
         for step in request["steps"]:
-            if step["do"] == "stop-containers":
+            if step["do"] == "stop":
                 kept = [
                     rank
                     for rank in self.world.facts[self.name].model_dump()["ranks"]
-                    if rank["name"] not in step["names"]
+                    if rank["name"] not in step["containers"]
                 ]
                 self.world.change(self.name, ranks=kept)
         return {"results": [{} for _ in request["steps"]]}
@@ -83,7 +83,7 @@ def test_every_rank_of_ours_goes_and_no_other(stop, world):
     assert {name: len(ranks) for name, ranks in done.items()} == {"alpha": 2, "beta": 2}
     assert cluster.facts["alpha"].ranks == ()
     assert [rank.name for rank in cluster.facts["beta"].ranks] == ["sparkcluster-atlas-5-beta"]
-    assert stop.sparks["alpha"].steps() == ["stop-containers", "delete", "delete"]
+    assert stop.sparks["alpha"].steps() == ["stop", "delete", "delete"]
 
 
 def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world):

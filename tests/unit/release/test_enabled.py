@@ -144,8 +144,8 @@ def test_down_tells_the_guards_before_it_stops_a_rank(world):
     cluster = served(world()).change("alpha", enabled=GUARD)
     fleet = fleet_of(cluster, memory={"done": {"waited_s": 0, "missing_bytes": 0}})
     down(fleet, cluster.spec, Report(), reach=lambda _: Fleet({}))
-    assert [step["do"] for step in steps(fleet, "alpha")] == ["stay-down", "stop-containers", "delete", "delete"]
-    assert [step["do"] for step in steps(fleet, "beta")] == ["stop-containers", "delete", "delete"]
+    assert [step["do"] for step in steps(fleet, "alpha")] == ["stay-down", "stop", "delete", "delete"]
+    assert [step["do"] for step in steps(fleet, "beta")] == ["stop", "delete", "delete"]
 
 
 def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):

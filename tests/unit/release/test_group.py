@@ -46,8 +46,8 @@ class Spark(FakeHost):
                 return {"failed": {"step": step["do"], "message": self.fails[step["do"]]}}
             if step["do"] == "start-container":
                 self.ranks.add(step["name"])
-            if step["do"] == "stop-containers":
-                self.ranks -= set(step["names"])
+            if step["do"] == "stop":
+                self.ranks -= set(step["containers"])
         return {"results": [{} for _ in request["steps"]]}
 
     def ask(self, request):
@@ -176,7 +176,7 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
         up(two)
     assert caught.value.node == "beta"
     assert running(sparks) == {}
-    stops = [node for node, do in log if do == "stop-containers"]
+    stops = [node for node, do in log if do == "stop"]
     assert stops == ["alpha", "beta"]
 
 
@@ -185,9 +185,9 @@ def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, plan
     fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
     changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
     assert stopping.stop(changer, stopping.ranks_of(two.plan), Told()) == {}
-    assert [node for node, do in log if do == "stop-containers"] == ["alpha", "beta"]
+    assert [node for node, do in log if do == "stop"] == ["alpha", "beta"]
     assert (sparks["alpha"].graces, sparks["beta"].graces) == ([90], [30])
-    assert sparks["alpha"].waits["stop-containers"] > sparks["beta"].waits["stop-containers"]
+    assert sparks["alpha"].waits["stop"] > sparks["beta"].waits["stop"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_and_what_was_lef
     monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
     monkeypatch.setattr(group, "INTERVAL_S", 2)
     sparks["beta"].stream = lambda argv, *, stdin=b"": Mute(Result(0, b"", b""), silent=True)
-    sparks["beta"].fails["stop-containers"] = "beta: no answer"
+    sparks["beta"].fails["stop"] = "beta: no answer"
     sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
     with pytest.raises(LaunchError, match="the rank on alpha failed with exit code 3") as caught:
@@ -423,7 +423,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
     for name in fleet.hosts:
         sparks[name].ranks = {two.rank(name)}
-    sparks["alpha"].fails["stop-containers"] = "stuck"
+    sparks["alpha"].fails["stop"] = "stuck"
     doing, report = [], Report()
     report.progress = lambda node, text: doing.append((node, text))
     left = stopping.stop(changer, stopping.ranks_of(two.plan), report)

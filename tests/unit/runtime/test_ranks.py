@@ -81,8 +81,7 @@ def test_ranks_are_stopped_by_what_holds_them():
         Rank(name="z", state="dead"),
     ]
     assert stop_steps(ranks) == [
-        {"do": "stop-containers", "names": ["x", "z"], "grace_s": 30},
-        {"do": "stop-processes", "rank_dirs": [DIRECTORY], "grace_s": 30},
+        {"do": "stop", "containers": ["x", "z"], "processes": [DIRECTORY], "grace_s": 30},
     ]
     assert stop_steps([]) == []
 

@@ -13,9 +13,9 @@ import pytest
 
 from sparkcluster.engines.vllm import node
 from sparkcluster.facts.docker import EngineFacts
-from sparkcluster.node import interpreter
+from sparkcluster.node import engine, interpreter
 
-SNIPPET = interpreter.snippet(node.INSPECTION)
+SNIPPET = interpreter.SNIPPET.replace(engine.INSPECTION, node.INSPECTION)
 
 # vLLM 0.32 in small: the front end's dataclass in entrypoints/launchers, lazily registered parsers.
 NEW = {
