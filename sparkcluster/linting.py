@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sparkcluster import checks
-from sparkcluster.checks.registry import EXAMPLE
+from sparkcluster.checks.check import EXAMPLE
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding, edit, remedies
 from sparkcluster.hints import Typed

@@ -32,7 +32,7 @@ import importlib
 import pkgutil
 from collections.abc import Collection, Mapping
 
-from sparkcluster.checks.registry import CATALOGUE, Context, Stage, load, run
+from sparkcluster.checks.check import CATALOGUE, Context, Stage, load, run
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import Finding
 from sparkcluster.spec import Spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, link_check, node_check
+from sparkcluster.checks.check import Context, Seen, check, link_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.findings import edit, here, on_node

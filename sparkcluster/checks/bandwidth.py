@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from sparkcluster.checks.attribution import Way, between, by_common_node, ends, rails
+from sparkcluster.checks.check import DEEP, PREFLIGHT, REBOOT, Context, Seen, bandwidth_check, check
 from sparkcluster.checks.compare import abridged, listed
-from sparkcluster.checks.registry import DEEP, PREFLIGHT, REBOOT, Context, Seen, bandwidth_check, check
 from sparkcluster.facts.between import Rate, RateKind
 from sparkcluster.findings import here, on_node
 from sparkcluster.printable import shell

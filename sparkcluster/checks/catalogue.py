@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from sparkcluster import engines
-from sparkcluster.checks.registry import CATALOGUE, MERGED, Context, Page, Seen, Stage, check, load, without_check
+from sparkcluster.checks.check import CATALOGUE, MERGED, Context, Page, Seen, Stage, check, load, without_check
 from sparkcluster.errors import UsageError
 from sparkcluster.findings import edit, here
 from sparkcluster.spec import KeyPath

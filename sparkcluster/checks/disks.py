@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkcluster import engines
-from sparkcluster.checks.registry import Context, Seen, node_check
+from sparkcluster.checks.check import Context, Seen, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sparkcluster import engines
-from sparkcluster.checks.registry import Context, Seen, container_node_check, docker_check
+from sparkcluster.checks.check import Context, Seen, container_node_check, docker_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Docker, OtherContainer
 from sparkcluster.facts.model import Facts

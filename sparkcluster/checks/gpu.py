@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import REBOOT, Context, Seen, container_node_check, gpu_check
+from sparkcluster.checks.check import REBOOT, Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.running import GpuSample

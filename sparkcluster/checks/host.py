@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from sparkcluster import engines
+from sparkcluster.checks.check import Context, Seen, check, node_check
 from sparkcluster.checks.docker import hand_over
-from sparkcluster.checks.registry import Context, Seen, check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import OtherContainer
 from sparkcluster.facts.engine import engine_of

@@ -6,7 +6,7 @@ import dataclasses
 import ipaddress
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check, node_check
+from sparkcluster.checks.check import Context, Seen, check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface

@@ -6,8 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.compare import listed
-from sparkcluster.checks.registry import (
+from sparkcluster.checks.check import (
     PREFLIGHT,
     Context,
     Seen,
@@ -18,6 +17,7 @@ from sparkcluster.checks.registry import (
     interconnect_check,
     node_check,
 )
+from sparkcluster.checks.compare import listed
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.engine import engine_of, expected_images, has_token

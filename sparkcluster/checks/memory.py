@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkcluster.checks.check import REBOOT, Context, Seen, container_check, member_check, node_check
 from sparkcluster.checks.docker import hand_over
-from sparkcluster.checks.registry import REBOOT, Context, Seen, container_check, member_check, node_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, Memory
 from sparkcluster.findings import Remedy, edit, on_node

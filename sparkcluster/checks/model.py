@@ -6,8 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
+from sparkcluster.checks.check import UP, Context, Seen, check, node_check
 from sparkcluster.checks.compare import abridged, common, listed
-from sparkcluster.checks.registry import UP, Context, Seen, check, node_check
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.between import HashedFile
 from sparkcluster.facts.model import Facts

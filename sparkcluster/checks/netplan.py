@@ -6,7 +6,7 @@ import ipaddress
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from sparkcluster.checks.registry import NETPLAN_APPLY, Context
+from sparkcluster.checks.check import NETPLAN_APPLY, Context
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface

@@ -6,8 +6,7 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from sparkcluster.checks.netplan import cabled_twins, remedy
-from sparkcluster.checks.registry import (
+from sparkcluster.checks.check import (
     NETPLAN_APPLY,
     Context,
     Seen,
@@ -16,6 +15,7 @@ from sparkcluster.checks.registry import (
     link_check,
     member_check,
 )
+from sparkcluster.checks.netplan import cabled_twins, remedy
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.findings import edit, on_node
 from sparkcluster.printable import shell

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sparkcluster.checks.attribution import between, by_faulty_node, ends, rails
+from sparkcluster.checks.check import Context, Seen, check, reach_check
 from sparkcluster.checks.compare import abridged, listed
-from sparkcluster.checks.registry import Context, Seen, check, reach_check
 from sparkcluster.facts.between import Path, PathKind
 from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.printable import shell

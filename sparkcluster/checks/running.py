@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from sparkcluster.checks.check import AGAIN, DEEP, DOWN, UP, Seen
 from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.model import VERIFY
-from sparkcluster.checks.registry import AGAIN, DEEP, DOWN, UP, Seen
 from sparkcluster.checks.running_cluster import LOGS, LOGS_OF_NODE, RunningCluster, clipped, running_check
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.find import RESTART

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sparkcluster.checks.registry import AGAIN, UP, Context, Seen, check
+from sparkcluster.checks.check import AGAIN, UP, Context, Seen, check
 from sparkcluster.engines.causes import Failure, RankEnd, address_of, first_failure, logged
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.facts.base import Unread, read

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparkcluster.checks.registry import AGAIN, DOWN, UP, Seen
+from sparkcluster.checks.check import AGAIN, DOWN, UP, Seen
 from sparkcluster.checks.running_cluster import (
     ENDED,
     LOGS,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkcluster.checks.check import AGAIN, DOWN, REBOOT, UP, Seen
 from sparkcluster.checks.gpu import POWER_CYCLE, short_of_power
-from sparkcluster.checks.registry import AGAIN, DOWN, REBOOT, UP, Seen
 from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
 from sparkcluster.engines.common_signatures import TCP
 from sparkcluster.engines.signature import rows

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from sparkcluster.checks.check import NETPLAN_APPLY, REBOOT, Context, Seen, interconnect_check
 from sparkcluster.checks.compare import common, listed
-from sparkcluster.checks.registry import NETPLAN_APPLY, REBOOT, Context, Seen, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
+from sparkcluster.checks.check import REBOOT, Context, Seen, check, interconnect_check
 from sparkcluster.checks.compare import outliers
 from sparkcluster.checks.gpu import DEADLOCKS, SERIES, modules
-from sparkcluster.checks.registry import REBOOT, Context, Seen, check, interconnect_check
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import EngineFacts
 from sparkcluster.facts.engine import engine_of

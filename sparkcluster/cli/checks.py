@@ -9,7 +9,7 @@ from sparkcluster.cli.common import common_flags, emitted, option
 from sparkcluster.cli.output import data, paint, table
 
 if TYPE_CHECKING:
-    from sparkcluster.checks.registry import Page
+    from sparkcluster.checks.check import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from sparkcluster.checks import run_stage
-from sparkcluster.checks.registry import AGAIN, CATALOGUE, UNPLANNED, Context
+from sparkcluster.checks.check import AGAIN, CATALOGUE, UNPLANNED, Context
 from sparkcluster.facts.collect import node_documents
 from sparkcluster.facts.running import Running
 from sparkcluster.findings import Finding, has_errors, ordered

@@ -12,7 +12,7 @@ from typing import Any
 from sparkcluster import linting
 from sparkcluster.checks import netplan, run_checks, run_stage
 from sparkcluster.checks.catalogue import find
-from sparkcluster.checks.registry import CATALOGUE, UNPLANNED, UNSET, Context, Stage
+from sparkcluster.checks.check import CATALOGUE, UNPLANNED, UNSET, Context, Stage
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.between import Hashes, Measured, Reach

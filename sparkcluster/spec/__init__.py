@@ -1,4 +1,10 @@
-"""Inventory and playbook as the user wrote them."""
+"""Inventory and playbook as the user wrote them, together a ``Spec``: which image is meant is said here.
+
+``load`` reads files by ``document`` (YAML with the place of every value), chooses the playbook (``library``,
+``assignments``), puts what it extends and its variants together (``compose``, ``variants``), and holds it against the
+models in ``inventory`` and ``playbook`` and what no model says (``check``, ``check_playbook``). All problems are
+reported at once (``messages``). What a spec can do on the nodes is in ``powers``; nothing runs without ``consent``.
+"""
 
 from __future__ import annotations
 

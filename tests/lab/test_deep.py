@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from sparkcluster.checks import run_stage
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 from sparkcluster.cli.common import fleet_of
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.inspect.deep import deep

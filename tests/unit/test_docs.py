@@ -11,7 +11,7 @@ import docgen
 import pytest
 
 from sparkcluster.checks.catalogue import pages
-from sparkcluster.checks.registry import MERGED
+from sparkcluster.checks.check import MERGED
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.parser import parser_of
 from sparkcluster.endpoint.clients import CLIENTS

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from sparkcluster.checks.registry import Page
+from sparkcluster.checks.check import Page
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.between import HashedFile, Path, Rate

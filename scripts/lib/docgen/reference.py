@@ -144,7 +144,7 @@ def words() -> str:
 def checks() -> str:
     """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
     from sparkcluster.checks.catalogue import STAGES, SUBJECTS, pages
-    from sparkcluster.checks.registry import MERGED
+    from sparkcluster.checks.check import MERGED
 
     every = pages()
     parts = [_CHECKS, *(f"| {stage} | {text} |\n" for stage, text in STAGES.items())]

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.check import Context, Seen, check
 from sparkcluster.engines.vllm import arguments
 from sparkcluster.engines.vllm.memory import Planned, beside, of_playbook, source
 from sparkcluster.errors import SparkclusterError, UsageError

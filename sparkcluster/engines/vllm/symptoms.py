@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparkcluster.checks.registry import AGAIN, Seen
+from sparkcluster.checks.check import AGAIN, Seen
 from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
 from sparkcluster.engines.vllm.arguments import of_command
 from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES

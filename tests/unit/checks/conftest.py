@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import CATALOGUE, Context, load
+from sparkcluster.checks.check import CATALOGUE, Context, load
 from sparkcluster.facts.docker import Rank
 from sparkcluster.findings import Finding
 from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK

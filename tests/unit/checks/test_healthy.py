@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.checks.check import CATALOGUE, Context
 from sparkcluster.facts.parse import parse
 from sparkcluster.topology.model import EMPTY
 from tests.unit import golden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.network import Listener
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.checks.registry import DISRUPTIVE
+from sparkcluster.checks.check import DISRUPTIVE
 from sparkcluster.facts.base import Unread
 from sparkcluster.findings import REMEDY_LABELS
 from sparkcluster.setup.steps import STEPS

@@ -13,7 +13,7 @@ import pytest
 
 import sparkcluster
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 
 PACKAGE = Path(sparkcluster.__file__).parent
 MODULES = [*sorted(PACKAGE.glob("checks/*.py")), *sorted(PACKAGE.glob("release/*.py"))]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 from sparkcluster.facts.between import Path, Reach
 
 RAILS = ("192.168.177.0/24", "192.168.178.0/24")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.checks.check import CATALOGUE, Context
 from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.causes import RankEnd, first_failure
 from sparkcluster.engines.vllm import ENGINE as VLLM

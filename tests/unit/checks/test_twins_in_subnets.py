@@ -9,7 +9,7 @@ import yaml
 
 from sparkcluster import topology
 from sparkcluster.checks import netplan
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 
 from .conftest import PORT_0, rails, reported
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sparkcluster.checks.catalogue import pages
-from sparkcluster.checks.registry import CATALOGUE, UNREAD
+from sparkcluster.checks.check import CATALOGUE, UNREAD
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import CATALOGUE, Context, Seen, check
+from sparkcluster.checks.check import CATALOGUE, Context, Seen, check
 from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.rules.served import RULES, Rule, Served
 from sparkcluster.engines.vllm.versions import dotted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.check import Seen
 from sparkcluster.engines.vllm import family_flags
 from sparkcluster.engines.vllm.environment import FLASHINFER_FP4
 from sparkcluster.engines.vllm.rules import sources

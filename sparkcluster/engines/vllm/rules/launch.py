@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.check import Seen
 from sparkcluster.engines.vllm.arguments import CHOICE, LONG_MODELS, REASONING, TOOLS, extends_context, longest_context
 from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sparkcluster.checks.registry import Context, Seen, check
+from sparkcluster.checks.check import Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
 from sparkcluster.engines.vllm.arguments import REASONING, TOOLS, Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.checks.registry import Seen
+from sparkcluster.checks.check import Seen
 from sparkcluster.engines.vllm.rules.served import Served, percent, rule
 
 _TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))

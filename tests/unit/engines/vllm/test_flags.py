@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.arguments import trained_context
 from sparkcluster.engines.vllm.versions import Versions

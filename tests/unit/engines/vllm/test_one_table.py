@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import Context
+from sparkcluster.checks.check import Context
 from sparkcluster.engines.vllm import arguments, memory, planned, reported, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.errors import PlanError

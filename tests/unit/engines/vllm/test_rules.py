@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.registry import CATALOGUE, Context
+from sparkcluster.checks.check import CATALOGUE, Context
 from sparkcluster.engines.vllm import family_flags, versions
 from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.spec import load

@@ -7,7 +7,7 @@ import pytest
 from sparkcluster import topology
 from sparkcluster.checks import check_written
 from sparkcluster.checks.catalogue import pages
-from sparkcluster.checks.registry import CATALOGUE, Check, Context, Seen, run
+from sparkcluster.checks.check import CATALOGUE, Check, Context, Seen, run
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec.powers import SECURITY

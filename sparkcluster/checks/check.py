@@ -1,6 +1,6 @@
 """What a check is, and how checks are run: one that raises becomes a finding and does not stop the others.
 
-The stage of a check is the input that it needs (``pages.STAGES``). Its scope is the nodes that it applies to:
+The stage of a check is the input that it needs (``catalogue.STAGES``). Its scope is the nodes that it applies to:
 
     node          all
     container     nodes whose ranks are containers; with runtime ``process`` the check is not run
