@@ -326,7 +326,7 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
     """Findings of ``checks`` with the severities that inventory and playbook accept, errors first."""
     chosen = list(checks)
     findings = [finding for chosen_check in chosen for finding in chosen_check.run(context)]
-    return ordered(_accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)])
+    return ordered(accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)])
 
 
 UNREAD = "FACT-001"
@@ -371,7 +371,8 @@ def without_check() -> Iterator[Page]:
         yield Page(remedies=remedies([row["remedy"]]), **fields)
 
 
-def _accepted(finding: Finding, spec: Spec) -> Finding:
+def accepted(finding: Finding, spec: Spec) -> Finding:
+    """``finding``, less severe where inventory or playbook accept its code."""
     secure = finding.code in SECURITY
     names = {finding.code, *(old for old, code in MERGED.items() if code == finding.code and not secure)}
     allowed = () if secure else spec.playbook.allow

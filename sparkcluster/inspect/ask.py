@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
-from sparkcluster.endpoint.find import Endpoint
+from sparkcluster.endpoint.find import RESTART, Endpoint
 from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
@@ -126,7 +126,10 @@ class Conversation:
             raise PromptTooLong(f"the prompt does not fit in the model's context: {reply.message}", hint=hint)
         if why := status.problem(reply):
             self.endpoint = None
-            raise NotServing(why, node=endpoint.head, step="ask", hint="sparkcluster doctor INVENTORY")
+            hint = f"{RESTART}   starts its ranks with the key of the inventory"
+            if reply.problem != "unauthorized":
+                raise NotServing(why, node=endpoint.head, step="ask", hint="sparkcluster doctor INVENTORY")
+            raise NotServing(reply.message or why, node=endpoint.head, step="ask", hint=hint)
         if empty := lacks_content(reply):
             show("reasoning", "\n")  # what is said next is no part of it
             raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=cut(reply) or PARSER)

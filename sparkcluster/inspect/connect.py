@@ -46,7 +46,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
     except (ValidationError, UsageError):  # of another version of sparkcluster
-        return spec, None, told
+        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"]
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
     if warning := secrets.key_warning(found.secrets, spec):

@@ -14,7 +14,7 @@ from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.runtime import failed_logs
-from sparkcluster.runtime.watching import INTERVAL_S, Event, Report, Watching, watch_request
+from sparkcluster.runtime.watching import INTERVAL_S, Event, Watching, watch_request
 from sparkcluster.spec import Spec
 
 # While a log is followed, nodes have so long to send what it had; a slower one is not waited for.
@@ -80,7 +80,7 @@ def moment(text: str, now_s: float) -> float:
         return max(0.0, now_s - ago_s)
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"must be as 10m or 2026-11-26T04:10:00Z, is {text}") from None
 
 
@@ -136,7 +136,7 @@ def follow(
         )
         for name, on_node in ranks.items()
     }
-    merge, watched, lost = Merge(), {*requests}, {*errors}
+    merge, watched, lost, ended = Merge(), {*requests}, {*errors}, set[str]()
     in_order_at = time.monotonic() + FIRST_S if go_on else math.inf
     try:
         with Watching(fleet, requests, reconnect=go_on) as watching:
@@ -145,7 +145,7 @@ def follow(
                 live = now >= in_order_at
                 if event is not None:
                     merge.add(_lines(event, ahead_s[event.node], pattern), now, time.time() if live else 0.0)
-                    if event.over or (go_on and _ended(event.report)):
+                    if event.over or (go_on and _has_ended(event, ended)):
                         watched.discard(event.node)
                     if event.gone is not None:
                         lost.add(event.node)
@@ -205,5 +205,10 @@ def _lines(event: Event, ahead_s: float, pattern: re.Pattern[str] | None) -> lis
     ]
 
 
-def _ended(report: Report) -> bool:
-    return report.states is not None and all(rank.state in ENDED for rank in report.states.values())
+def _has_ended(event: Event, before: set[str]) -> bool:
+    """Whether a node's ranks have ended, as a report ``before`` said already: their last lines come between the two."""
+    states = event.report.states or {}
+    ended = bool(states) and all(rank.state in ENDED for rank in states.values())
+    again = ended and event.node in before
+    before.update({event.node} if ended else ())
+    return again

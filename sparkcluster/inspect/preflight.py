@@ -12,7 +12,7 @@ from typing import Any
 from sparkcluster import linting
 from sparkcluster.checks import netplan, run_checks, run_stage
 from sparkcluster.checks.catalogue import find
-from sparkcluster.checks.check import CATALOGUE, UNPLANNED, UNSET, Context, Stage
+from sparkcluster.checks.check import CATALOGUE, UNPLANNED, UNSET, Context, Stage, accepted
 from sparkcluster.errors import LeaseHeld, PlanError, UsageError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.between import Hashes, Measured, Reach
@@ -142,7 +142,7 @@ def preflight(
     report.step("check", count(len(facts), "Spark"))
     view = examine(judged, collected, facts)
     view.spec = spec
-    findings = [*view.findings, *unset(spec)]
+    findings = [*view.findings, *(accepted(each, judged) for each in unset(spec))]
     if collected.errors:  # addresses that are still those of the example
         findings += linting.unchanged(spec.inventory_path)
     stages: list[Stage] = ["written", "facts"]
@@ -191,7 +191,7 @@ def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
             missing.add(error.node)
     why = "nothing can be started without a plan"
     found = [error.finding(UNPLANNED, seen=f"during {error.step or 'plan'}", why=why) for error in wrong]
-    view.findings += tuple(found)
+    view.findings += tuple(accepted(each, spec) for each in found)
     return view
 
 

@@ -85,12 +85,6 @@ def explain(status: int, body: bytes) -> Failed:
     return Failed("rejected", words)
 
 
-def body_of(request: dict[str, Any]) -> dict[str, Any]:
-    """The completion that ``request`` asks for."""
-    body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
-    return {**body, "stream": True, "stream_options": {"include_usage": True}}
-
-
 class Answer:
     """What came so far. The first token of any kind is the sign of life.
 
@@ -156,10 +150,12 @@ class Answer:
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion; the final document."""
+    body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
     where, answer = urllib.parse.urlsplit(request["endpoint"]).netloc, Answer(request, tell)
     connection, path = engine_api.connect(request["endpoint"] + "/chat/completions", answer.limit_s)
     try:
-        connection.request("POST", path, json.dumps(body_of(request)).encode(), headers(request))
+        connection.request("POST", path, json.dumps(body).encode(), headers(request))
         # the connection forgets it with the headers of an answer that is to end it
         connected = connection.sock
         with connection.getresponse() as response:

@@ -248,7 +248,8 @@ def changing(lease: Lease) -> Iterator[None]:
         check_epoch(lease)
         if "order" in lease:
             change = [lease["epoch"], lease["order"]]
-            if list(map(int, lock.read().split())) > change:
+            # of an epoch before this one, or of a record that was lost
+            if change < list(map(int, lock.read().split())) < [lease["epoch"] + 1]:
                 raise Refused("a later change of the same operator was applied before this one")
             lock.seek(0)
             # over what is there: a full disk has no space for it again once it is let go

@@ -43,7 +43,7 @@ def docker(machine: Machine) -> dict[str, Any]:
 def cdi_specs(machine: Machine) -> list[str]:
     """Texts of the CDI specifications, in order of priority (later folders win)."""
     paths = ["%s/%s" % (folder, name) for folder in _CDI_DIRS for name in machine.names(folder)]
-    return [machine.text(path) for path in paths if path.endswith((".yaml", ".yml", ".json"))]
+    return [machine.text(path, "") for path in paths if path.endswith((".yaml", ".yml", ".json"))]
 
 
 def cdi_devices(specs: list[str]) -> list[str]:

@@ -91,22 +91,6 @@ def save(image_id: str, platform: str | None = None) -> list[str]:
     return ["docker", "save", *(["--platform", platform] if platform else []), image_id]
 
 
-def api_version() -> list[str]:
-    """Command that prints the version of the API that both client and engine speak."""
-    return ["docker", "version", "--format", "{{.Client.APIVersion}}"]
-
-
-def saved_platform(info: dict[str, Any], api: str, machine: str) -> str | None:
-    """Platform for ``save`` on a ``machine``, by the engine's ``/info`` and API version; None if none is to be named.
-
-    Only containerd's store has images for several platforms, of most of which it lacks the layers.
-    """
-    numbers = tuple(int(number) for number in api.split(".") if number.isdigit())
-    architecture = {"aarch64": "arm64", "x86_64": "amd64"}.get(machine)
-    wanted = architecture and numbers >= (1, 48) and in_containerd(info)
-    return "linux/%s" % architecture if wanted else None
-
-
 def in_containerd(info: dict[str, Any]) -> bool:
     """Whether containerd stores the images, by the engine's ``/info``."""
     return any("io.containerd.snapshotter.v1" in str(pair) for pair in info.get("DriverStatus") or [])

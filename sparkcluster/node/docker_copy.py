@@ -24,6 +24,7 @@ ENGINE_SILENT_S = 1200.0
 # An archive may hold an image for several platforms, of which the engine reports the size of one.
 _SIZES, _SPARE_BYTES = 4, 1 << 30
 _NO_ENGINE = re.compile("cannot connect|connection (?:refused|reset)|EOF", re.IGNORECASE)
+_API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # that both client and engine speak
 _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
 
 
@@ -71,9 +72,20 @@ def _engine() -> dict[str, Any]:
 def _platform() -> str | None:
     try:
         info = Machine().docker_document("/info") or {}
-        return docker.saved_platform(info, programs.run(docker.api_version()).strip(), os.uname().machine)
+        return _saved_platform(info, programs.run(_API_VERSION).strip(), os.uname().machine)
     except (Unreadable, programs.Failed):
         return None
+
+
+def _saved_platform(info: dict[str, Any], api: str, machine: str) -> str | None:
+    """Platform for ``save`` on a ``machine``, by the engine's ``/info`` and API version; None if none is to be named.
+
+    Only containerd's store has images for several platforms, of most of which it lacks the layers.
+    """
+    numbers = tuple(int(number) for number in api.split(".") if number.isdigit())
+    architecture = {"aarch64": "arm64", "x86_64": "amd64"}.get(machine)
+    wanted = architecture and numbers >= (1, 48) and docker.in_containerd(info)
+    return "linux/%s" % architecture if wanted else None
 
 
 def present(request: Request) -> dict[str, Any] | None:

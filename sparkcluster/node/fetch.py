@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import http.client
 import json
 import os
 import re
@@ -60,11 +61,13 @@ def download(request: Request, say: Callable[[dict[str, Any]], None]) -> dict[st
     """
     hf_home = common.expand(request["hf_home"])
     environment = dict(os.environ, HF_HOME=hf_home, HF_HUB_DISABLE_TELEMETRY="1", NO_COLOR="1")
-    environment.pop("HF_HUB_CACHE", None)  # it would go elsewhere
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):  # it would go elsewhere, or nowhere
+        environment.pop(name, None)
     if request["token"]:
         environment["HF_TOKEN"] = request["token"]
     if request["endpoint"]:
         environment["HF_ENDPOINT"] = request["endpoint"]
+    say({"bytes": 0, "total": 0})
     sizes = _listed(request, environment.get("HF_ENDPOINT") or HUB_ADDRESS)
     files = model_choice.chosen(sizes, (), request["choice"])
     if sizes and not files:
@@ -114,7 +117,8 @@ def _forget_left(root: str) -> None:
     for path in glob.glob(os.path.join(glob.escape(root), "blobs", "*.????????.incomplete")):
         lock = os.path.join(cache, ".locks", repository, os.path.basename(path).partition(".")[0] + ".lock")
         if not common.is_locked(lock):
-            os.unlink(path)
+            with contextlib.suppress(OSError):  # it has ended, or the file is root's
+                os.unlink(path)
 
 
 def _listed(request: Request, endpoint: str) -> dict[str, int]:
@@ -128,11 +132,13 @@ def _listed(request: Request, endpoint: str) -> dict[str, int]:
     revision = urllib.parse.quote(request["revision"], safe="")
     address = "%s/api/models/%s/revision/%s?blobs=true" % (endpoint.rstrip("/"), request["id"], revision)
     try:
-        with urllib.request.urlopen(address, timeout=15) as response:
+        with urllib.request.urlopen(address, timeout=5) as response:
             found = json.load(response)["siblings"]
-    except urllib.error.HTTPError:
+    except (urllib.error.HTTPError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return {}
     except OSError as error:
+        if {"REQUESTS_CA_BUNDLE", "ALL_PROXY"} & os.environ.keys():
+            return {}
         raise Failed("no hub", "%s cannot be reached: %s" % (endpoint, getattr(error, "reason", error))) from None
     return {each["rfilename"]: each.get("size") or 0 for each in found if not each["rfilename"].startswith("-")}
 

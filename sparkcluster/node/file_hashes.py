@@ -21,11 +21,11 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from sparkcluster.node import common
-from sparkcluster.node.model_files import Status
+from sparkcluster.node.model_files import Status, forget
 
 _SAVE_EVERY_S = 5.0
 _MOST_ADDED = 1000
@@ -257,3 +257,17 @@ def read_lines(path: str) -> Iterator[Any]:
         for line in iter(lambda: file.readline(_LINE_BYTES), ""):
             with contextlib.suppress(ValueError, RecursionError):
                 yield json.loads(line)
+
+
+def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:
+    """Add a file to ``digest`` and return that in hexadecimal; ``progress`` gets the bytes of each step."""
+    with open(path, "rb", buffering=0) as file:
+        buffer = bytearray(max(1, min(4 << 20, os.fstat(file.fileno()).st_size)))
+        view = memoryview(buffer)
+        offset = 0
+        for size in iter(lambda: file.readinto(buffer), 0):
+            digest.update(view[:size])
+            forget(file.fileno(), offset, size)
+            offset += size
+            progress(size)
+    return str(digest.hexdigest())

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkcluster.node.file_hashes import hash_file
 from sparkcluster.node.file_list import Entry, Listed
 from sparkcluster.node.growing_file import Growing, Store, Writing
 from sparkcluster.node.hasher import Hasher
 from sparkcluster.node.listing import stay_inside
-from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.model_files import forget
 from sparkcluster.node.publish import Publisher
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import CHUNK, Failed

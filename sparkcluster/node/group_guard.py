@@ -20,7 +20,7 @@ from sparkcluster.node.own_rank import OwnRank, Report
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import Movement, stall_limit_s
 
-DIAL_S, ANSWER_S = 5.0, 360.0
+DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
 AGAIN_S = 2.0
 """HTTP 500 may be the failure of a single request; a dead engine fails the next one too."""
@@ -61,7 +61,7 @@ class Peer:
                 self._sock = wire.dial(*self._place)
                 self._lines = self._sock.makefile("rb")
                 keep_alive(self._sock)
-                self._sock.settimeout(ANSWER_S)
+            self._sock.settimeout(HELLO_S if word == "hello" else ANSWER_S)
             self._sock.sendall(json.dumps({"do": word}).encode() + b"\n")
             answer = json.loads(self._lines.readline(LINE_BYTES))
         except (Failed, OSError, ValueError) as error:
@@ -237,7 +237,7 @@ class GroupGuard:
             for line in file:
                 with contextlib.suppress(ValueError):  # of a write that a power loss cut off
                     acts.append(json.loads(line))
-        return [act for act in acts if act["epoch"] == start["epoch"]]
+        return [act for act in acts if act.get("epoch") == start["epoch"]]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
         """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; and say it in the log."""

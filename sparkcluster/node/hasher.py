@@ -9,8 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from sparkcluster.node.file_hashes import stamp_of
-from sparkcluster.node.model_files import hash_file
+from sparkcluster.node.file_hashes import hash_file, stamp_of
 from sparkcluster.node.wire import Failed
 
 _THREADS = 3

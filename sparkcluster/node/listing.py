@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkcluster.node import common
-from sparkcluster.node.file_hashes import Record
-from sparkcluster.node.model_files import Status, hash_file, model_files
+from sparkcluster.node.file_hashes import Record, hash_file
+from sparkcluster.node.model_files import Status, model_files
 from sparkcluster.node.wire import Failed
 
 THREADS = 4

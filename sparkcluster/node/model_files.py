@@ -1,12 +1,12 @@
-"""The files of a model on this node, and their SHA-256."""
+"""The files of a model on this node."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from sparkcluster.node import model_choice
 from sparkcluster.node.shared import UNFINISHED
@@ -64,20 +64,6 @@ def present(top: str) -> tuple[dict[str, Status], list[str]]:
             if stat.S_ISREG(status.st_mode):
                 found[os.path.relpath(path, top)] = Status(status.st_size, status.st_mtime_ns, status.st_ino)
     return found, broken
-
-
-def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:
-    """Add a file to ``digest`` and return that in hexadecimal; ``progress`` gets the bytes of each step."""
-    with open(path, "rb", buffering=0) as file:
-        buffer = bytearray(max(1, min(4 << 20, os.fstat(file.fileno()).st_size)))
-        view = memoryview(buffer)
-        offset = 0
-        for size in iter(lambda: file.readinto(buffer), 0):
-            digest.update(view[:size])
-            forget(file.fileno(), offset, size)
-            offset += size
-            progress(size)
-    return str(digest.hexdigest())
 
 
 def forget(descriptor: int, offset: int = 0, size: int = 0) -> None:

@@ -23,7 +23,8 @@ from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 
-_PATH = re.compile(r"[/~][^\s\"':,;=\\]*")  # in an argument, a mount or a line of shell
+# A whole value, or in an argument, a mount or a line of shell.
+_PATHS = (re.compile(r"(?<=\")[/~][^\"]*(?=\")"), re.compile(r"[/~][^\s\"':,;=\\]*"))
 
 Model = dict[str, Any]
 Named = dict[str, "str | None"]
@@ -53,7 +54,8 @@ def _named(state_dir: str, cluster: str) -> str | None:
     if not all(documents):
         return None
     text = _text(documents)
-    return text + _text([os.path.realpath(common.expand(path)) for path in set(_PATH.findall(text))])
+    paths = {path for pattern in _PATHS for path in pattern.findall(text)}
+    return text + _text([os.path.realpath(common.expand(path)) for path in paths])
 
 
 def _text(value: Any) -> str:

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from sparkcluster.node.file_hashes import Record
+from sparkcluster.node.file_hashes import Record, hash_file
 from sparkcluster.node.file_list import Listed
-from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.model_files import forget
 from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed

@@ -32,9 +32,18 @@ def containers(machine: Machine, label: str) -> list[dict[str, Any]]:
     """
     filters = quoted(json.dumps({"label": [label]}))
     listed = machine.docker_document("/containers/json?all=1&filters=" + filters, list) or []
-    found = [container(machine, each["Id"]) for each in listed]
+    found = [_listed(machine, each) for each in listed]
     # one that was removed since it was listed is gone
     return sorted((rank for rank in found if rank["state"] != "gone"), key=lambda rank: str(rank["name"]))
+
+
+def _listed(machine: Machine, each: dict[str, Any]) -> dict[str, Any]:
+    """A container of the engine's list: what is left of a removal that was cut off cannot be inspected (moby#51724)."""
+    try:
+        return container(machine, each["Id"])
+    except Unreadable:
+        record = {"name": each["Names"][0][1:], "labels": each["Labels"], "image_id": each["ImageID"]}
+        return _rank(record, each["State"], each["Labels"].get(LABEL_RANK_DIR, ""))
 
 
 def of_cluster(machine: Machine, runtime: str, state_dir: str, cluster: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import signal
 import socket
 import struct
 import subprocess
@@ -29,6 +30,7 @@ from sparkcluster.node.network import endpoint
 
 LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
 AGAIN_S = (0.25, 0.7)  # when a packet is sent again; a single one may be lost on a network that works
+_LIFE_S = 20  # a connection that was lost is noticed after hours, and the ports are those of a launch
 _BACKLOG = 1024  # a connection is never accepted: its other end drops it as soon as it is there
 _STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
 # Values of linux/in.h, which the socket module has no name for. PROBE: never fragment, and do not believe a
@@ -55,6 +57,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
     packet ``id`` + 1), ``source``, ``target``, ``udp`` (port), ``size_bytes`` of a packet that fills the MTU or None,
     and ``tcp``: ports.
     """
+    signal.alarm(_LIFE_S)
     node = Node(request)
     common.emit(node.listen())
     for line in iter(lines.readline, b""):

@@ -22,7 +22,6 @@ from sparkcluster.node.shared import (
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
-_COMMIT = re.compile(r"^[0-9a-f]{40}$")
 # The engine reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
@@ -130,8 +129,8 @@ def _unwritable(folder: str, *, within: bool) -> str | None:
 
 def _others(machine: Machine, model: dict[str, Any], hf_home: str, cache: str) -> list[str]:
     """Commits of the model whose snapshots are complete, where the wanted one is not there at all."""
-    commits = [name for name in machine.names(cache + "/snapshots") if _COMMIT.match(name)]
-    found = [weights(machine, {**model, "revision": name}, hf_home) for name in commits]
+    names = [each for each in machine.names(cache + "/snapshots") if machine.exists("%s/snapshots/%s" % (cache, each))]
+    found = [weights(machine, {**model, "revision": name}, hf_home) for name in names]
     return [each["revision"] for each in found if each["files"] and not each["missing"] and not each["truncated"]]
 
 

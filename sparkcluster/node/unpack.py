@@ -16,7 +16,7 @@ import zlib
 from typing import Any
 
 from sparkcluster.node import common
-from sparkcluster.node.model_files import hash_file
+from sparkcluster.node.file_hashes import hash_file
 
 MARKER = "sparkcluster.json"
 # Ray with all that it needs has 200 MB in 9000 files.

@@ -16,8 +16,8 @@ import time
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
-from sparkcluster.node.file_hashes import Record
-from sparkcluster.node.model_files import forget, hash_file
+from sparkcluster.node.file_hashes import Record, hash_file
+from sparkcluster.node.model_files import forget
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed
 

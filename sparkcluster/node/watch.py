@@ -52,11 +52,12 @@ class Watch:
     def follow_container(self, name: str) -> None:
         """Read a container's log to its end; while it is followed, also where the Docker engine did not answer."""
         while True:
-            with contextlib.suppress(Unreadable):  # the state poll reports it
-                self.read_container(name)
-                return
-            if not self.request["follow"]:
-                return
+            try:
+                return self.read_container(name)
+            except (Unreadable, ValueError) as error:  # what has no time stamp is an error of the engine's
+                if not self.request["follow"]:
+                    self.lines.put((name, "[sparkcluster] this log was not read to its end: %s" % error, "", None))
+                    return None
             time.sleep(0.5)
 
     def read_container(self, name: str) -> None:
@@ -147,7 +148,7 @@ class Watch:
         reported: dict[str, dict[str, Any]] = {}
         reading = True
         while reading:
-            reading = any(reader.is_alive() for reader in self.readers)
+            reading = self.request["follow"] or any(reader.is_alive() for reader in self.readers)
             for _ in range(round(7.5 * self.interval_s)):
                 time.sleep(0.1)
                 self.emit_lines()

@@ -123,5 +123,5 @@ def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> N
             f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step=command,
-            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} again"])),
+            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
         )

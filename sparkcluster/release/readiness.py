@@ -144,7 +144,7 @@ class Readiness:
         died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
         if died_at is not None and now - died_at >= LAST_LINES_S:
             return self._death()
-        for rank in ranks:
+        for rank in (each for each in ranks if each.node not in self.silent(now)):
             for interface, since in rank.down.items():
                 if now - since >= LINK_GRACE_S:
                     why = no_carrier(interface, rank.node)

@@ -203,7 +203,7 @@ class Replacement:
 
     def _serve_again(self, target: RollbackTarget) -> None:
         """Let the groups of ``target`` serve, in place of whatever is there of them."""
-        options = dataclasses.replace(self.desired.options, replace=True)
+        options = dataclasses.replace(self.desired.options, replace=True, clear_caches=False)
         desired, before = Desired(target.spec, options, self.desired.operation, target), self.rollout
         self.rollout = Rollout(before.fleet, desired, self.report)
         self.rollout.changer, self.rollout.former = before.changer, before.former

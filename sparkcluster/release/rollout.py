@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sparkcluster
-from sparkcluster.errors import HostSilent, Interrupted, LeaseHeld, LeaseLost, SparkclusterError
+from sparkcluster.errors import HostSilent, Interrupted, LaunchError, LeaseHeld, LeaseLost, SparkclusterError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.engine import image_digest
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.probe import Answer
-from sparkcluster.hosts.fleet import Calls, Fleet, all_values, failures, values
+from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, changed, view_cluster
 from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_observing, observed, running_heads
@@ -178,7 +178,11 @@ class Rollout:
             node: [rank for group in groups.values() for rank in group.ranks.get(node, ())] for node in self.view.facts
         }
         drain = any(group.may_answer for group in groups.values())
-        all_values(stop(self.changer, ranks, self.report, drain=drain), HostSilent)
+        for name, error in stop(self.changer, ranks, self.report, drain=drain).items():
+            if isinstance(error, (HostSilent, LeaseLost)):
+                raise error
+            hint = error.hint or "sparkcluster down INVENTORY"
+            raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=hint)
         gone = {rank.name for found in ranks.values() for rank in found}
         states = self._take_in(gone, {})
         # A group that only its ranks named is gone with them.

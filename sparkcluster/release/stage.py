@@ -213,11 +213,13 @@ def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> No
         if first.get(playbook.image, image.build).rpartition(" ")[2] != image.build:
             report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
     asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
+    unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
     for name, found in names.items():
         if first.get(name, found) != found:
             text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
-            if asked:
-                hint = f"write the commit as its revision in the playbook; or accept the change: {shell('rm', path)}"
+            # An adapter has no code.
+            for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
+                hint = f"{finding.remedy[0]}; or accept the change: {shell('rm', path)}"
                 raise StageError(f"{text}; the new code would run", step="copy", hint=hint)
             report.note(f"warning: {text}; to accept the change: {shell('rm', path)}")
     with contextlib.suppress(OSError, UsageError):

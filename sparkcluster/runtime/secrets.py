@@ -93,7 +93,10 @@ def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
     try:
         api_key(spec)
     except UsageError as error:
-        return f"{error.message}, and what serves requires one; copy it from where it was made, or make another", MAKE
+        return (
+            f"{error.message}, and what serves requires one; copy it from where it was made, or make another",
+            error.hint or MAKE,
+        )
     return None
 
 
