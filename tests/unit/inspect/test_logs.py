@@ -96,8 +96,11 @@ def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed)
 
 
 def test_following_ends_where_no_rank_runs_any_more(followed):
+    """And not before: a node that is slow has no states at first, and last lines come with the next report."""
     shown, requested = followed(
+        watched.tick("alpha", {}),
         watched.tick("alpha", {"r": RankReport(state="running")}),
+        watched.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
         watched.lines("alpha", "r", ("last",)),
         watched.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
         watched.gone("beta", CommandFailed("no report from beta", node="beta")),

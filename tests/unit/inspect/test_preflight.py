@@ -87,6 +87,7 @@ def test_what_up_refuses_is_not_called_ready(found, world, monkeypatch):
     without = found(one)
     assert (codes(without), without.ok) == ([("SPEC-010", None)], False)
     assert "export PAIR_KEY=" in without.findings[0].remedy[0]
+    assert found(one, ignore=("SPEC-010",)).ok
     monkeypatch.setenv("PAIR_KEY", "sk-0123456789")
     assert found(one).ok
 

@@ -96,6 +96,11 @@ def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
     assert "results" in change(late, order=3)
 
 
+def test_a_lease_whose_record_was_lost_is_counted_anew(change, leased):
+    (leased / "lease-change.lock").write_text("57 3")
+    assert change(order=1) == {"results": []}
+
+
 # ------------------------------------------------------------------------------------------------ files
 
 

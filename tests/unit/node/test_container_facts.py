@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from sparkcluster.node.container_facts import cdi_specs
 from sparkcluster.node.docker import config_sum
 from sparkcluster.node.image import pullable
 
@@ -51,3 +54,9 @@ def test_whatever_a_container_starts_with_changes_it(change):
 )
 def test_an_image_is_named_as_another_node_can_pull_it(reference, digests, found):
     assert pullable(reference, digests) == found
+
+
+def test_a_cdi_file_that_cannot_be_read_is_left_out(make_machine):
+    machine = make_machine({"files": {"etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu"}})
+    Path(machine.at("/etc/cdi/old.yaml")).symlink_to("/nowhere")
+    assert cdi_specs(machine) == ["kind: nvidia.com/gpu", ""]

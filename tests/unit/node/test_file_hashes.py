@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import listing, model_files
+from sparkcluster.node import file_hashes, listing
 from sparkcluster.node.file_hashes import Record, roots
 
 
@@ -39,7 +39,7 @@ def look(model, state, **more):
 def reads(monkeypatch):
     """Names of the files that are read."""
     found = []
-    real = model_files.hash_file
+    real = file_hashes.hash_file
 
     def hash_file(digest, path, progress):
         found.append(Path(path).name)
@@ -120,6 +120,6 @@ def test_what_is_read_leaves_the_page_cache_every_64_mib(tmp_path):
         found = subprocess.run(["fincore", "-nbo", "RES", path], capture_output=True, text=True, check=True)
         resident.append(int(found.stdout))
 
-    model_files.hash_file(hashlib.sha256(), str(path), progress)
+    file_hashes.hash_file(hashlib.sha256(), str(path), progress)
     assert len(resident) == 50
     assert 0 < max(resident) <= 80 << 20  # with what the kernel reads ahead

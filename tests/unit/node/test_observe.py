@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import engine_api, observe
+from sparkcluster.node import engine_api, observe, ranks
 from sparkcluster.node.machine import Machine, Unreadable
 
 METRICS = """\
@@ -128,6 +128,29 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
         "/containers/json": [{"Id": "c1"}],
         "/containers/c1/json": {**document, "RestartCount": 2, "Path": "python3", "Args": ["/e.py"]},
     }
+
+
+def test_a_container_that_cannot_be_inspected_hides_no_other():
+    listed = [
+        {"Id": name, "Names": ["/" + name], "Labels": {"a": "b"}, "ImageID": "sha256:aa", "State": state}
+        for name, state in (("broken", "dead"), ("whole", "running"))
+    ]
+    state = {"Status": "running", "ExitCode": 0, "Pid": 1, "OOMKilled": False, "Error": ""}
+    state |= {"StartedAt": "2026-11-21T03:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z"}
+    whole = {"Name": "/whole", "Image": "sha256:aa", "Config": {"Labels": {}}, "State": state}
+    whole |= {"RestartCount": 0, "Path": "python3", "Args": []}
+
+    class Broken(Node):
+        def docker_document(self, path: str, kind: type = dict) -> Any:
+            if "broken" in path:
+                raise Unreadable("the Docker engine answers 500 to it")
+            return super().docker_document(path, kind)
+
+    node = Broken(docker={"/containers/json": listed, "/containers/whole/json": whole})
+    assert [(rank["name"], rank["state"]) for rank in ranks.containers(node, "a")] == [
+        ("broken", "dead"),
+        ("whole", "running"),
+    ]
 
 
 def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):

@@ -171,6 +171,20 @@ def test_last_log_lines_come_before_the_exit_of_a_container(
     assert "tail=100" in docker.queries[0]
 
 
+def test_a_log_that_docker_cannot_read_any_further_ends_no_watch(
+    engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
+) -> None:
+    """It says so in a piece without a time, of a log that a power loss has damaged."""
+    docker, path = engine
+    program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
+    error = b"Error grabbing logs: invalid character"
+    docker.log.put(struct.pack(">BxxxL", 2, len(error)) + error)
+    docker.log.put(None)
+    program.until(state_is("r0", "running"))
+    docker.log.put(frame(b"goes on\n", 1))
+    assert lines(program.until(lambda event: "lines" in event)) == ["goes on"]
+
+
 def test_ticks_continue_while_docker_does_not_answer(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
     program = start_watch(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     for _ in range(3):

@@ -104,7 +104,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
     with pytest.raises(StopError, match="down failed on beta: beta did not answer within 10 s") as caught:
         stop(cluster.run(cluster.plan(3)), "beta")
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
-    assert "sparkcluster down again" in caught.value.hint
+    assert "sparkcluster down INVENTORY   again" in caught.value.hint
     assert cluster.facts["alpha"].ranks == ()
 
 

@@ -69,7 +69,8 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
         ) as caught:
             staged(NEW, remote_code=True)
     path = next((state_home() / "staged").iterdir())
-    assert caught.value.hint == f"write the commit as its revision in the playbook; or accept the change: rm {path}"
+    assert caught.value.hint.startswith("write revision: COMMIT under model")
+    assert caught.value.hint.endswith(f"; or accept the change: rm {path}")
     assert staged(NEW, remote_code=True, revision=NEW) == []
     path.unlink()
     assert staged(NEW, remote_code=True) == []
