@@ -18,6 +18,7 @@ class FakeHost:
     def __init__(self, name: str = "spark-1") -> None:
         self.name = name
         self.user = "spark"
+        self.python: str | None = None
         self.calls: list[tuple[list[str], bytes]] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.closed = False

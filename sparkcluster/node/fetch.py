@@ -67,7 +67,6 @@ def download(request: Request, say: Callable[[dict[str, Any]], None]) -> dict[st
         environment["HF_TOKEN"] = request["token"]
     if request["endpoint"]:
         environment["HF_ENDPOINT"] = request["endpoint"]
-    say({"bytes": 0, "total": 0})
     sizes = _listed(request, environment.get("HF_ENDPOINT") or HUB_ADDRESS)
     files = model_choice.chosen(sizes, (), request["choice"])
     if sizes and not files:

@@ -148,8 +148,7 @@ def _follow(directory: str, check: Check, report: Callable[[Document], None]) ->
     while True:
         stamp, running = _stamp(directory), common.is_locked(os.path.join(directory, "lock"))
         state = _state(directory)
-        if "said" in state:
-            report(state["said"])
+        report(state.get("said", {}))  # of nothing, too: a sign of life
         end = state.get("end")
         if end and "done" in end:
             return dict(end["done"])

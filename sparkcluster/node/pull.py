@@ -48,7 +48,6 @@ def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, i
     """
     layers: Layers = {}
     said, told, status = {"bytes": 0, "total": 0}, time.monotonic(), ""
-    say(said)  # which is repeated as a sign of life
     for document in _pulled(request["reference"]):
         status = str(document.get("status"))
         found, now = count(layers, document), time.monotonic()

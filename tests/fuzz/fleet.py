@@ -151,6 +151,7 @@ class Stream(Closing):
         self.waiting = host.answer(host.name, program, request)
         self.closed = False
         self.ordered = program == "relay" and request["do"] == "begin"  # until it is told to end
+        self.follows = program == "watch" and request["follow"]
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
         del silence_s, limits
@@ -160,7 +161,7 @@ class Stream(Closing):
             yield from last.split(b"\n")
             while self.ordered and not self.waiting and not self.closed:
                 time.sleep(0.005)
-        until = time.monotonic() + (WATCHED_S if self.program == "watch" else 0)
+        until = time.monotonic() + (WATCHED_S if self.follows else 0)
         while time.monotonic() < until and not self.closed:
             time.sleep(0.02)
             yield last
@@ -171,7 +172,7 @@ class Stream(Closing):
         self.waiting += self.host.answer(self.host.name, f"{self.program} said", order)
 
     def finish(self) -> Result:
-        return Result(1, b"", b"it has ended")
+        return Result(0 if self.program == "watch" and not self.follows else 1, b"", b"it has ended")
 
     def close(self) -> None:
         self.closed = True
