@@ -6,6 +6,7 @@ Readers run side by side, and a reader that hangs costs only its own reading, wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -137,17 +138,16 @@ def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list
             start = ranks.text_lines(file.read(LOG_BYTES))
             file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - LOG_BYTES))
             lines = start[:first] + (start[first:] + ranks.text_lines(file.read()))[-last:]
-    for secret in secrets(rank, request["secrets_file"]):
+    for secret in secrets(machine, rank, request["secrets_file"]):
         lines = [line.replace(secret, "(removed)") for line in lines]
     return lines
 
 
-def secrets(rank: dict[str, Any], name: str) -> list[str]:
-    """Values of a rank's secrets, longest first; shorter ones than these may be ordinary words."""
-    try:
-        values = common.read_env_file(os.path.join(rank["rank_dir"] or "/", name)).values()
-    except OSError:
-        return []
+def secrets(machine: Machine, rank: dict[str, Any], name: str) -> list[str]:
+    """A rank's secrets and the node's serial number, longest first; shorter ones than these may be ordinary words."""
+    values = re.findall(r'SERIAL\w*="?([^"\n]+)', machine.text("/etc/dgx-release", ""))
+    with contextlib.suppress(OSError):
+        values += common.read_env_file(os.path.join(rank["rank_dir"] or "/", name)).values()
     return sorted((value for value in values if len(value) >= 6), key=len, reverse=True)
 
 
