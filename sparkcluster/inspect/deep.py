@@ -184,6 +184,9 @@ class _Run:
         results = _at_once([partial(self._contain, group, member) for member in group.members])
         found = dict(zip(group.names, results, strict=True))
         wrong = [f"{name}: {result.seen}" for name, result in found.items() if result.bus_gb_s is None]
+        if any("No module named 'torch'" in line for line in wrong):
+            self.skipped["collective"] = f"{self.spec.reference} has no torch"
+            return
         rates = [result.bus_gb_s for result in results if result.bus_gb_s is not None]
         over = min((result.over for result in results), key=lambda text: "Socket" not in text)
         gbit_s = None if wrong else round(min(rates) * 8, 2)
