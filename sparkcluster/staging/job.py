@@ -300,6 +300,8 @@ class Job:
 
     def _arrange(self) -> None:
         living = [node for node in self._files.requests if node in self._living]
+        if not living:
+            raise combined([*self._errors.values()])
         has = {node: self._has(node) for node in living}
         self._chain = chain(living, self._found, has, self._total)
         for way in self._chain.bridges:

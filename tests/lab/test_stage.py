@@ -95,5 +95,6 @@ def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_
     size = arrived(lacking)
     stage.kill(signal.SIGCONT)
     failed = stage.wait()
-    assert (failed.code, failed.error["kind"]) == (1, "LeaseLost")
+    # its connections have ended as well, and one of the two is noticed first
+    assert (failed.code, failed.error["kind"] in {"LeaseLost", "StageError"}) == (1, True), failed.error
     assert 0 < size == arrived(lacking) < FILE_BYTES
