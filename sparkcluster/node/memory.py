@@ -72,7 +72,7 @@ def main(
     least = None
     while True:
         now = meminfo()
-        missing = before["MemAvailable"] + before["AnonPages"] - now["MemAvailable"] - now["AnonPages"]
+        missing = before["MemAvailable"] - now["MemAvailable"] + before.get("AnonPages", 0) - now.get("AnonPages", 0)
         if least is None or missing <= least - RISE:
             least, changed = missing, clock()
         over = clock() - changed >= STILL_S or clock() - began >= request["limit_s"]
