@@ -62,8 +62,14 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     rollout.seconds = time.monotonic() - report.asked_s - began
     if rollout.changed:
         spec, seconds = desired.spec, round(rollout.seconds, 1)
-        model = spec.playbook.model_name
-        observed.note(spec.inventory.cluster, "up", operation=desired.operation, model=model, seconds=seconds)
+        observed.note(
+            spec.inventory.cluster,
+            "up",
+            operation=desired.operation,
+            model=spec.playbook.model_name,
+            seconds=seconds,
+            clear_caches=desired.options.clear_caches,
+        )
     return rollout
 
 
