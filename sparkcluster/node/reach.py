@@ -138,7 +138,7 @@ class Node:
         for probe in probes:
             found = results[str(probe["id"])]
             tries: list[tuple[Any, ...]] = [(self.connect, probe, port, found["tcp"]) for port in probe["tcp"]]
-            tries += [(self.packet, probe, probe["id"], _SMALL_BYTES, found, "udp"), (self.ping, probe, found)]
+            tries.append((self.packet, probe, probe["id"], _SMALL_BYTES, found, "udp"))
             if probe["size_bytes"]:
                 size = probe["size_bytes"] - _HEADERS_BYTES
                 tries.append((self.packet, probe, probe["id"] + 1, size, found, "udp_full"))
@@ -168,6 +168,7 @@ class Node:
         """Send one packet of ``size`` bytes by UDP until it is answered."""
         result = found[kind] = {"ok": False}
         head = _HEAD.pack(self.token, number)
+        pinging = threading.Thread(target=self.ping, args=(probe, found))
         began = time.monotonic()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
@@ -182,10 +183,14 @@ class Node:
                     result.update(reason(error))
                     if error.errno == errno.EMSGSIZE:
                         return
+                    if kind == "udp" and pinging.ident is None:
+                        pinging.start()
                     time.sleep(max(0.0, began + end_s - time.monotonic()))
                 else:
                     found[kind] = {"ok": ok, "rtt_ms": round((time.monotonic() - sent) * 1000, 3)}
                     return
+        if pinging.ident is not None:
+            pinging.join()
 
     def ping(self, probe: dict[str, Any], found: dict[str, Result]) -> None:
         """Send one packet by ICMP, where ``ping`` is installed."""
