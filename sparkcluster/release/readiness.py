@@ -144,9 +144,10 @@ class Readiness:
         died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
         if died_at is not None and now - died_at >= LAST_LINES_S:
             return self._death()
-        for rank in (each for each in ranks if each.node not in self.silent(now)):
+        silent = self.silent(now)
+        for rank in ranks:
             for interface, since in rank.down.items():
-                if now - since >= LINK_GRACE_S:
+                if now - since >= LINK_GRACE_S and rank.node not in silent:
                     why = no_carrier(interface, rank.node)
                     return _error(f"{rank.node} has {why.summary}", rank, why.hint)
         return None
