@@ -1,7 +1,7 @@
 """apt-get, apt-mark, dpkg and dpkg-query, as far as setting up a Spark uses them; a virtual Spark has no mirror.
 
-The only package that can be installed or removed is perftest, whose program the lab has. The others are the
-machine's, and the real dpkg-query answers for them.
+The only package that can be installed (apt-get) or removed (dpkg) is perftest, whose program the lab has. The others
+are the machine's, and the real dpkg-query answers for them.
 """
 
 from __future__ import annotations
@@ -33,31 +33,24 @@ LOCKED = "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Pe
 
 
 def apt_get(args: list[str]) -> int:
-    """``update``, and ``install``, ``remove`` and ``purge`` of perftest; ``-s`` says what would be done."""
+    """``update``, and ``install`` of perftest; ``-s`` says what would be done."""
     words = [arg for arg, before in zip(args, ["", *args], strict=False) if not arg.startswith("-") and before != "-o"]
     verb, names = (words or ["help"])[0], words[1:]
-    simulated = "-s" in args
-    if verb not in ("update", "install", "remove", "purge", "autoremove"):
+    if verb not in ("update", "install"):
         return hardware.refuse("E: Invalid operation " + verb, 100)
     if not hardware.is_root():
         return hardware.refuse(LOCKED, 100)
-    unknown = [name for name in names if name != "perftest" and not (verb == "install" and _installed(name))]
+    unknown = [name for name in names if name != "perftest" and not _installed(name)]
     for name in unknown:
         hardware.refuse("E: Unable to locate package " + name)
     if unknown:
         return 100
-    if "perftest" in names and simulated:
-        here = os.path.lexists(PERFTEST)
-        if verb == "install" and not here:
+    if "perftest" in names and not os.path.lexists(PERFTEST):
+        if "-s" in args:
             sys.stdout.write("Inst perftest (%s Ubuntu:24.04/noble [arm64])\n" % FIELDS["Version"])
-        elif verb != "install" and here:
-            sys.stdout.write("%s perftest [%s]\n" % ("Purg" if verb == "purge" else "Remv", FIELDS["Version"]))
-    elif "perftest" in names and verb == "install" and not os.path.lexists(PERFTEST):
-        os.symlink(PROGRAM, PERFTEST)
-        sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
-    elif "perftest" in names and verb != "install" and os.path.lexists(PERFTEST):
-        os.unlink(PERFTEST)
-        sys.stdout.write("Removing perftest (%s) ...\n" % FIELDS["Version"])
+        else:
+            os.symlink(PROGRAM, PERFTEST)
+            sys.stdout.write("Setting up perftest (%s) ...\n" % FIELDS["Version"])
     return 0
 
 
@@ -111,8 +104,7 @@ def apt_mark(args: list[str]) -> int:
         return hardware.refuse(LOCKED, 100)
     for name in names:
         if not _installed(name):
-            hardware.refuse("E: Unable to locate package " + name)
-            return hardware.refuse("E: No packages found", 100)
+            return hardware.refuse("E: Unable to locate package " + name, 100)
     for name in names:
         if (name in held) is (verb == "hold"):
             sys.stdout.write("%s was already %s hold.\n" % (name, "set on" if verb == "hold" else "not on"))
