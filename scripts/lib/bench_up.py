@@ -116,35 +116,6 @@ def noop() -> bool:
         return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=6)
 
 
-def hung() -> bool:
-    """How long ``status`` shows nothing of a cluster whose engine accepts requests and answers none."""
-    control = "/tmp/bench-fault"
-    with lab(2, "stub") as made:
-        playbook = made.inventory.with_name("playbook.yaml")
-        document = yaml.safe_load(playbook.read_text())
-        document["env"] = {**document.get("env", {}), "STUB_CONTROL": control}
-        playbook.write_text(yaml.safe_dump(document, sort_keys=False))
-        timed([PROGRAM, "up", str(made.inventory), "--yes"])
-        hang = f"for c in $(docker ps -q); do docker exec $c sh -c 'echo hang-serve > {control}'; done"
-        made.sparks[1].run(["sh", "-c", hang])
-
-        def first_line() -> float:
-            began = time.monotonic()
-            command = [PROGRAM, "status", str(made.inventory)]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
-                assert running.stdout is not None
-                line = running.stdout.readline().decode()
-                taken = time.monotonic() - began
-                running.kill()
-            if "yet" not in line:
-                raise SystemExit(f"status of a hung engine began with: {line.strip()}")
-            return taken
-
-        turns = Turns(5, first_line, lambda: timed(["sleep", "1"]))
-        what = "status of a hung engine, to its first screen / 1 s"
-        return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=2)
-
-
 def start() -> bool:
     turns = Turns(15, lambda: timed([PROGRAM, "--help"]), lambda: timed([PYTHON, "-c", "pass"]))
     return show("--help / python3 -c pass", turns.ratio(0, 1), turns.detail(0, 1), at_most=8)
@@ -168,7 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-up", description="up against doing it by hand, as ratios")
     parser.add_argument("--stub", action="store_true", help="without the real engine")
     args = parser.parse_args()
-    results = [start(), noop(), hung(), cold("stub", 3)]
+    results = [start(), noop(), cold("stub", 3)]
     growth()
     if not args.stub:
         results.append(cold("vllm", 2))
