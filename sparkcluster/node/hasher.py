@@ -16,33 +16,29 @@ _THREADS = 3
 
 
 class Hasher:
-    """Reads files whose SHA-256 is unknown, while they are served; ``note`` gets each that was not changed."""
+    """Reads files, in the order in which they are asked for; ``note`` gets each that was not changed meanwhile.
+
+    ``gate`` is called between two parts of a file, and may raise Failed.
+    """
 
     def __init__(self, gate: Callable[[], None], note: Callable[[int, os.stat_result, str], None]) -> None:
         self.found: dict[int, str] = {}
         self.failed: OSError | None = None
-        self._gate = gate
-        self._note = note
-        self._seen: set[int] = set()
-        self._queue: queue.PriorityQueue[tuple[bool, int, str]] = queue.PriorityQueue()
+        self._gate, self._note = gate, note
+        self._queue: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._threads = 0
 
-    def read(self, number: int, path: str, *, urgent: bool = True) -> None:
-        """Read a file, once; those that are not ``urgent`` come last."""
-        if number not in self._seen:
-            self._queue.put((not urgent, number, path))
-            if urgent:
-                self._seen.add(number)
-            if self._threads < _THREADS:
-                self._threads += 1
-                threading.Thread(target=self._run, daemon=True).start()
+    def read(self, number: int, path: str) -> None:
+        """Read a file."""
+        self._queue.put((number, path))
+        if self._threads < _THREADS:
+            self._threads += 1
+            threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         with contextlib.suppress(Failed):  # the job is over
             while True:
-                _, number, path = self._queue.get()
-                if number in self.found:
-                    continue
+                number, path = self._queue.get()
                 try:
                     before = os.stat(path)
                     sha256 = hash_file(hashlib.sha256(), path, lambda _size: self._gate())

@@ -5,8 +5,7 @@ to the other that it knows the token, which both got over SSH and neither sends:
 answers with its own and an HMAC of both, each role with a word of its own; the listener answers with its HMAC. What
 follows is neither encrypted nor signed: hashes that came over SSH say what is right.
 
-Messages are frames, data is frames or raw bytes of a known length. A side without progress for ``STALL_S``
-gives up; one that fails closes the connection and reports the cause to the controller.
+A side without progress for ``STALL_S`` gives up; one that fails closes the connection.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import http.client
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -29,8 +28,6 @@ CHUNK = 1 << 20
 GREETING_S = 2.0
 _GREETERS = 64  # at once on each address; a process has 1024 files
 _NONCE = 32
-INVALID = "invalid message from the other node"
-_FRAME = struct.Struct("!I")
 
 # Kinds of failure for which the controller has a hint.
 _KINDS = {
@@ -112,50 +109,8 @@ def link_errors(silence: str, limit_s: float = 0.0) -> Iterator[None]:
         yield
     except TimeoutError:
         raise Failed("link", "%s for %.0f s" % (silence, limit_s or STALL_S)) from None
-    except OSError as error:
-        raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
-
-
-class Wire:
-    """A connection with a valid token."""
-
-    def __init__(self, sock: socket.socket, stall_s: float = 0.0) -> None:
-        self.stall_s = stall_s or STALL_S
-        sock.settimeout(self.stall_s)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.stall_s * 1000))
-        self.sock = sock
-        self.reader = sock.makefile("rb", buffering=1 << 16)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.reader.close()
-        self.sock.close()
-
-    def send(self, data: Any) -> None:
-        """Send raw bytes."""
-        with link_errors("the other node has read nothing", self.stall_s):
-            self.sock.sendall(data)
-
-    def read_into(self, view: memoryview) -> int:
-        """Fill some of ``view``; never 0."""
-        with link_errors("received nothing", self.stall_s):
-            size = self.reader.readinto1(view)  # type: ignore[attr-defined]
-        if not size:
-            raise Failed("link", "the other node closed the connection too early")
-        return int(size)
-
-    def read(self, size: int) -> bytes:
-        """Exactly ``size`` bytes."""
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            view = view[self.read_into(view) :]
-        return bytes(data)
-
-    def send_frame(self, data: bytes) -> None:
-        """Send a word, or a piece of a stream of unknown length; an empty one is a keep-alive."""
-        self.send(_FRAME.pack(len(data)) + data)
+    except (OSError, http.client.HTTPException) as error:
+        raise Failed("link", "the connection broke: %s" % (getattr(error, "strerror", None) or error)) from None
 
 
 class Greeter:
@@ -233,16 +188,17 @@ def _knows(sock: socket.socket, nonce: bytes, token: str) -> bool:
     try:
         answer = sock.recv(2 * _NONCE)
         nonces = nonce + answer[:_NONCE]
-        if not hmac.compare_digest(answer[_NONCE:], _proof(token, b"dialer", nonces)):
+        if not hmac.compare_digest(answer[_NONCE:], proof(token, b"dialer", nonces)):
             return False
-        sock.sendall(_proof(token, b"listener", nonces))
+        sock.sendall(proof(token, b"listener", nonces))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     except OSError:
         return False
     return True
 
 
-def _proof(token: str, role: bytes, nonces: bytes) -> bytes:
+def proof(token: str, role: bytes, nonces: bytes) -> bytes:
+    """What only one end that knows ``token`` can make, in its ``role``, of the ``nonces`` of both."""
     return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
@@ -258,8 +214,8 @@ def dial(address: str, port: int, token: str, source: str = "", limit_s: float =
             unproved.callback(sock.close)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _NONCE)
             nonces = sock.recv(_NONCE) + os.urandom(_NONCE)
-            sock.sendall(nonces[-_NONCE:] + _proof(token, b"dialer", nonces))
-            if hmac.compare_digest(sock.recv(_NONCE), _proof(token, b"listener", nonces)):
+            sock.sendall(nonces[-_NONCE:] + proof(token, b"dialer", nonces))
+            if hmac.compare_digest(sock.recv(_NONCE), proof(token, b"listener", nonces)):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 unproved.pop_all()
                 return sock

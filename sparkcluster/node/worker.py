@@ -1,12 +1,19 @@
-"""Brings one artifact to this node, and serves it to others.
+"""Lists what a node has of a model, and brings the files of a job to this node while it serves them to others.
 
-The request is ``Begin``, its input are ``Order`` lines, its output are ``Said`` lines of ``staging.order``; ``what`` it
-moves is a ``Store``. It is a process of its own, which outlives the operator's connection (``job``). Where another
-operator asks for the lease it stands still within a second, and ends unless that one begins the same job in a minute.
+The request says ``do`` (list or begin) and the lease (``state_dir``, ``cluster``, ``epoch``).
+
+``list`` says what this node has below ``root`` of what is served (``choice``, see ``model_choice``), with ``revision``
+of that snapshot in Hugging Face's cache. The controller checks that and makes the list of files that all workers get,
+so that no node decides what is written on another. With ``verify`` all files are read.
+
+``begin`` is ``Begin`` of ``staging.order``, its input are ``Order`` lines, its output are ``WorkerLine`` lines. The
+worker is a process of its own, which outlives the operator's connection (``job``). Where another operator asks for the
+lease it stands still within a second, and ends unless that one begins the same job in a minute.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import re
@@ -15,12 +22,13 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, file_list, file_store, image_store, job, receive
-from sparkcluster.node.growing_file import Store
+from sparkcluster.node import common, file_list, job, receive, tls, wire
+from sparkcluster.node.file_hashes import Record
+from sparkcluster.node.files import Files
+from sparkcluster.node.listing import Reads, listing
 from sparkcluster.node.serve import Gate, Server
-from sparkcluster.node.tls import Identity
 from sparkcluster.node.tree import Tree
-from sparkcluster.node.wire import Failed
+from sparkcluster.node.wire import Check, Failed
 
 Request = dict[str, Any]
 Document = dict[str, Any]
@@ -29,31 +37,44 @@ FILES_NAME = "files.jsonl"
 _TICK_S = 0.25
 _ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
 _ALONE_S = 60.0  # without operator, and without anything to do
-_LOOK_S = 1.5
+_LOOK_S, _LOOKS = 1.5, 64  # seconds for each address, and how many at once
 _OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
-_READING = 10  # times the patience, where everything arrived and the source still reads its files
+_PATIENCE_S, _HASHING_S = 60.0, 600.0  # without anything new; where everything arrived and its source still reads it
 
 
-def files(request: Request, directory: str, gate: Callable[[], None]) -> Store:
-    """The weights of a request, with the list of files in the ``directory`` of the job."""
-    tree = Tree(os.path.realpath(common.expand(request["root"])))
-    limit = time.monotonic() + _OTHER_S
-    while not tree.lock():
-        if time.monotonic() > limit:
-            raise Failed("other", "another copy to %s is in progress" % tree.root)
-        gate()
-        time.sleep(0.1)
-    listed = file_list.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
-    return file_store.Files(request, listed, tree, gate)
+def main(request: Request, stdin: BinaryIO) -> dict[str, Any] | None:
+    """List, which needs no lease, or begin; the answer is that of ``wire.answer``."""
+    if request["do"] == "list" and "epoch" not in request:
+        common.end_with(stdin)
+        return wire.outcome(lambda: list_files(request))
+    if request["do"] == "begin":
+        common.emit(wire.outcome(lambda: begin(request, stdin)))
+        os._exit(0)  # a thread still reads the input
+    return wire.answer(request, stdin, lambda check: list_files(request, check))
 
 
-def image(request: Request, _directory: str, gate: Callable[[], None]) -> Store:
-    """The image of a request."""
-    return image_store.Image(request, gate)
+def list_files(request: Request, check: Check = lambda: None) -> Document:
+    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
 
+    What was read is recorded under a lease alone: without one nothing is changed here.
+    """
+    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
+    reads: Reads = "all" if request.get("verify") else "small"
 
-# By ``what`` of the request: from it, the directory of the job, and what is called before anything is changed.
-STORES: dict[str, Callable[[Request, str, Callable[[], None]], Store]] = {"files": files, "image": image}
+    def check_and_save() -> None:
+        if record is not None:
+            record.save(request["cluster"], soon=True)  # this program may be killed
+        check()
+
+    try:
+        choice = request.get("choice")
+        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check_and_save)
+    finally:
+        if record is not None:
+            record.save(request["cluster"])
+    for each in found:
+        common.emit({"file": each.as_json()})
+    return {}
 
 
 def begin(request: Request, lines: BinaryIO) -> Document:
@@ -66,6 +87,8 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     def report(said: Document) -> None:
         with open(followed, "w"):
             os.utime(followed)
+        if said.get("epoch") != request["epoch"]:
+            said = {}  # to the operator before this one
         new = {name: value for name, value in said.items() if seen.get(name) != value}
         seen.update(new)
         if "whole" in new:
@@ -82,6 +105,19 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     return job.run(directory, request["cluster"], action, check, what=what, order=order, lines=lines, report=report)
 
 
+def _files(request: Request, directory: str, gate: Callable[[], None]) -> Files:
+    """The files of a request, of which the list is in the ``directory`` of the job."""
+    tree = Tree(os.path.realpath(common.expand(request["root"])))
+    limit = time.monotonic() + _OTHER_S
+    while not tree.lock():
+        if time.monotonic() > limit:
+            raise Failed("other", "another copy to %s is in progress" % tree.root)
+        gate()
+        time.sleep(0.1)
+    listed = file_list.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
+    return Files(request, listed, tree, gate)
+
+
 class Worker:
     """The process that brings and serves what ``request`` says; ``own`` is its job."""
 
@@ -89,13 +125,11 @@ class Worker:
         self.request = request
         self.job = own
         self.gate = Gate(request.get("limit_bytes_s"))
-        private, cert = request.get("private_key"), request.get("cert")
-        self.identity = Identity(cert, private) if cert and private else None
+        self.servers: list[Server] = []
         self.said: Document = {}
         self.idle: float | None = None
         self.before: Document = {}
         self.error: Exception | None = None
-        self.busy = time.monotonic()
         self.news = threading.Event()
         self.looks_at_lease = threading.get_ident()
         self.taken_at: float | None = None
@@ -108,14 +142,12 @@ class Worker:
             self.gate.end()
 
     def _run(self) -> Document:
-        self.store = STORES[self.request["what"]](self.request, self.job.directory, self._stand_still)
-        self.receiver = receive.Receiver(self.store, self.gate, self.identity, self.request.get("node", ""))
-        self.server = Server(self.store, self.gate, self.identity)
-        self._obey(self.job.order())
-        for listen in self.request["listen"]:
-            self._listen(listen)
-        self.said.update(ports=self.server.ports, token=self.request["token"], cert=self.request.get("cert"))
-        self.said.update(self.store.needed())
+        self.files = _files(self.request, self.job.directory, self._stand_still)
+        self.receiver = receive.Receiver(self.files, self.gate)
+        self.servers = self._listen()
+        ports = {server.server_address[0]: server.port for server in self.servers}
+        self.said.update(ports=ports, token=self.request["token"], cert=self.request.get("cert"))
+        self.said.update(self.files.needed())
         threading.Thread(target=self._settle, daemon=True).start()
         self.receiver.start()
         while True:
@@ -124,7 +156,7 @@ class Worker:
             self._obey(order)
             self._raise()
             # A thread that stands still in the middle of making files visible lets nobody else do it.
-            arrived = not self.receiver.lacking() and not self.store.waits()
+            arrived = not self.receiver.lacking and not self.files.waits()
             if arrived and "whole" not in self.said and self.gate.open.is_set():
                 self._finish()
             self._say()
@@ -135,19 +167,24 @@ class Worker:
 
     def _pause(self, order: Document) -> None:
         """Wait for the next round, but no longer than for another ``order``, news, or the last file."""
-        until, lacking = time.monotonic() + _TICK_S, self.receiver.lacking()
-        while time.monotonic() < until and self.job.order() is order and bool(self.receiver.lacking()) == bool(lacking):
+        until, lacking = time.monotonic() + _TICK_S, self.receiver.lacking
+        while time.monotonic() < until and self.job.order() is order and bool(self.receiver.lacking) == bool(lacking):
             if self.news.wait(job.GLANCE_S):
                 break
         self.news.clear()
 
-    def _listen(self, listen: Document) -> None:
-        """Listen on an address; one that the node no longer has is left out, unless it is the last."""
-        try:
-            self.server.listen(listen["address"], self.request["token"], tls=listen.get("tls", False))
-        except Failed:
-            if listen is self.request["listen"][-1] and not self.server.ports:
-                raise
+    def _listen(self) -> list[Server]:
+        """Listen on each address; one that the node no longer has is left out, unless it is the last."""
+        servers, token, cert = [], self.request["token"], self.request.get("cert")
+        context = tls.listener(cert, self.request["private_key"]) if cert else None
+        for each in self.request["listen"]:
+            try:
+                encrypted = context if each.get("tls") else None
+                servers.append(Server(self.files, self.gate, each["address"], token, encrypted))
+            except Failed:
+                if each is self.request["listen"][-1] and not servers:
+                    raise
+        return servers
 
     # lease and end
 
@@ -184,25 +221,22 @@ class Worker:
             raise Failed("cancelled", "it was cancelled")
 
     def _raise(self) -> None:
-        for error in (self.error, self.receiver.error, self.server.error):
+        for error in (self.error, self.receiver.error, *(server.error for server in self.servers)):
             if error is not None:
                 raise error
-        now = time.monotonic()
-        waits = self.receiver.lacking() or self.store.waits()
-        if not waits or not self.receiver.sources.order or not self.gate.open.is_set():
-            self.busy = now
-        elif now - max(self.busy, self.receiver.last, self.store.busy) > self.store.patience_s * (
-            1 if self.receiver.lacking() else _READING
-        ):
-            more = self.receiver.lacking() - 1
-            rest = " and %d more" % more if more > 0 else ""
+        now, lacking = time.monotonic(), self.receiver.lacking
+        if not (lacking or self.files.waits()) or not self.receiver.sources.given or not self.gate.open.is_set():
+            self.files.moved()
+        elif now - self.files.busy > (_PATIENCE_S if lacking else _HASHING_S):
+            rest = " and %d more" % (lacking - 1) if lacking > 1 else ""
             raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))
 
     def _is_over(self) -> bool:
         """Whether nobody follows, and there is nothing to do and nobody to serve."""
         now = time.monotonic()
-        waits = "whole" not in self.said and self.receiver.sources.order
-        self.idle = None if waits or self.server.connections else self.idle or now
+        waits = "whole" not in self.said and self.receiver.sources.given
+        served = any(server.connections for server in self.servers)
+        self.idle = None if waits or served else self.idle or now
         if self.idle is None or now - self.idle < _ALONE_S:
             return False
         with contextlib.suppress(OSError):
@@ -212,41 +246,34 @@ class Worker:
     # orders
 
     def _obey(self, order: Document) -> None:
-        """Do what is new in the order."""
-        if self.identity and order.get("certs") is not None:
-            self.identity.certs = order["certs"]
-        for name, act in (("sha256", self._learn), ("to", self.store.expect), ("from", self._pull)):
-            if name in order and order[name] != self.before.get(name):
+        """Do what is new in the order; another operator gets everything anew."""
+        before = self.before if order["lease"] == self.before.get("lease") else {}
+        if not before:
+            self.said.pop("reached", None)
+        for name, act in (("sha256", self._learn), ("from", self.receiver.sources.set), ("look", self._look)):
+            if name in order and order[name] != before.get(name):
                 act(order[name])
-        if "look" in order and any(order[name] != self.before.get(name) for name in ("look", "round") if name in order):
-            looks = order["look"], order.get("round", 0)
-            threading.Thread(target=self._look, args=looks, daemon=True).start()
         self.before = order
 
     def _learn(self, hashes: dict[str, str]) -> None:
-        self.store.learn({int(number): sha256 for number, sha256 in hashes.items()})
+        self.files.learn({int(number): sha256 for number, sha256 in hashes.items()})
 
-    def _pull(self, sources: list[Document]) -> None:
-        self.receiver.sources.set(sources)
-
-    def _look(self, ways: list[Document], number: int) -> None:
-        """Dial all of them at once, and say who proved its token."""
+    def _look(self, ways: list[Document]) -> None:
+        """Dial all of them at once, in threads, and say who proved its token."""
         reached: dict[str, list[str]] = {each["node"]: [] for each in ways}
 
-        def knock(each: Document) -> None:
+        def dial(each: Document) -> None:
             with contextlib.suppress(Failed):
-                receive.dial(
-                    receive.way(each["node"], each), self.identity, _LOOK_S, self.request.get("node", "")
-                ).close()
+                receive.Line(receive.way(each["node"], each), _LOOK_S).close()
                 reached[each["node"]].append(each["address"])
 
-        threads = [threading.Thread(target=knock, args=(each,), daemon=True) for each in ways]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.said.update(reached=reached, round=number)
-        self.news.set()
+        def look() -> None:
+            with concurrent.futures.ThreadPoolExecutor(_LOOKS) as pool:
+                list(pool.map(dial, ways))
+            self.said["reached"] = reached
+            self.news.set()
+
+        threading.Thread(target=look, daemon=True).start()
 
     # what it has
 
@@ -254,7 +281,7 @@ class Worker:
         """Rename what arrived, in a thread: it waits for the disk."""
         try:
             while not self.gate.over:
-                for number, sha256 in self.store.settle():
+                for number, sha256 in self.files.settle():
                     self.receiver.again(number, sha256)
                 time.sleep(_TICK_S)
         except Exception as error:
@@ -263,7 +290,7 @@ class Worker:
 
     def _finish(self) -> None:
         """Everything arrived."""
-        wrong = self.store.settle(last=True)
+        wrong = self.files.settle(last=True)
         for number, sha256 in wrong:
             self.receiver.again(number, sha256)
         if wrong:
@@ -273,20 +300,19 @@ class Worker:
             "bytes": self.receiver.received,
             "seconds": round(seconds, 3),
             "peak_bytes": peak_bytes(),
-            **self.store.found(),
         }
 
     def _say(self) -> None:
         self.said.update(
-            bytes=self.store.have(),
-            total=self.store.total,
-            served=dict(self.server.served),
+            bytes=self.files.have(),
+            total=self.files.total,
+            epoch=self.before["lease"]["epoch"],
             left=self.receiver.sources.left(over="whole" in self.said),
             wrong=self.receiver.wrong,
-            kept=self.store.kept(),
+            kept=self.files.kept(),
             **{"from": self.receiver.sources.current},
         )
-        found = self.store.hashes()
+        found = self.files.hashes()
         if found:
             self.said["sha256"] = {str(number): sha256 for number, sha256 in found.items()}
         self.job.say(self.said)

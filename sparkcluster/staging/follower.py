@@ -68,7 +68,7 @@ class Follower:
                 self._running.close()
 
     def _follow(self) -> None:
-        with stream(self._host, "relay", {**self._request, **self._step.lease(self.name)}) as running:
+        with stream(self._host, "worker", {**self._request, **self._step.lease(self.name)}) as running:
             with self._lock:
                 self._running = running
                 if self._ordered:

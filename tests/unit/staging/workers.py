@@ -88,11 +88,11 @@ class Worker:
         if files:
             (self.directory / "files.jsonl").write_bytes(files_lines(files))
         request = {
-            "do": "begin", "what": "files", "key": self.key, "token": self.token, "node": self.name,
+            "do": "begin", "what": "files", "key": self.key, "token": self.token,
             "listen": [{"address": ADDRESS}], "root": str(self.root),
             "state_dir": str(self.state), "cluster": CLUSTER, "epoch": self.epoch, "kind": "staging", **more,
         }  # fmt: skip
-        argv, stdin = program.command("relay", request)
+        argv, stdin = program.command("worker", request)
         argv[0] = sys.executable
         self.said = {}
         self._follower = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env)
@@ -162,7 +162,7 @@ class Worker:
 
 def _is_worker(pid: int) -> bool:
     with contextlib.suppress(OSError):
-        return b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
@@ -197,7 +197,7 @@ def chain(workers: Sequence[Worker]) -> None:
     """Each pulls from the one before it, else from those before that; the last one is none's source for the first."""
     sources = [each.source() for each in workers]
     for place, each in enumerate(workers):
-        each.order(**{"to": [after.name for after in workers[place + 1 : place + 2]], "from": sources[:place][::-1]})
+        each.order(**{"from": sources[:place][::-1]})
 
 
 class Proxy:
