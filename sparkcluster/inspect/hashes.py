@@ -54,10 +54,10 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
         path = places[host.name].path or ""
         snapshot = _SNAPSHOT.fullmatch(path)  # of the hub's cache; else a directory
         place = {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
-        request = {**place, "do": "list", "verify": True, "choice": choice}
+        request = {**place, "verify": True, "choice": choice}
         return _files(programs.start(host, request, silence_s=_SILENT_S), report)
 
-    with Conversations("relay") as programs:
+    with Conversations("listing") as programs:
         outcomes = fleet.each(ask, list(places), limit_s=_START_S + most / _LEAST_BYTES_S)
     return Hashes(values(outcomes), {name: error.message for name, error in failures(outcomes).items()})
 

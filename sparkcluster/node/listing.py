@@ -1,6 +1,11 @@
 """What this node has of a model, with hashes. It only reads.
 
-It is asked by staging and by ``preflight --hash``. A file's SHA-256 is that of the record of verified files, or the
+It is asked by staging and by ``preflight --hash``. As a program its request has ``root``, ``choice`` (see
+``model_choice``), ``verify``, with ``revision`` that of a snapshot in Hugging Face's cache, and the lease, without
+which nothing is recorded. The controller makes the list of files of a copy from what it says, so that no node decides
+what is written on another.
+
+A file's SHA-256 is that of the record of verified files, or the
 name of its blob in the hub's cache; of files without either the ``small`` are read, or after a download the
 ``unknown``: all that the record has not. Where ``all`` are read, name and record are only compared with the content.
 """
@@ -15,9 +20,9 @@ import re
 import shlex
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
-from sparkcluster.node import common
+from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import Record, hash_file
 from sparkcluster.node.model_files import Status, model_files
 from sparkcluster.node.wire import Failed
@@ -212,3 +217,35 @@ class _Digests:
         """``blob`` if the content has that name, else how Git names it."""
         names = [each.hexdigest() for each in self._sha1]
         return blob if blob in names else names[0]
+
+
+def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
+    """Emit each file of the directory or snapshot; the answer is a ``wire.outcome``."""
+    if "epoch" in request:
+        return wire.answer(request, stdin, lambda check: list_files(request, check))
+    common.end_with(stdin)
+    return wire.outcome(lambda: list_files(request, lambda: None))
+
+
+def list_files(request: dict[str, Any], check: wire.Check) -> dict[str, Any]:
+    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
+
+    What was read is recorded under a lease alone: without one nothing is changed here.
+    """
+    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
+    reads: Reads = "all" if request.get("verify") else "small"
+
+    def check_and_save() -> None:
+        if record is not None:
+            record.save(request["cluster"], soon=True)  # this program may be killed
+        check()
+
+    try:
+        choice = request.get("choice")
+        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check_and_save)
+    finally:
+        if record is not None:
+            record.save(request["cluster"])
+    for each in found:
+        common.emit({"file": each.as_json()})
+    return {}

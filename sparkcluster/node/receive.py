@@ -30,6 +30,7 @@ _PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before a node that has nothing new is 
 _CORRUPT = 2  # files with another SHA-256 from one node, one after the other, until it is left
 _STREAMS = 4
 _LACKS, _TAKEN, _HAS = 1, 2, 0
+_INVALID = "invalid answer from %s"
 
 
 class Way(NamedTuple):
@@ -65,7 +66,7 @@ class Line:
             self._line.connect()
         nonce = os.urandom(16).hex()
         proof = self.get("/", Nonce=nonce).headers.get("Proof", "")
-        if not hmac.compare_digest(proof, wire.proof(to.token, b"listener", nonce.encode()).hex()):
+        if not hmac.compare_digest(proof.encode(), wire.proof(to.token, b"listener", nonce.encode()).hex().encode()):
             self.close()
             raise Failed("link", "another program answers at %s, port %d" % (to.address, to.port))
         self._line.sock.settimeout(SILENT_S)
@@ -77,7 +78,7 @@ class Line:
         with link_errors("%s said nothing" % self.to.node, SILENT_S):
             self._line.request("GET", path, headers=headers)
             answer = self._line.getresponse()
-        if answer.status not in (200, 204, 206, 412, 503):
+        if answer.status not in (200, 204, 206, 412, 503) or answer.length is None:
             raise Failed("link", "%s answers with %d at %s" % (self.to.node, answer.status, self.to.address))
         if not answer.length:
             answer.read()  # or the next request is refused
@@ -242,7 +243,8 @@ class Receiver:
                 self._gate.wait()
                 to = self.sources.pick(stream) if self.lacking else None
                 if line is not None and line.to != to:
-                    line = line.close()
+                    line.close()
+                    line = None
                 numbers = self._take(cursor) if to is not None else []
                 if not numbers or to is None:
                     time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
@@ -251,9 +253,11 @@ class Receiver:
                 cursor, before = numbers[-1] + 1, self.received
                 try:
                     line = line or Line(to)
-                    self._receive(line, numbers)
+                    self._receive(line, numbers, stream)
                 except Failed as error:
-                    line = line and line.close()
+                    if line is not None:
+                        line.close()
+                    line = None
                     if error.kind != "link":
                         raise
                     self.sources.failed(to, str(error), self._files.have())
@@ -270,7 +274,8 @@ class Receiver:
     def _take(self, cursor: int) -> list[int]:
         """The next file from ``cursor`` on that nobody receives, with others if it is small; none at the end."""
         with self._lock:
-            now, taken, total, number = time.monotonic(), [], 0, cursor - 1
+            taken: list[int] = []
+            now, total, number = time.monotonic(), 0, cursor - 1
             while len(taken) < MOST_FILES and (number := self._state.find(_LACKS, number + 1)) >= 0:
                 size = self._files.listed[number].size
                 if self._later.get(number, 0.0) > now:
@@ -291,9 +296,9 @@ class Receiver:
                 if self._state[number] == _TAKEN:
                     self._state[number] = _LACKS
 
-    def _receive(self, line: Line, numbers: list[int]) -> None:
+    def _receive(self, line: Line, numbers: list[int], stream: int) -> None:
         if self._files.listed[numbers[0]].size > SMALL_BYTES:
-            self._large(line, numbers[0])
+            self._large(line, numbers[0], stream)
         else:
             self._small(line, numbers)
 
@@ -302,7 +307,10 @@ class Receiver:
         if answer.status != 200:
             self._nothing(answer)
             return
-        for number in map(int, answer.headers["Files"].split(",")):
+        here = [number for number in numbers if str(number) in answer.headers.get("Files", "").split(",")]
+        if answer.length != sum(self._files.listed[number].size for number in here):
+            raise Failed("link", _INVALID % line.to.node)
+        for number in here:
             data = bytearray(self._files.listed[number].size)
             line.fill(answer, memoryview(data))
             self._count(len(data))
@@ -312,21 +320,24 @@ class Receiver:
                 self._is_wrong(number, line.to.node, wrong)
             else:
                 self._got(number, line.to.node)
-        answer.read()
 
-    def _large(self, line: Line, number: int) -> None:
+    def _large(self, line: Line, number: int, stream: int) -> None:
         file, buffer, version = self._files.write(number), memoryview(bytearray(CHUNK)), self._versions.get(number)
         while file.at < file.size:
+            if self.sources.pick(stream) != line.to:
+                return
             same = {"If_Match": version[1]} if version and version[0] == line.to.node and file.at else {}
             answer = line.get("/%d" % number, Range="bytes=%d-" % file.at, **same)
-            if answer.status == 412:
-                file.restart()
-                self._versions.pop(number)
-                continue
-            if answer.status != 206 or not answer.headers["Content-Range"].startswith("bytes %d-" % file.at):
+            if answer.status == 503:
                 self._nothing(answer)
                 return
-            version = self._versions[number] = line.to.node, answer.headers["ETag"]
+            if answer.status == 412 and same:
+                version = None
+                file.restart()
+                continue
+            if answer.status != 206 or not 0 < answer.length <= file.size - file.at:
+                raise Failed("link", _INVALID % line.to.node)
+            version = self._versions[number] = line.to.node, answer.headers.get("ETag", "")
             while answer.length:
                 part = buffer[: min(CHUNK, answer.length, file.size - file.at)]
                 line.fill(answer, part)
@@ -344,7 +355,7 @@ class Receiver:
     def _nothing(self, answer: http.client.HTTPResponse) -> None:
         """The node has nothing new: what it waits for itself may move."""
         with contextlib.suppress(ValueError):
-            self._files.moved(float(answer.headers.get("Age", "")))
+            self._files.moved(max(0.0, float(answer.headers.get("Age", ""))))
 
     def _got(self, number: int, node: str) -> None:
         self.sources.right(node)

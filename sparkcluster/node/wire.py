@@ -109,8 +109,10 @@ def link_errors(silence: str, limit_s: float = 0.0) -> Iterator[None]:
         yield
     except TimeoutError:
         raise Failed("link", "%s for %.0f s" % (silence, limit_s or STALL_S)) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise Failed("link", "the connection broke: %s" % (getattr(error, "strerror", None) or error)) from None
+    except OSError as error:
+        raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
+    except http.client.HTTPException as error:
+        raise Failed("link", "invalid answer: %s" % type(error).__name__) from None
 
 
 class Greeter:

@@ -1,12 +1,6 @@
-"""Lists what a node has of a model, and brings the files of a job to this node while it serves them to others.
+"""Brings the files of a job to this node, and serves them to others.
 
-The request says ``do`` (list or begin) and the lease (``state_dir``, ``cluster``, ``epoch``).
-
-``list`` says what this node has below ``root`` of what is served (``choice``, see ``model_choice``), with ``revision``
-of that snapshot in Hugging Face's cache. The controller checks that and makes the list of files that all workers get,
-so that no node decides what is written on another. With ``verify`` all files are read.
-
-``begin`` is ``Begin`` of ``staging.order``, its input are ``Order`` lines, its output are ``WorkerLine`` lines. The
+The request is ``Begin`` of ``staging.order``, its input are ``Order`` lines, its output are ``WorkerLine`` lines. The
 worker is a process of its own, which outlives the operator's connection (``job``). Where another operator asks for the
 lease it stands still within a second, and ends unless that one begins the same job in a minute.
 """
@@ -23,12 +17,10 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, file_list, job, receive, tls, wire
-from sparkcluster.node.file_hashes import Record
 from sparkcluster.node.files import Files
-from sparkcluster.node.listing import Reads, listing
 from sparkcluster.node.serve import Gate, Server
 from sparkcluster.node.tree import Tree
-from sparkcluster.node.wire import Check, Failed
+from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 Document = dict[str, Any]
@@ -42,39 +34,10 @@ _OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
 _PATIENCE_S, _HASHING_S = 60.0, 600.0  # without anything new; where everything arrived and its source still reads it
 
 
-def main(request: Request, stdin: BinaryIO) -> dict[str, Any] | None:
-    """List, which needs no lease, or begin; the answer is that of ``wire.answer``."""
-    if request["do"] == "list" and "epoch" not in request:
-        common.end_with(stdin)
-        return wire.outcome(lambda: list_files(request))
-    if request["do"] == "begin":
-        common.emit(wire.outcome(lambda: begin(request, stdin)))
-        os._exit(0)  # a thread still reads the input
-    return wire.answer(request, stdin, lambda check: list_files(request, check))
-
-
-def list_files(request: Request, check: Check = lambda: None) -> Document:
-    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
-
-    What was read is recorded under a lease alone: without one nothing is changed here.
-    """
-    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
-    reads: Reads = "all" if request.get("verify") else "small"
-
-    def check_and_save() -> None:
-        if record is not None:
-            record.save(request["cluster"], soon=True)  # this program may be killed
-        check()
-
-    try:
-        choice = request.get("choice")
-        found = listing(request["root"], request.get("revision"), choice, record, reads=reads, check=check_and_save)
-    finally:
-        if record is not None:
-            record.save(request["cluster"])
-    for each in found:
-        common.emit({"file": each.as_json()})
-    return {}
+def main(request: Request, stdin: BinaryIO) -> None:
+    """Begin; the answer is a ``wire.outcome``."""
+    common.emit(wire.outcome(lambda: begin(request, stdin)))
+    os._exit(0)  # a thread still reads the input
 
 
 def begin(request: Request, lines: BinaryIO) -> Document:

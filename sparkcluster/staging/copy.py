@@ -101,7 +101,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
         StageError: it cannot read them, or they are not what an honest node has.
         LeaseLost: it knows a newer epoch.
     """
-    listing = {**request, **step.lease(source.name), "do": "list"}
+    listing = {**request, **step.lease(source.name)}
     try:
         manifest = Manifest(request.get("revision"), bool(request.get("verify")), judged)
 
@@ -109,7 +109,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
             if last.file is not None:
                 manifest.add(last.file)
 
-        with stage_errors(step, source.name), stream(source, "worker", listing) as running:
+        with stage_errors(step, source.name), stream(source, "listing", listing) as running:
             done = follow(step, source.name, running, report, heard)
     except BadAnswer as error:
         raise stage_error(step, Failure(source.name, "source", str(error))) from None

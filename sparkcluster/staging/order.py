@@ -61,7 +61,6 @@ class Begin(Fact):
         files_sha256: of the list of files.
     """
 
-    do: Literal["begin"] = "begin"
     what: Literal["files", "image"] = "files"
     node: str
     key: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]

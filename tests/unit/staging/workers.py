@@ -88,7 +88,7 @@ class Worker:
         if files:
             (self.directory / "files.jsonl").write_bytes(files_lines(files))
         request = {
-            "do": "begin", "what": "files", "key": self.key, "token": self.token,
+            "what": "files", "key": self.key, "token": self.token,
             "listen": [{"address": ADDRESS}], "root": str(self.root),
             "state_dir": str(self.state), "cluster": CLUSTER, "epoch": self.epoch, "kind": "staging", **more,
         }  # fmt: skip
