@@ -8,6 +8,9 @@ Medium = Literal["rail", "wire", "wifi", "tunnel"]
 """What carries bytes from one node to another; all but ``rail`` are ways of the management network."""
 
 
+State = Literal["copying", "complete", "left out"]
+
+
 class Transfer(NamedTuple):
     """How far one node is with one artifact.
 
@@ -30,7 +33,7 @@ class Transfer(NamedTuple):
     source: str | None = None
     medium: Medium = "rail"
     encrypted: bool = False
-    state: Literal["copying", "complete", "left out"] = "copying"
+    state: State = "copying"
 
 
 class Report:

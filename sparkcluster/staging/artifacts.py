@@ -61,7 +61,7 @@ def is_offline() -> bool:
 
 
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:
-    """Request for ``node.relay`` on ``node``; ``first`` is the node whose revision all get."""
+    """Request for ``node.listing`` and ``node.worker`` on ``node``; ``first`` is the node whose revision all get."""
     model, weights = spec.playbook.model, facts[first].weights
     request: Request = {"what": "files", "verify": verify, "choice": spec.playbook.choice}
     if model.id is None:
@@ -77,7 +77,7 @@ def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: st
 def image_request(
     spec: Spec, image: Image, image_id: str, config: str | None, *, have: Sequence[str | None], left_out: int
 ) -> Request:
-    """Request for ``node.relay``: ``image`` is what all nodes get, ``image_id`` what this one knows it by.
+    """Request for ``node.worker``: ``image`` is what all nodes get, ``image_id`` what this one knows it by.
 
     ``config`` is the hash of its configuration; None where only containerd's image store has told an ID. ``have`` is
     what the receiver has of each layer (``facts.layers.shared``), ``left_out`` the bytes of that.

@@ -2,25 +2,25 @@
 
 The order is a ring: each node pulls from the one before it, so that every byte goes over every cable once and a file
 that one node has reaches all. In the usual case, where one node has everything, that is a chain. Which of two addresses
-that look alike belongs to which node is known only once it proved its token: ``verified``.
+that look alike belongs to which node is known only once it proved its token.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.network import Interface
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
+from sparkcluster.report import Medium
 from sparkcluster.topology import candidates
 from sparkcluster.topology.model import Topology
-
-Medium = Literal["rail", "wire", "wifi", "tunnel"]
 
 _MEDIA: tuple[Medium, ...] = ("tunnel", "wifi", "wire", "rail")
 _UNKNOWN_MBPS = 1000
@@ -42,7 +42,8 @@ class Way:
         address: of the source.
         interface: the slower one of both sides.
         speed_mbps: of that interface; 0 where it is unknown.
-        medium: a rail carries plain bytes, anything else goes under TLS.
+        medium: what carries the bytes.
+        encrypted: whether they go under TLS: on a rail only where the user wants that.
     """
 
     source: str
@@ -51,6 +52,7 @@ class Way:
     interface: str
     speed_mbps: int
     medium: Medium
+    encrypted: bool
 
     @property
     def quality(self) -> tuple[int, int]:
@@ -59,188 +61,125 @@ class Way:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Chain:
-    """Who pulls from whom.
+class Upstream:
+    """A node that another one may pull from, by all rails to it at once or by one other way.
 
-    Attributes:
-        order: all nodes, each one after the node that it pulls from, unless it has everything.
-        upstreams: by node, the nearest first; the rest are for when that one fails.
-        bridges: the ways by which nodes that share no cable with anyone who has it get it.
-        unreached: nodes that lack something and reach nobody.
+    One that is a ``last_resort`` leaves the interconnect, though the other node has cables.
     """
 
-    order: tuple[str, ...]
-    upstreams: Mapping[str, tuple[str, ...]]
-    bridges: tuple[Way, ...]
-    unreached: tuple[str, ...]
+    source: str
+    ways: tuple[Way, ...]
+    last_resort: bool = False
 
 
-def listening(facts: Mapping[str, Facts], topology: Topology, node: str) -> dict[str, bool]:
-    """Addresses at which ``node`` can be reached by others, and whether each is on a rail."""
+def listening(facts: Mapping[str, Facts], topology: Topology, node: str, *, encrypt: bool) -> dict[str, bool]:
+    """Addresses at which ``node`` can be reached by others, and whether it listens there under TLS."""
     rails = _rails(facts, topology, node)
-    return {address: address in rails for address, _, _ in _addresses(facts[node])}
+    return {address: encrypt or address not in rails for address, _, _ in _addresses(facts[node])}
 
 
-def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str]) -> tuple[Way, ...]:
+def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
     """Every way that is worth a try between two of ``nodes``; which of them work, only a look can tell.
+
+    ``encrypt`` rails too.
 
     Two addresses in networks of the same number may be on two cables, and nodes without a network in common may reach
     each other through a router.
     """
-    found = []
     rails = {name: _rails(facts, topology, name) for name in nodes}
-    for source in nodes:
-        for target in nodes:
-            own = {address: (interface, network) for address, network, interface in _addresses(facts[target])}
-            for address, network, interface in _addresses(facts[source]) if source != target else ():
-                if address in own:
-                    continue
-                near = [
-                    (other, there)
-                    for there, (other, its) in own.items()
-                    if its == network and (there in rails[target]) == (address in rails[source])
-                ]
-                if near:
-                    sides = [interface, max((other for other, _ in near), key=_speed)]
-                elif address in rails[source] or interface.name.startswith(TUNNEL_INTERFACES):
-                    continue  # nothing is sent in clear through a router
-                else:
-                    sides = [interface]
-                found.append(_way(source, target, address, sides, rail=address in rails[source]))
+    found = []
+    for source, target in itertools.permutations(nodes, 2):
+        own = _addresses(facts[target])
+        for address, network, interface in _addresses(facts[source]):
+            rail = address in rails[source]
+            near = [other for its, net, other in own if net == network and (its in rails[target]) == rail]
+            if any(its == address for its, _, _ in own):
+                continue
+            if not near and (rail or interface.name.startswith(TUNNEL_INTERFACES)):
+                continue  # nothing is sent in clear through a router
+            sides = [interface, *sorted(near, key=_speed)[-1:]]
+            slower, medium = min(sides, key=_speed), _medium(sides, rail=rail)
+            found.append(Way(source, target, address, slower.name, _speed(slower), medium, encrypt or not rail))
     return tuple(found)
 
 
-def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str]) -> tuple[Way, ...]:
-    """The ways that probably work, where nobody looks: no rails between groups that have an address in common."""
-    found = ways(facts, topology, nodes)
+def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
+    """The ways that probably work, where nobody looks: by no rail between groups to an address that two nodes have."""
     owners = Counter(address for node in nodes for address in _rails(facts, topology, node))
-    same = {way for way in found if topology.group_of(way.source) == topology.group_of(way.target)}
-    doubtful = {way.address for way in found if way.medium == "rail" and owners[way.address] > 1}
-    pairs = {frozenset({way.source, way.target}) for way in found if way.address in doubtful and way not in same}
     return tuple(
-        way for way in found if way.medium != "rail" or way in same or frozenset({way.source, way.target}) not in pairs
+        way
+        for way in ways(facts, topology, nodes, encrypt=encrypt)
+        if way.medium != "rail"
+        or owners[way.address] == 1
+        or topology.group_of(way.source) == topology.group_of(way.target)
     )
 
 
-def verified(tried: Iterable[Way], reached: Mapping[str, Mapping[str, Collection[str]]]) -> tuple[Way, ...]:
-    """The ways of ``tried`` that work, as each target says: ``reached`` has by target and source the addresses."""
-    return tuple(way for way in tried if way.address in reached.get(way.target, {}).get(way.source, ()))
+def chain(
+    nodes: Sequence[str], found: Iterable[Way], has_bytes: Mapping[str, int], total: int
+) -> dict[str, tuple[Upstream, ...]]:
+    """Whom each of ``nodes`` pulls from over ``found`` (verified ways), in order of preference.
 
-
-def between(found: Iterable[Way], source: str, target: str) -> tuple[Way, ...]:
-    """The ways by which ``target`` pulls from ``source``: all rails if there is one, else the rest, best first."""
-    pair = sorted(
-        (way for way in found if (way.source, way.target) == (source, target)),
-        key=lambda way: way.quality,
-        reverse=True,
-    )
-    return tuple(way for way in pair if way.medium == "rail") or tuple(pair)
-
-
-def islands(nodes: Sequence[str], found: Iterable[Way]) -> tuple[tuple[str, ...], ...]:
-    """The nodes that are connected by rails, each in the order of ``nodes``. A rail works in both directions."""
-    pairs = {(way.source, way.target) for way in found if way.medium == "rail"}
-    pairs &= {(target, source) for source, target in pairs}
-    left, made = list(nodes), []
-    while left:
-        island = {left[0]}
-        while more := {node for node in left if any((other, node) in pairs for other in island)} - island:
-            island |= more
-        made.append(tuple(node for node in left if node in island))
-        left = [node for node in left if node not in island]
-    return tuple(made)
-
-
-def chain(nodes: Sequence[str], found: Sequence[Way], has_bytes: Mapping[str, int], total: int) -> Chain:
-    """The chain of ``nodes`` over ``found`` (verified ways), of which each has some bytes of ``total``."""
-    parts = islands(nodes, found)
-    bridging, unreached = bridges(parts, found, has_bytes, total)
-    first = {way.target: way for way in bridging}
-    order: list[str] = []
-    for part in sorted(parts, key=lambda part: max(has_bytes.get(node, 0) for node in part), reverse=True):
-        order += ring(part, found, has_bytes, first=next((node for node in part if node in first), None))
-    return Chain(tuple(order), upstreams(order, parts, found, bridging), bridging, unreached)
-
-
-def ring(
-    island: Sequence[str], found: Iterable[Way], has_bytes: Mapping[str, int], *, first: str | None = None
-) -> tuple[str, ...]:
-    """The nodes of an island from ``first`` on, by default the one with most bytes; each next is the last's neighbour.
-
-    Where the last one has no neighbour left, the next is one of an earlier one.
+    ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails, is a ring.
+    One in which no node has everything gets it over one bridge: by the best medium, and of those alike from and to the
+    nodes with most bytes. Each node comes after the first that it pulls from, unless it has everything itself; those
+    that reach nobody who has it are left out.
     """
-    pairs = {(way.source, way.target) for way in found if way.medium == "rail"}
-    left = sorted(island, key=lambda node: (node != first, -has_bytes.get(node, 0)))
-    order = [left.pop(0)]
-    while left:
-        near = (node for last in reversed(order) for node in left if (last, node) in pairs)
-        order.append(next(near, left[0]))
-        left.remove(order[-1])
-    return tuple(order)
-
-
-def bridges(
-    parts: Sequence[Sequence[str]], found: Iterable[Way], has_bytes: Mapping[str, int], total: int
-) -> tuple[tuple[Way, ...], tuple[str, ...]]:
-    """One way into each island in which no node has everything, and the nodes to which there is none.
-
-    The best medium first, and of those alike the source with most bytes. Where no node has everything, the island
-    with most bytes gets one last: what it lacks alone is elsewhere.
-    """
-    whole = [part for part in parts if any(has_bytes.get(node, 0) >= total for node in part)]
-    lacking = [part for part in parts if part not in whole]
-    last = [] if whole else [max(parts, key=lambda part: max(has_bytes.get(node, 0) for node in part))]
-    supplied = {node for part in (*whole, *last) for node in part}
-    lacking = [part for part in lacking if part not in last]
+    found = sorted(found, key=lambda way: way.quality, reverse=True)
+    rails = {(way.source, way.target) for way in found if way.medium == "rail"}
     others = [way for way in found if way.medium != "rail"]
-    made: list[Way] = []
-    while lacking:
-        targets = {node for part in lacking for node in part}
-        usable = [way for way in others if way.source in supplied and way.target in targets]
-        if not usable:
-            return tuple(made), tuple(node for part in lacking for node in part)
-        best = max(usable, key=lambda way: (way.quality, has_bytes.get(way.source, 0), has_bytes.get(way.target, 0)))
-        made.append(best)
-        reached = next(part for part in lacking if best.target in part)
-        supplied.update(reached)
-        lacking.remove(reached)
-    for part in last if made else ():
-        inward = [way for way in others if way.target in part and way.source in supplied.difference(part)]
-        made += [max(inward, key=lambda way: way.quality)] if inward else []
-    return tuple(made), ()
+    left = sorted(nodes, key=lambda node: has_bytes[node], reverse=True)
+    rings: list[list[str]] = []
+    bridges: list[Way] = []
+    while left:
+        first = left[0]
+        if rings and has_bytes[first] < total:
+            usable = [way for way in others if way.target in left and any(way.source in ring for ring in rings)]
+            if not usable:
+                break
+            bridges.append(max(usable, key=lambda way: (way.quality, has_bytes[way.source], has_bytes[way.target])))
+            first = bridges[-1].target
+        rings.append(_ring(first, left, rails))
+        left = [node for node in left if node not in rings[-1]]
+    if bridges and has_bytes[rings[0][0]] < total:  # what the first ring lacks is in the others
+        bridges += [way for way in others if way.target in rings[0] and way.source not in (*rings[0], *left)][:1]
+    ends = {way.target: way for way in bridges}
+    return {node: _upstreams(node, ring, found, ends.get(node)) for ring in rings for node in ring}
 
 
-def upstreams(
-    order: Sequence[str], parts: Sequence[Sequence[str]], found: Iterable[Way], bridging: Iterable[Way]
-) -> dict[str, tuple[str, ...]]:
-    """By node whom it pulls from: those before it in the ring of its island, the nearest first.
+def _ring(first: str, nodes: Iterable[str], rails: set[tuple[str, str]]) -> list[str]:
+    """Those of ``nodes`` that are connected to ``first`` by rails, which work in both directions.
 
-    The node at the end of a bridge pulls over that, else over another way from outside, and only then over a rail: its
+    Each next one is the last one's neighbour; where that has none left, one of an earlier one.
+    """
+    ring = [first]
+    while near := [
+        node
+        for last in reversed(ring)
+        for node in nodes
+        if node not in ring and rails.issuperset({(last, node), (node, last)})
+    ]:
+        ring.append(near[0])
+    return ring
+
+
+def _upstreams(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way | None) -> tuple[Upstream, ...]:
+    """Whom ``node`` pulls from: by rail those before it in its ``ring``, the nearest first, then over any other way.
+
+    The node at the end of a ``bridge`` pulls over that, else over another way from outside, and only then by rail: its
     neighbours have what comes from itself.
     """
-    rails = {(way.source, way.target) for way in found if way.medium == "rail"}
-    outside = sorted((way for way in found if way.medium != "rail"), key=lambda way: way.quality, reverse=True)
-    source = {way.target: way.source for way in bridging}
-    made = {}
-    for part in parts:
-        inner = [node for node in order if node in part]
-        for place, node in enumerate(inner):
-            before = [*reversed(inner[:place]), *reversed(inner[place + 1 :])]
-            near = [other for other in before if (other, node) in rails]
-            if node in source:
-                far = [way.source for way in outside if way.target == node and way.source not in part]
-                near = [source[node], *far, *near]
-            made[node] = tuple(dict.fromkeys(near))
-    return made
-
-
-def turned(upstream: Mapping[str, tuple[str, ...]], stuck: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The same where each node that is ``stuck`` asks its next source first.
-
-    For the rare case of pieces on several nodes that are not all connected to each other: whoever has the missing file
-    is asked in turn.
-    """
-    return {node: names[1:] + names[:1] if node in stuck else names for node, names in upstream.items()}
+    place = ring.index(node)
+    before = [*reversed(ring[:place]), *reversed(ring[place + 1 :])]
+    rails = [way for way in found if way.target == node and way.medium == "rail"]
+    others = [way for way in found if way.target == node and way.medium != "rail"]
+    near = [(other, tuple(way for way in rails if way.source == other)) for other in before]
+    far = sorted((way for way in others if bridge and way.source not in ring), key=lambda way: way != bridge)
+    return (
+        *(Upstream(way.source, (way,)) for way in far),
+        *(Upstream(other, ways) for other, ways in near if ways),
+        *(Upstream(way.source, (way,), last_resort=True) for way in others if way not in far),
+    )
 
 
 def last_rates(lines: Iterable[Mapping[str, Any]], artifact: str = "weights") -> Rates:
@@ -255,12 +194,12 @@ def last_rates(lines: Iterable[Mapping[str, Any]], artifact: str = "weights") ->
     return rates
 
 
-def expected_s(size_bytes: int, way: Way, rates: Rates, *, encrypted: bool = False) -> float:
+def expected_s(size_bytes: int, way: Way, rates: Rates) -> float:
     """Seconds that ``size_bytes`` probably take over ``way``: by the last copy, else by the speed of the link."""
-    if (way.medium, encrypted) in rates:
-        return size_bytes / rates[way.medium, encrypted]
+    if (way.medium, way.encrypted) in rates:
+        return size_bytes / rates[way.medium, way.encrypted]
     rate = min(_DISK_BYTES_S, _SHARE * (way.speed_mbps or _UNKNOWN_MBPS) * 1e6 / 8)
-    if encrypted:
+    if way.encrypted:
         rate = min(rate, _TLS_BYTES_S)
     if way.medium in {"wifi", "tunnel"}:
         rate = min(rate, _WIFI_BYTES_S)
@@ -288,14 +227,12 @@ def _addresses(facts: Facts) -> list[tuple[str, str, Interface]]:
     ]
 
 
-def _way(source: str, target: str, address: str, sides: Sequence[Interface], *, rail: bool) -> Way:
-    slower = min(sides, key=_speed)
-    medium: Medium = "rail" if rail else "wire"
-    if any(side.wireless for side in sides):
-        medium = "wifi"
+def _medium(sides: Sequence[Interface], *, rail: bool) -> Medium:
     if any(side.name.startswith(TUNNEL_INTERFACES) for side in sides):
-        medium = "tunnel"
-    return Way(source, target, address, slower.name, slower.speed_mbps or 0, medium)
+        return "tunnel"
+    if any(side.wireless for side in sides):
+        return "wifi"
+    return "rail" if rail else "wire"
 
 
 def _speed(interface: Interface) -> int:

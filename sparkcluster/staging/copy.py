@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, HostSilent, ImageIncomplete, LayersAbsent, StageError
@@ -17,6 +17,8 @@ from sparkcluster.printable import one_line, word
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
+
+A = TypeVar("A", bound="Answer")
 
 RESUME = "run this again: it resumes where it stopped"
 """Hint for failures that have no better one."""
@@ -55,7 +57,7 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
 
 
 class Done(Fact):
-    """Bytes that were downloaded.
+    """Bytes that were downloaded or sent.
 
     Also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
     hub did not list it; and the path that the user's file has now that was ``kept`` beside the one that was sent.
@@ -70,17 +72,22 @@ class Done(Fact):
 class Answer(Fact):
     """One line of a program that stages: how far it is, a file that it lists, or how it ended.
 
-    Of a build, ``log`` has the last lines of its output.
+    Attributes:
+        offset: what a node has of a file that it is sent.
+        log: of a build, the last lines of its output.
+        failed: why it ended, of a ``kind`` as ``stage_error`` has them.
+        refused: the lease is over.
     """
 
     bytes: Number | None = None
     total: Number = 0
+    offset: Number | None = None
     file: ListedFile | None = None
     done: Done | None = None
+    log: Few[str] = ()
     failed: str | None = None
     kind: str = "other"
     refused: str | None = None
-    log: Few[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,10 +119,12 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
         with stage_errors(step, source.name), stream(source, "listing", listing) as running:
             done = follow(step, source.name, running, report, heard)
     except BadAnswer as error:
-        raise stage_error(step, Failure(source.name, "source", str(error))) from None
-    if isinstance(done, Failure) or not manifest.files:
-        failure = done if isinstance(done, Failure) else Failure(source.name, "source", "the list of files is missing")
-        raise stage_error(step, failure)
+        done = Failure(source.name, "source", str(error))
+    else:
+        if not manifest.files and not isinstance(done, Failure):
+            done = Failure(source.name, "source", "the list of files is missing")
+    if isinstance(done, Failure):
+        raise stage_error(step, done)
     return manifest
 
 
@@ -130,11 +139,9 @@ def follow(
         HostError: the connection broke, or the answer is malformed.
     """
     moved, since = None, time.monotonic()
-    for line in running.lines(SILENT_S):
-        found = document(line)
-        if found is None:
-            return Failure(node, "other", unexpected(line))
-        last = checked(Answer, found, node=node, step=step.name)
+    for last in answers(step, node, running, Answer):
+        if isinstance(last, Failure):
+            return last
         if step.stopped():
             raise StageError(f"{step.name} was stopped", node=node, step=step.name)
         if last.bytes is None or last.bytes != moved:
@@ -147,24 +154,30 @@ def follow(
         heard(last)
         if last.done is not None:
             return last.done
+    return Failure(node, "other", running.finish().reason)
+
+
+def answers(
+    step: Step, node: str, running: Stream, kind: type[A], silence_s: float = SILENT_S
+) -> Iterator[A | Failure]:
+    """What a program on ``node`` says, up to its end or a Failure.
+
+    Raises:
+        LeaseLost: the node refuses the change.
+        HostError: the connection broke, nothing came for ``silence_s`` seconds, or the answer is malformed.
+    """
+    for line in running.lines(silence_s):
+        found = document(line)
+        if found is None:
+            yield Failure(node, "other", f"unexpected output: {one_line(line[:80].decode(errors='replace'))}")
+            return
+        last = checked(kind, found, node=node, step=step.name)
         if last.refused is not None:
-            raise refusal(node, last.refused, "copy")
+            raise refusal(node, last.refused, step.name)
         if last.failed is not None:
-            return Failure(node, last.kind, last.failed)
-    return unfinished(node, running)
-
-
-def unfinished(node: str, running: Stream) -> Failure:
-    """The failure of a program that ended without a result."""
-    reason = "it did not start"
-    with contextlib.suppress(HostError):
-        reason = running.finish().reason
-    return Failure(node, "other", reason)
-
-
-def unexpected(line: bytes) -> str:
-    """What is said of a line of output that is no document."""
-    return f"unexpected output: {one_line(line[:80].decode(errors='replace'))}"
+            yield Failure(node, last.kind, last.failed)
+            return
+        yield last
 
 
 def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:
@@ -179,6 +192,7 @@ def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError
         "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
+        "unreached": f"ping from {failure.node} to {source}, and sudo ufw status on both",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
     between = f" from {source}" if source and failure.kind in {"archive", "blobs", "link", "partial"} else ""

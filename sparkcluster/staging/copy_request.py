@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkcluster.hosts.base import Host
+from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.chain import Rates
-from sparkcluster.staging.copy import Step
 from sparkcluster.staging.keys import new_key
-from sparkcluster.staging.order import Begin, Listen, Request, key
-
-Bring = Callable[[Step, Host, str, bytes], None]
+from sparkcluster.staging.order import key
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Files:
 
     Attributes:
         what: as people know it, such as ``weights``.
-        requests: for ``node.relay`` by node, of those that have all of it, some or nothing.
+        requests: for the worker by node, of those that have all of it, some or nothing.
         files: as ``Manifest.files`` has them.
     """
 
@@ -50,23 +48,20 @@ class Files:
     files: Sequence[dict[str, Any]]
 
 
-def begin_request(
-    request: Request, node: str, plain: Mapping[str, bool], sha256: str, settings: Settings
-) -> dict[str, Any]:
-    """The request that begins the worker on ``node`` by its ``request`` of the artifact, without the lease.
+def begin_request(request: Request, tls: Mapping[str, bool], content: bytes, settings: Settings) -> dict[str, Any]:
+    """The request that begins a worker by its node's ``request`` of the artifact, without the lease.
 
-    ``plain`` are the addresses to listen on, and whether without TLS; ``sha256`` is that of the list of files.
+    ``tls`` are the addresses to listen on, and whether under TLS; ``content`` is the list of files. ``token`` is what
+    dialers of this worker must know. The key that belongs to ``cert`` it keeps in memory alone.
     """
     own = new_key()
-    begin = Begin(
-        what=request["what"],
-        node=node,
-        key=key(request["what"], request["root"]),
-        listen=tuple(Listen(address=address, tls=not each) for address, each in plain.items()),
-        token=secrets.token_hex(16),
-        cert=own.certificate,
-        private_key=own.private,
-        limit_bytes_s=settings.limit_bytes_s,
-        files_sha256=sha256,
-    )
-    return {**request, **begin.model_dump(exclude_none=True)}
+    return {
+        **request,
+        "key": key(request["what"], request["root"]),
+        "listen": [{"address": address, "tls": each} for address, each in tls.items()],
+        "token": secrets.token_hex(16),
+        "cert": own.certificate,
+        "private_key": own.private,
+        "limit_bytes_s": settings.limit_bytes_s,
+        "files_sha256": hashlib.sha256(content).hexdigest(),
+    }

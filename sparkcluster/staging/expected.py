@@ -10,7 +10,7 @@ from typing import Literal
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import HUB_ADDRESS
 from sparkcluster.staging.artifacts import endpoint
-from sparkcluster.staging.chain import Rates, Way, between, chain, expected_s, probable
+from sparkcluster.staging.chain import Rates, Way, chain, expected_s, probable
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import HERE, link
 from sparkcluster.staging.plan import Staging
@@ -61,12 +61,10 @@ def moves(
     """
     missing = [node for node, _ in staging.missing]
     rates: Rates = {"image": settings.image_rates, "weights": settings.rates}.get(staging.what, {})
-    ways = probable(facts, topology, [*staging.sources, *missing])
+    ways = probable(facts, topology, [*staging.sources, *missing], encrypt=settings.encrypt)
 
     def passed_on(having: Sequence[str], nodes: Sequence[str]) -> list[Expected]:
-        return between_nodes(
-            ways, having, nodes, sizes, rates, encrypt=settings.encrypt, by_link=staging.what == "weights"
-        )
+        return between_nodes(ways, having, nodes, sizes, rates, by_link=staging.what == "weights")
 
     if staging.sources:
         return tuple(passed_on(staging.sources[:1] if staging.what == "image" else staging.sources, missing))
@@ -100,7 +98,6 @@ def between_nodes(
     sizes: Sizes,
     rates: Rates,
     *,
-    encrypt: bool,
     by_link: bool = True,
 ) -> list[Expected]:
     """What each of ``nodes`` gets of those ``having`` all of it.
@@ -109,19 +106,16 @@ def between_nodes(
     """
     total = max([1, *(size or 0 for size in sizes.values())])
     has = {**dict.fromkeys(having, total), **{node: total - _or(sizes.get(node), total) for node in nodes}}
-    made = chain([*having, *nodes], ways, has, total)
     found = []
-    for node in made.order:
-        source = next(iter(made.upstreams[node]), None)
-        way = next(iter(between(ways, source, node)), None) if source is not None and node in nodes else None
+    for node, upstreams in chain([*having, *nodes], ways, has, total).items():
         size = sizes.get(node)
-        if way is None or size == 0:
+        if node not in nodes or size == 0 or not upstreams:
             continue
-        encrypted = encrypt or way.medium != "rail"
+        way = upstreams[0].ways[0]
         seconds = None
-        if size is not None and (by_link or (way.medium, encrypted) in rates):
-            seconds = round(expected_s(size, way, rates, encrypted=encrypted), 1)
-        found.append(Expected(node, way.source, size, link(way), encrypted, seconds, way.medium))
+        if size is not None and (by_link or (way.medium, way.encrypted) in rates):
+            seconds = round(expected_s(size, way, rates), 1)
+        found.append(Expected(node, way.source, size, link(way), way.encrypted, seconds, way.medium))
     return found
 
 

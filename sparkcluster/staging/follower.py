@@ -3,63 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from sparkcluster.answers import checked
-from sparkcluster.errors import HostError, HostSilent, SparkclusterError, StageError
-from sparkcluster.hosts.base import SILENT_S, Host, Stream
-from sparkcluster.hosts.program import document, stream
-from sparkcluster.runtime.change import refusal
-from sparkcluster.staging.copy import Failure, Step, stage_error, stage_errors, unexpected, unfinished
-from sparkcluster.staging.order import Order, Request, WorkerLine
+from sparkcluster.errors import HostError
+from sparkcluster.hosts.base import Host, Stream
+from sparkcluster.hosts.program import stream
+from sparkcluster.staging.artifacts import Request
+from sparkcluster.staging.copy import Failure, Step, answers, stage_errors
+from sparkcluster.staging.order import WorkerLine
+from sparkcluster.staging.send import bring
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ended:
-    """A worker's end as far as it was followed; ``kind`` as ``notes.left_out`` knows it."""
-
-    error: SparkclusterError | None = None
-    kind: str = "other"
+Event = WorkerLine | Failure | BaseException | None
+"""All that a worker said last, or how it ended: an error or, with None, well."""
 
 
 class Follower:
-    """Follows the worker on ``host`` that ``request`` begins, and passes on what it says to ``heard``.
+    """Follows the worker on ``host`` that ``request`` begins, for whom it brings the list of files ``content``.
 
-    That gets all that was said last.
+    ``heard`` gets the name of the node and what happens, from the thread of ``run``.
     """
 
     def __init__(
-        self, step: Step, host: Host, request: Request, heard: Callable[[str, WorkerLine | Ended], None]
+        self, step: Step, host: Host, request: Request, content: bytes, heard: Callable[[tuple[str, Event]], None]
     ) -> None:
-        self.name = host.name
-        self._said = WorkerLine()
-        self._step, self._host, self._request, self._heard = step, host, request, heard
+        self._step, self._host, self._request, self._content = step, host, request, content
+        self._heard = heard
         self._running: Stream | None = None
         self._ordered: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._kind = "other"
 
-    def order(self, **fields: Any) -> None:
+    def order(self, order: dict[str, Any]) -> None:
         """Order this, of which each name replaces what was ordered by it before."""
         with self._lock:
-            self._ordered.update(fields)
+            self._ordered |= order
             with contextlib.suppress(HostError):  # who reads hears of it
                 if self._running is not None:
-                    self._running.send(Order(**fields).line())
+                    self._running.send(json.dumps(order).encode() + b"\n")
 
-    def run(self, prepare: Callable[[], None]) -> None:
-        """Prepare the node, then follow its worker to the end, which is reported as well."""
+    def run(self) -> None:
+        """Bring the list of files, then follow the worker to the end."""
+        node = self._host.name
         try:
-            with stage_errors(self._step, self.name):
-                prepare()
-                self._follow()
-        except SparkclusterError as error:
-            self._heard(self.name, Ended(error, "silent" if isinstance(error.__cause__, HostSilent) else self._kind))
-        else:
-            self._heard(self.name, Ended())
+            with stage_errors(self._step, node):
+                bring(self._step, self._host, self._request["key"], self._content)
+                self._heard((node, self._follow(node)))
+        except BaseException as error:  # noqa: BLE001 - raised by who hears of it
+            self._heard((node, error))
 
     def close(self) -> None:
         """End what follows it on the node, not the worker."""
@@ -67,34 +59,18 @@ class Follower:
             if self._running is not None:
                 self._running.close()
 
-    def _follow(self) -> None:
-        with stream(self._host, "worker", {**self._request, **self._step.lease(self.name)}) as running:
+    def _follow(self, node: str) -> Failure | None:
+        said = WorkerLine()
+        with stream(self._host, "worker", {**self._request, **self._step.lease(node)}) as running:
             with self._lock:
                 self._running = running
                 if self._ordered:
-                    running.send(Order(**self._ordered).line())
-            try:
-                for said in self._lines(running):
-                    self._heard(self.name, said)
-            finally:
-                with self._lock:
-                    self._running = None
-            if self._said.done is None and not self._ordered.keys() & {"end", "cancel"}:
-                raise self._failed(unfinished(self.name, running))
-
-    def _lines(self, running: Stream) -> Iterator[WorkerLine]:
-        for line in running.lines(SILENT_S):
-            found = document(line)
-            if found is None:
-                raise self._failed(Failure(self.name, "other", unexpected(line)))
-            said = checked(WorkerLine, found, node=self.name, step=self._step.name)
-            if said.refused is not None:
-                raise refusal(self.name, said.refused, self._step.name)
-            if said.failed is not None:
-                raise self._failed(Failure(self.name, said.kind, said.failed))
-            self._said = self._said.model_copy(update={name: getattr(said, name) for name in said.model_fields_set})
-            yield self._said
-
-    def _failed(self, failure: Failure) -> StageError:
-        self._kind = failure.kind
-        return stage_error(self._step, failure, source=self._request.get("source", ""))
+                    running.send(json.dumps(self._ordered).encode() + b"\n")
+            for line in answers(self._step, node, running, WorkerLine):
+                if isinstance(line, Failure):
+                    return line
+                said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
+                self._heard((node, said))
+            if said.done is not None or self._ordered.keys() & {"end", "cancel"}:
+                return None
+            return Failure(node, "other", running.finish().reason)

@@ -45,7 +45,7 @@ class Manifest:
     Attributes:
         verify: whether each file must have a SHA-256.
         judged: whether a blob must have the content that its name says; not while it is unknown which copy is right.
-        files: what ``node.relay`` takes. All paths are made here, so that a node only says names.
+        files: what workers take. All paths are made here, so that a node only says names.
         listed: the same as the node lists them, by name.
     """
 

@@ -21,14 +21,12 @@ def link(way: Way) -> str:
     return f"{_NETWORKS[way.medium]} ({way.interface}{speed})"
 
 
-def bridge(what: str, way: Way, size_bytes: int, rates: Rates) -> str:
-    """That a copy leaves the interconnect, and how long it takes."""
+def off_rails(what: str, way: Way, size_bytes: int, rates: Rates, *, planned: bool) -> str:
+    """That a copy leaves the interconnect, and how long it takes; unless ``planned``, since something failed."""
     source, target = way.source, way.target
-    took = duration(expected_s(size_bytes, way, rates, encrypted=True))
-    return (
-        f"{source} and {target} share no cable: {target} gets {what} from {source} over {link(way)}, encrypted; "
-        f"{size(size_bytes)}, about {took}"
-    )
+    why = f"{source} and {target} share no cable" if planned else "the way that was planned failed"
+    took = duration(expected_s(size_bytes, way, rates))
+    return f"{why}: {target} gets {what} from {source} over {link(way)}, encrypted; {size(size_bytes)}, about {took}"
 
 
 def left(node: str, gone: FailedSource, source: str | None, done: int, total: int) -> str:
@@ -36,7 +34,7 @@ def left(node: str, gone: FailedSource, source: str | None, done: int, total: in
     at = share(done, total)
     if gone.address is not None:
         return f"{node}: the link to {gone.node} at {gone.address} failed: {gone.why}: goes on over another one at {at}"
-    then = "waits for another node that has it" if source in (None, gone.node) else f"goes on with {source}"
+    then = f"goes on with {source}" if source else "waits for another node that has it"
     return f"{node}: {gone.why}: {then} at {at}"
 
 
@@ -48,12 +46,6 @@ def wrong(path: str, node: str, found: Wrong) -> str:
 def kept(path: str, node: str) -> str:
     """That a file of the user's was not what the others have."""
     return f"warning: {node} had a different file where one was copied: it is {path} now"
-
-
-def left_out(node: str, kind: str) -> str:
-    """That the others go on without ``node``, which failed by ``kind``."""
-    reasons = {"lost": "killed", "disk": "its disk is full", "silent": "no answer on SSH", "stuck": "no answer"}
-    return f"{node} was left out: {reasons.get(kind, 'no answer over its cables' if kind == 'link' else 'it failed')}"
 
 
 def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]:
@@ -69,13 +61,3 @@ def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]
         for node, room in rooms.items()
         if room.free < room.needed
     ]
-
-
-def unreached(step: str, what: str, node: str, source: str) -> StageError:
-    """The error of a node that reaches nobody who has it; ``source`` has it, or had."""
-    return StageError(
-        f"{node} reaches no node that has the {what} over any network",
-        node=node,
-        step=step,
-        hint=f"ping from {node} to {source}, and sudo ufw status on both",
-    )

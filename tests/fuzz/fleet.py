@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import pytest
 from sparkcluster import plan as planning
 from sparkcluster import topology as topologies
 from sparkcluster.cli import main as frame
+from sparkcluster.errors import CommandTimeout
 from sparkcluster.facts.collect import Collected
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.running import Reply
@@ -84,17 +86,11 @@ PAUSES = {
     "release.rollout.DYING_S": 0.0,
     "release.group.INTERVAL_S": -2,
     "release.readiness.LAST_LINES_S": 0.0,
-    "staging.job._AGAIN_S": 0.05,
 }
 # How long a node may do nothing: so short that a case ends soon, since any outcome of it is right.
 LIMITS = {
-    "staging.job._LOOK_S": 0.2,
-    "staging.job._STUCK_S": 0.05,
-    "staging.job._GONE_S": 0.1,
-    "staging.job._ALONE_S": 0.1,
+    "staging.job._ANSWER_S": 0.3,
     "staging.job._END_S": 0.1,
-    "staging.job._BEGIN_S": 0.3,
-    "staging.job._NEVER_S": 0.3,
 }
 WATCHED_S = 0.5
 """How long a watched node goes on to say its last line."""
@@ -123,11 +119,14 @@ def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 class Host(FakeHost):
-    """A node; ``answer`` gives the lines of a program, first for its request, then for each line that it is sent."""
+    """A node; ``answer`` gives the lines of a program, first for its request, then for each line that it is sent.
 
-    def __init__(self, name: str, answer: Callable[[str, str, dict[str, Any]], list[bytes]]) -> None:
+    It is given up where a worker on it says nothing for ``silent_s``.
+    """
+
+    def __init__(self, name: str, answer: Callable[[str, str, dict[str, Any]], list[bytes]], silent_s: float) -> None:
         super().__init__(name)
-        self.answer = answer
+        self.answer, self.silent_s = answer, silent_s
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
         del timeout_s
@@ -150,7 +149,7 @@ class Stream(Closing):
         self.host, self.program = host, program
         self.waiting = host.answer(host.name, program, request)
         self.closed = False
-        self.ordered = program == "relay" and request["do"] == "begin"  # until it is told to end
+        self.ordered = program == "worker"  # until it is told to end
         self.follows = program == "watch" and request["follow"]
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
@@ -159,8 +158,11 @@ class Stream(Closing):
         while self.waiting:
             last = self.waiting.pop(0)
             yield from last.split(b"\n")
+            until = time.monotonic() + self.host.silent_s
             while self.ordered and not self.waiting and not self.closed:
                 time.sleep(0.005)
+                if time.monotonic() > until:
+                    raise CommandTimeout("it printed nothing", node=self.host.name, step=self.program)
         until = time.monotonic() + (WATCHED_S if self.follows else 0)
         while time.monotonic() < until and not self.closed:
             time.sleep(0.02)
@@ -298,31 +300,33 @@ class Cluster:
             for each in request["try"]
         }}]  # fmt: skip
 
-    def _relay(self, request: dict[str, Any], _: bool) -> list[Any]:
-        if request["do"] == "list":
-            blob = {"mtime": 1763690000000000000, "blob": "ab" * 32}
-            return [
-                {"file": {"name": "model.safetensors", "size": 16_000_000_000, **blob, "sha256": "ab" * 32}},
-                {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20, "sha256": "ef" * 32}},
-                {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
-            ]  # fmt: skip
-        whole = request["node"] == "alpha"
+    def _listing(self, _request: dict[str, Any], _: bool) -> list[Any]:
+        blob = {"mtime": 1763690000000000000, "blob": "ab" * 32}
+        return [
+            {"file": {"name": "model.safetensors", "size": 16_000_000_000, **blob, "sha256": "ab" * 32}},
+            {"file": {"name": "config.json", "size": 900, **blob, "blob": "cd" * 20, "sha256": "ef" * 32}},
+            {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
+        ]  # fmt: skip
+
+    def _worker(self, request: dict[str, Any], _: bool) -> list[Any]:
+        whole = any(each["address"] == "192.168.177.11" for each in request["listen"])  # alpha's
         lacks = {"files": 0 if whole else 2, "bytes": 0 if whole else 16_000_000_900}
         room = {"free": 10**12, "needed": lacks["bytes"], "path": "/"}
         ports = {each["address"]: 40001 for each in request["listen"]}
         told = {"ports": ports, "token": request["token"], "cert": request["cert"], "lacks": lacks, "room": room}
-        return [{**told, **({"done": {"bytes": 0}} if whole else {}), "bytes": 0, "total": 16_000_000_900}]
+        has = {"bytes": 16_000_000_900, "done": {"bytes": 0}} if whole else {"bytes": 0}
+        return [{**told, **has}]
 
     @staticmethod
-    def _relay_said(order: dict[str, Any], _: bool) -> list[Any]:
+    def _worker_said(order: dict[str, Any], _: bool) -> list[Any]:
         if "look" in order:
             reached: dict[str, list[str]] = {}
             for each in order["look"]:
                 reached.setdefault(each["node"], []).append(each["address"])
-            return [{"reached": reached, "round": order["round"]}]
+            return [{"reached": reached}]
         if order.get("from"):
             done = {"bytes": 16_000_000_900, "seconds": 8.0, "image_id": IMAGE["id"]}
-            return [{"bytes": 5, "total": 16_000_000_900, "from": "alpha"}, {"bytes": 16_000_000_900, "done": done}]
+            return [{"bytes": 5, "from": "alpha", "medium": "rail"}, {"bytes": 16_000_000_900, "done": done}]
         return []
 
     def _measure(self, request: dict[str, Any], _: bool) -> list[Any]:
@@ -363,7 +367,10 @@ class Cluster:
         """Run the command of ``words``, INVENTORY replaced, on nodes that ``answer``; exit code and output."""
 
         def connect(inventory: Any, *_: Any) -> Fleet:
-            return Fleet({node.label: Host(node.label, answer) for node in inventory.nodes})
+            silent_s = {self.hostile: WATCHED_S}
+            return Fleet({
+                node.label: Host(node.label, answer, silent_s.get(node.label, math.inf)) for node in inventory.nodes
+            })  # fmt: skip
 
         for module in ("common", "down"):
             self.patched.setattr(f"sparkcluster.cli.{module}.fleet_of", connect)

@@ -23,14 +23,14 @@ CRASHED = re.compile(
 # Command, state of the cluster, and the programs whose answer is spoilt.
 SUBJECTS = [
     ("preflight INVENTORY", "empty", "probe reach"),
-    ("preflight INVENTORY --hash", "empty", "relay"),
+    ("preflight INVENTORY --hash", "empty", "listing"),
     ("preflight INVENTORY --deep", "empty", "measure lease"),
     ("plan INVENTORY", "serving", "probe"),
     ("status INVENTORY", "serving", "probe ask"),
     ("ask INVENTORY Hello", "serving", "ask"),
     ("releases INVENTORY", "serving", "releases"),
     ("down INVENTORY", "serving", "probe lease agent memory"),
-    ("stage INVENTORY", "bare", "image lease relay"),
+    ("stage INVENTORY", "bare", "image lease listing worker"),
     ("logs INVENTORY", "serving", "watch"),
     ("models INVENTORY", "serving", "models"),
     ("connect INVENTORY", "serving", "probe"),

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections import Counter
 
 import pytest
 
-from sparkcluster.staging.chain import (
-    Way,
-    between,
-    chain,
-    expected_s,
-    listening,
-    probable,
-    verified,
-    ways,
-)
+from sparkcluster.staging.chain import Way, chain, expected_s, listening, probable, ways
 from sparkcluster.staging.expected import between_nodes
 from sparkcluster.topology.build import build
 
-RAIL = {"medium": "rail", "speed_mbps": 200_000, "interface": "enp1s0f0np0"}
-WIRE = {"medium": "wire", "speed_mbps": 1000, "interface": "enP7s7"}
-WIFI = {"medium": "wifi", "speed_mbps": 0, "interface": "wlP9s9"}
+RAIL = {"medium": "rail", "speed_mbps": 200_000, "interface": "enp1s0f0np0", "encrypted": False}
+WIRE = {"medium": "wire", "speed_mbps": 1000, "interface": "enP7s7", "encrypted": True}
+WIFI = {"medium": "wifi", "speed_mbps": 0, "interface": "wlP9s9", "encrypted": True}
 
 
 def both(first, second, kind):
@@ -36,46 +29,62 @@ def line(nodes, kind):
     return tuple(way for pair in itertools.pairwise(nodes) for way in both(*pair, kind))
 
 
+def made(nodes, found, **has):
+    """By node whom it pulls from, each with the medium, in parentheses where it is the last resort."""
+    texts = {}
+    for node, upstreams in chain(nodes, found, Counter(has), 10).items():
+        each = [f"{upstream.source} {upstream.ways[0].medium}" for upstream in upstreams]
+        last = [upstream.last_resort for upstream in upstreams]
+        texts[node] = [f"({text})" if is_last else text for text, is_last in zip(each, last, strict=True)]
+    return texts
+
+
 def test_in_a_group_each_pulls_from_the_one_before_it_and_past_that_if_it_fails():
-    made = chain("abcd", mesh("abcd", RAIL), {"c": 10}, 10)
-    assert made.order == ("c", "a", "b", "d")
-    assert made.upstreams["a"][0] == "c"
-    assert made.upstreams["d"] == ("b", "a", "c")
-    assert (made.bridges, made.unreached) == ((), ())
+    found = made("abcd", mesh("abcd", RAIL), c=10)
+    assert list(found) == ["c", "a", "b", "d"]
+    assert (found["a"][0], found["d"]) == ("c rail", ["b rail", "a rail", "c rail"])
 
 
 def test_nodes_with_a_part_of_it_come_before_those_with_nothing():
-    assert chain("abcd", mesh("abcd", RAIL), {"d": 10, "b": 4}, 10).order == ("d", "b", "a", "c")
+    assert list(made("abcd", mesh("abcd", RAIL), d=10, b=4)) == ["d", "b", "a", "c"]
 
 
 def test_along_a_line_nobody_pulls_from_a_node_without_a_cable_to_it():
-    made = chain("abc", line("abc", RAIL), {"b": 10}, 10)
-    assert made.upstreams == {"a": ("b",), "b": made.upstreams["b"], "c": ("b",)}
+    found = made("abc", line("abc", RAIL), b=10)
+    assert (found["a"], found["c"]) == (["b rail"], ["b rail"])
+
+
+def test_what_is_no_cable_comes_last_and_the_best_first():
+    found = (*line("abc", RAIL), *mesh("abc", WIFI), *both("a", "c", WIRE))
+    assert made("abc", found, a=10)["c"] == ["b rail", "(a wire)", "(a wifi)", "(b wifi)"]
+
+
+def test_all_rails_to_a_node_are_pulled_from_at_once():
+    twin = tuple(dataclasses.replace(way, address="10.0.1.1") for way in both("a", "b", RAIL))
+    (upstream,) = chain("ab", (*both("a", "b", RAIL), *twin), Counter(a=10), 10)["b"]
+    assert [way.address for way in upstream.ways] == ["10.0.0.97", "10.0.1.1"]
 
 
 def test_an_island_without_it_gets_it_once_and_over_the_best_way():
-    found = (*line("ab", RAIL), *line("cd", RAIL), *mesh("abcd", WIFI), *both("a", "d", WIRE))
-    made = chain("abcd", found, {"a": 10}, 10)
-    assert [(way.source, way.target, way.medium) for way in made.bridges] == [("a", "d", "wire")]
-    assert made.order == ("a", "b", "d", "c")
-    assert made.upstreams["d"] == ("a", "b", "c")
-    assert made.upstreams["c"] == ("d",)
+    """The node at the end of that bridge asks its neighbours last: they have what comes from itself."""
+    found = made("abcd", (*line("ab", RAIL), *line("cd", RAIL), *mesh("abcd", WIFI), *both("a", "d", WIRE)), a=10)
+    assert list(found) == ["a", "b", "d", "c"]
+    assert found["d"] == ["a wire", "a wifi", "b wifi", "c rail", "(c wifi)"]
+    assert found["c"] == ["d rail", "(a wifi)", "(b wifi)", "(d wifi)"]
 
 
 def test_a_bridge_may_lead_over_an_island_that_got_it_by_a_bridge():
-    made = chain("abc", (*both("a", "b", WIFI), *both("b", "c", WIRE)), {"a": 10}, 10)
-    assert [(way.source, way.target) for way in made.bridges] == [("a", "b"), ("b", "c")]
+    found = made("abc", (*both("a", "b", WIFI), *both("b", "c", WIRE)), a=10)
+    assert (found["b"][0], found["c"]) == ("a wifi", ["b wire"])
 
 
-def test_a_node_that_nobody_reaches_is_named():
-    made = chain("abcd", (*line("ab", RAIL), *line("cd", RAIL)), {"a": 10}, 10)
-    assert made.unreached == ("c", "d")
+def test_islands_that_have_parts_of_it_get_the_rest_from_each_other():
+    found = made("abcd", (*line("ab", RAIL), *line("cd", RAIL), *both("b", "c", WIRE)), a=6, d=4)
+    assert (found["b"][0], found["c"][0]) == ("c wire", "b wire")
 
 
-def test_streams_go_over_all_rails_and_over_one_other_way_only_without_any():
-    found = (*both("a", "b", RAIL), *both("a", "b", WIRE), *both("a", "c", WIFI), *both("a", "c", WIRE))
-    assert {way.medium for way in between(found, "a", "b")} == {"rail"}
-    assert [way.medium for way in between(found, "a", "c")] == ["wire", "wifi"]
+def test_a_node_that_nobody_reaches_is_left_out():
+    assert list(made("abcd", (*line("ab", RAIL), *line("cd", RAIL)), a=10)) == ["a", "b"]
 
 
 # which addresses are tried
@@ -98,26 +107,19 @@ def pairs(spark, cluster):
 def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, cluster):
     """The rail from a to d is tried, and what answers there is c: only the token tells."""
     facts, topology = pairs(spark, cluster)
-    tried = ways(facts, topology, list(facts))
+    tried = ways(facts, topology, list(facts), encrypt=False)
     assert {way.medium for way in tried if (way.source, way.target) == ("a", "d")} == {"rail", "wire"}
-    management = {name: f"192.168.86.{place}" for place, name in enumerate("abcd", 11)}
-    reached = {
-        target: {source: {management[source]} | ({address} if {source, target} in ({"a", "b"}, {"c", "d"}) else set())
-                 for source, address in zip("abcd", ["10.1.0.11", "10.1.0.12"] * 2, strict=True) if source != target}
-        for target in "abcd"
-    }  # fmt: skip
-    found = verified(tried, reached)
-    assert [way.medium for way in found if (way.source, way.target) == ("a", "d")] == ["wire"]
-    made = chain("abcd", found, {"a": 10}, 10)
-    assert made.upstreams["b"] == ("a",)
-    assert [(way.source, way.medium) for way in made.bridges] == [("a", "wire")]
-    assert made.bridges[0].target in "cd"
+    cabled = ({"a", "b"}, {"c", "d"})
+    works = [way for way in tried if way.medium == "wire" or {way.source, way.target} in cabled]
+    found = made("abcd", works, a=10)
+    assert found["b"][0] == "a rail"
+    assert sorted(found[node][0] for node in "cd") in (["a wire", "c rail"], ["a wire", "d rail"])
 
 
 def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
-    moves = between_nodes(probable(facts, topology, "abcd"), "a", "bcd", lacks, {}, encrypt=False)
+    moves = between_nodes(probable(facts, topology, "abcd", encrypt=False), "a", "bcd", lacks, {})
     assert [(each.node, each.source, each.over, each.encrypted, each.seconds) for each in moves] == [
         ("b", "a", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),
         ("c", "a", "the management network (enP7s7, 10 Gb/s)", True, 150.0),
@@ -130,7 +132,7 @@ def test_a_node_without_a_network_in_common_is_tried_through_its_router_and_neve
         "a": spark({"enp1s0f0np0": "10.1.0.11/24"}, management="192.168.86.11/24"),
         "b": spark({"enp1s0f0np0": "10.2.0.12/24"}, management="192.168.87.12/24"),
     }
-    tried = ways(facts, build(cluster({"a": "a", "b": "b"}), facts), "ab")
+    tried = ways(facts, build(cluster({"a": "a", "b": "b"}), facts), "ab", encrypt=False)
     assert {(way.source, way.address, way.medium) for way in tried} == {
         ("a", "192.168.86.11", "wire"),
         ("b", "192.168.87.12", "wire"),
@@ -151,17 +153,18 @@ def test_both_rails_are_tried_and_container_networks_never(spark, cluster):
         more = spark(interfaces=[docker]).interfaces
         facts[name] = its.model_copy(update={"interfaces": (*its.interfaces, *more)})
     topology = build(cluster({"a": "a", "b": "b"}), facts)
-    tried = [way for way in ways(facts, topology, "ab") if way.source == "a"]
+    tried = [way for way in ways(facts, topology, "ab", encrypt=True) if way.source == "a"]
     assert sorted((way.address, way.medium) for way in tried) == [
         ("10.1.0.11", "rail"),
         ("10.2.0.11", "rail"),
         ("192.168.86.11", "wire"),
     ]
-    assert listening(facts, topology, "a") == {
-        "192.168.86.11": False,
-        "192.168.50.7": False,
-        "10.1.0.11": True,
-        "10.2.0.11": True,
+    assert {way.encrypted for way in tried} == {True}
+    assert listening(facts, topology, "a", encrypt=False) == {
+        "192.168.86.11": True,
+        "192.168.50.7": True,
+        "10.1.0.11": False,
+        "10.2.0.11": False,
     }
 
 
@@ -175,27 +178,25 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
     for place, node in enumerate("ab", 11):
         more = spark(interfaces=[tunnel(place)]).interfaces
         facts[node] = facts[node].model_copy(update={"interfaces": (*facts[node].interfaces, *more)})
-    found = ways(facts, build(cluster({"a": "a", "b": "b"}), facts), "ab")
-    assert [(way.medium, way.address) for way in between(found, "a", "b")] == [
-        ("wire", "192.168.86.11"),
-        ("tunnel", "10.9.0.11"),
-    ]
+    found = ways(facts, build(cluster({"a": "a", "b": "b"}), facts), "ab", encrypt=False)
+    (wire, tunnel) = chain("ab", found, Counter(a=1), 1)["b"]
+    assert [each.ways[0].address for each in (wire, tunnel)] == ["192.168.86.11", "10.9.0.11"]
 
 
 # times
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "seconds"),
+    ("kind", "rates", "seconds"),
     [
         (RAIL, {}, 30),  # the disk
-        (RAIL, {"encrypted": True}, 150),
-        (RAIL, {"rates": {("rail", False): 1.2e9}}, 50),
-        (RAIL, {"rates": {("rail", False): 1.2e9}, "encrypted": True}, 150),  # another rate
+        ({**RAIL, "encrypted": True}, {}, 150),
+        (RAIL, {("rail", False): 1.2e9}, 50),
+        ({**RAIL, "encrypted": True}, {("rail", False): 1.2e9}, 150),  # another rate
         (WIRE, {}, 533),
         ({**WIRE, "speed_mbps": 0}, {}, 533),
         (WIFI, {}, 2000),
     ],
 )
-def test_how_long_60_gb_take(kind, more, seconds):
-    assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], **{"rates": {}, **more})) == seconds
+def test_how_long_60_gb_take(kind, rates, seconds):
+    assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], rates)) == seconds

@@ -34,7 +34,7 @@ def say(**document):
 
 @pytest.fixture
 def hostile(node):
-    """Makes a node whose relay is another program: Python that ends with ``text``."""
+    """Makes a node whose listing and worker are another program: Python that ends with ``text``."""
 
     def make(name, text):
         made = node(name)
@@ -43,7 +43,7 @@ def hostile(node):
         start = made._start
 
         def _start(argv, limit_s=None) -> Stream:
-            return start([sys.executable, str(program)] if argv[-1] == "relay" else argv, limit_s)
+            return start([sys.executable, str(program)] if argv[-1] in {"listing", "worker"} else argv, limit_s)
 
         made._start = _start
         return made
@@ -159,8 +159,8 @@ def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypat
 def followed(step, host):
     """The error with which a worker is followed no longer."""
     heard = []
-    Follower(step, host, {"what": "image", "root": "/x"}, lambda _node, said: heard.append(said)).run(lambda: None)
-    return heard[-1].error
+    Follower(step, host, {"key": "0123456789abcdef"}, b"{}\n", heard.append).run()
+    return heard[-1][1]
 
 
 @pytest.mark.parametrize(

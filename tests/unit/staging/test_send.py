@@ -126,12 +126,6 @@ def test_a_file_arrives_whole_and_once(world):
         assert [file.name for file in world.root.iterdir()] == ["ray.tar.gz"]
 
 
-def test_what_only_this_user_may_read_is_for_nobody_else(world):
-    with world.lease().acquire(["a"]) as lease:
-        send(world.step(lease), world.fleet["a"], world.source, {**world.request, "private": True})
-    assert [each.stat().st_mode & 0o777 for each in (world.root, world.whole())] == [0o700, 0o600]
-
-
 def test_the_list_of_files_of_a_job_is_where_its_worker_reads_it_and_for_this_user_alone(world):
     with world.lease().acquire(["a"]) as lease:
         for content in (b'{"path": "a"}\n', b'{"path": "b"}\n'):

@@ -245,23 +245,13 @@ def _snapshot(host):
 
 
 def test_only_what_is_served_is_downloaded(world, hub):
-    hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}
+    """And a name on the hub is no option of the downloader."""
+    hub.files = {"--local-dir=x": 2, "config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000,
+                 "metal/model.bin": 20_000_000}  # fmt: skip
     world.stage(what=["weights"])
     for host in world.nodes.values():
         assert _snapshot(host) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert ("a", f"{QWEN}: 20 MB that are not served stay on the hub") in world.reports
-
-
-def test_a_name_on_the_hub_is_no_option_of_the_downloader(world, hub):
-    hub.files = {
-        "--local-dir=x": 2,
-        "config.json": 2,
-        "tokenizer.json": 2,
-        "model.safetensors": 5,
-        "metal/model.bin": 20,
-    }
-    world.stage(what=["weights"])
-    assert _snapshot(world.nodes["a"]) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
 def test_a_download_without_room_ends_before_it_begins(world, hub):
