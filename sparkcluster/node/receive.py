@@ -19,7 +19,7 @@ from sparkcluster.node import tls, wire
 from sparkcluster.node.files import SMALL_BYTES, Files
 from sparkcluster.node.serve import GROUP_BYTES, MOST_FILES, Gate
 from sparkcluster.node.shared import MOST_NAMED
-from sparkcluster.node.wire import CHUNK, Failed, link_errors
+from sparkcluster.node.wire import Failed, link_errors
 
 SILENT_S = 5.0
 _DIAL_S = 4.0
@@ -29,6 +29,7 @@ _FRESH_S = 1.0  # before a corrupt file is asked for again: the node before this
 _PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before a node that has nothing new is asked again
 _CORRUPT = 2  # files with another SHA-256 from one node, one after the other, until it is left
 _STREAMS = 4
+_PART_BYTES = 1 << 18  # what a connection that breaks may lose
 _LACKS, _TAKEN, _HAS = 1, 2, 0
 _INVALID = "invalid answer from %s"
 
@@ -322,7 +323,7 @@ class Receiver:
                 self._got(number, line.to.node)
 
     def _large(self, line: Line, number: int, stream: int) -> None:
-        file, buffer, version = self._files.write(number), memoryview(bytearray(CHUNK)), self._versions.get(number)
+        file, buffer, version = self._files.write(number), memoryview(bytearray(_PART_BYTES)), self._versions.get(number)
         while file.at < file.size:
             if self.sources.pick(stream) != line.to:
                 return
@@ -339,7 +340,7 @@ class Receiver:
                 raise Failed("link", _INVALID % line.to.node)
             version = self._versions[number] = line.to.node, answer.headers.get("ETag", "")
             while answer.length:
-                part = buffer[: min(CHUNK, answer.length, file.size - file.at)]
+                part = buffer[: min(_PART_BYTES, answer.length, file.size - file.at)]
                 line.fill(answer, part)
                 self._gate.wait()
                 file.write(part, line.to.node)
