@@ -103,15 +103,16 @@ class Sources:
     """The nodes to pull from, in order of preference, each with its ways, and which of them work.
 
     Attributes:
-        current: the node that is pulled from; None while none works.
+        current, medium: the node that is pulled from, and over what; None while none works.
         given: whether there are any.
         turned: when another one was taken last.
     """
 
     def __init__(self) -> None:
         self.current: str | None = None
+        self.medium: str | None = None
         self.given = False
-        self._order: list[tuple[str, list[Way]]] = []
+        self._order: list[tuple[str, str | None, list[Way]]] = []
         self._ways: list[Way] = []
         self._left: list[dict[str, Any]] = []
         self._bad: dict[Way, dict[str, Any]] = {}
@@ -123,18 +124,20 @@ class Sources:
         """Pull from these from now on."""
         with self._lock:
             self.given = bool(order)
-            self._order = [(each["node"], [way(each["node"], one) for one in each["ways"]]) for each in order]
+            self._order = [
+                (each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]]) for each in order
+            ]
             self._turn()
 
     def _turn(self) -> None:
         """Pull from the first that is left."""
         self.turned = time.monotonic()
-        for node, ways in self._order:
+        for node, medium, ways in self._order:
             self._ways = [each for each in ways if each not in self._bad]
             if self._ways and self._corrupt.get(node, 0) < _CORRUPT:
-                self.current = node
+                self.current, self.medium = node, medium
                 return
-        self.current, self._ways = None, []
+        self.current, self.medium, self._ways = None, None, []
 
     def pick(self, stream: int) -> Way | None:
         """The way for a stream, which are spread over the ways of the node; None for one that is not needed."""
@@ -193,7 +196,7 @@ class Sources:
     def all_corrupt(self) -> bool:
         """Whether no node is left, since what they send is corrupt."""
         with self._lock:
-            return self.given and all(self._corrupt.get(node, 0) >= _CORRUPT for node, _ in self._order)
+            return self.given and all(self._corrupt.get(node, 0) >= _CORRUPT for node, _, _ in self._order)
 
 
 class Receiver:

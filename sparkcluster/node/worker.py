@@ -273,6 +273,7 @@ class Worker:
             left=self.receiver.sources.left(over="whole" in self.said),
             wrong=self.receiver.wrong,
             kept=self.files.kept(),
+            medium=self.receiver.sources.medium,
             **{"from": self.receiver.sources.current},
         )
         found = self.files.hashes()
