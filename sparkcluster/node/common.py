@@ -278,6 +278,13 @@ def processes() -> dict[int, tuple[int, int]]:
     return found
 
 
+def is_stopped(pid: int | None) -> bool:
+    """Whether a process stands still since somebody sent it SIGSTOP."""
+    with contextlib.suppress(OSError), open("/proc/%s/stat" % pid, errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def ticks_of(stat: str) -> int | None:
     """Start time in ``/proc/PID/stat``; None for a zombie."""
     # the command's name may contain blanks and brackets, so fields are counted from the last bracket

@@ -23,7 +23,7 @@ from sparkcluster.node.wire import Failed, link_errors
 
 SILENT_S = 5.0
 _DIAL_S = 4.0
-_EMPTY_S = 10.0  # after which a node that has nothing new, nor gets anything itself, is left for another one
+_EMPTY_S, _LEAVE_S = 10.0, 30.0  # in which nothing moved: then another node is asked; and then by another network
 _AGAIN_S = 5.0  # before nodes that failed are dialled again, where none is left
 _FRESH_S = 1.0  # before a corrupt file is asked for again: the node before this one receives it again, too
 _PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before a node that has nothing new is asked again
@@ -161,12 +161,15 @@ class Sources:
             if not self._ways:
                 self._leave(gone)
 
-    def empty(self, node: str, offset: int) -> None:
-        """A node has had nothing new for long: the next one is asked; one off the interconnect after all on it."""
+    def empty(self, node: str, moved: float, offset: int) -> None:
+        """A node has nothing new, and nothing ``moved`` there since (``time.monotonic``): the next one is asked."""
         with self._lock:
-            if node == self.current and len(self._order) > 1:
+            if node != self.current or len(self._order) < 2:
+                return
+            quiet_s = time.monotonic() - max(moved, self.turned)
+            if quiet_s > (_EMPTY_S if self._order[1][1] == self.medium else _LEAVE_S):
                 self._order = [*self._order[1:], self._order[0]]
-                self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, _EMPTY_S), "offset": offset})
+                self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s), "offset": offset})
 
     def corrupt(self, node: str, offset: int) -> None:
         """A file from ``node`` has another SHA-256; after the second one it is left for this job."""
@@ -269,8 +272,8 @@ class Receiver:
                     self._give_back(numbers)
                 if self.received != before:
                     pauses = 0
-                elif time.monotonic() - max(self._files.busy, self.sources.turned) > _EMPTY_S:
-                    self.sources.empty(to.node, self._files.have())
+                else:
+                    self.sources.empty(to.node, self._files.busy, self._files.have())
         except Exception as error:
             if not self._gate.over:
                 self.error = self.error or error
@@ -326,7 +329,8 @@ class Receiver:
                 self._got(number, line.to.node)
 
     def _large(self, line: Line, number: int, stream: int) -> None:
-        file, buffer, version = self._files.write(number), memoryview(bytearray(_PART_BYTES)), self._versions.get(number)
+        file, version = self._files.write(number), self._versions.get(number)
+        buffer = memoryview(bytearray(_PART_BYTES))
         while file.at < file.size:
             if self.sources.pick(stream) != line.to:
                 return

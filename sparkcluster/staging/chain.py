@@ -62,14 +62,10 @@ class Way:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upstream:
-    """A node that another one may pull from, by all rails to it at once or by one other way.
-
-    One that is a ``last_resort`` leaves the interconnect, though the other node has cables.
-    """
+    """A node that another one may pull from, by all rails to it at once or by one other way."""
 
     source: str
     ways: tuple[Way, ...]
-    last_resort: bool = False
 
 
 def listening(facts: Mapping[str, Facts], topology: Topology, node: str, *, encrypt: bool) -> dict[str, bool]:
@@ -178,7 +174,7 @@ def _upstreams(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way
     return (
         *(Upstream(way.source, (way,)) for way in far),
         *(Upstream(other, ways) for other, ways in near if ways),
-        *(Upstream(way.source, (way,), last_resort=True) for way in others if way not in far),
+        *(Upstream(way.source, (way,)) for way in others if way not in far),
     )
 
 

@@ -141,10 +141,9 @@ class Job:
         self._upstreams = chain(living, dials, {node: self._has(node) for node in living}, self._total)
         for node in living:
             sources = [
-                {"node": each.source, "ways": [dials[way] for way in each.ways],
-                 "medium": each.ways[0].medium, "last_resort": each.last_resort}
+                {"node": each.source, "ways": [dials[way] for way in each.ways], "medium": each.ways[0].medium}
                 for each in self._upstreams.get(node, ())
-            ]  # fmt: skip
+            ]
             self._warn(node, planned=True)
             self._followers[node].order({"from": sources})
             if node not in self._upstreams:

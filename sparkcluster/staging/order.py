@@ -9,11 +9,10 @@ adopts the one that runs, then follows it: what the controller writes to its inp
    one, then ``lacks`` and ``room``.
 3. Order ``look``: ``[{node, address, port, token, cert}]``, ``cert`` of those under TLS. The worker connects to all of
    these ways at once, and says in ``reached`` by each node which of its addresses proved their token.
-4. Order ``from``: ``[{node, ways: [{address, port, token, cert}], medium, last_resort}]``, in order of preference. The
-   worker pulls from the first that works, goes to the next one by itself, and serves what it has. The ways of an entry
-   share its streams; a node may be in several, by other media. One that is a ``last_resort`` is pulled from only while
-   no other one connects. Nothing is received before this order. Each second the worker says ``bytes`` with all that
-   belongs to it.
+4. Order ``from``: ``[{node, ways: [{address, port, token, cert}], medium}]``, in order of preference. The worker pulls
+   from the first that works, goes to the next one by itself where that breaks or has nothing new for long, and serves
+   what it has. The ways of an entry share its streams; a node may be in several, by other media. Nothing is received
+   before this order. Each second the worker says ``bytes`` with all that belongs to it.
 5. Order ``sha256``: content of files that nobody knew, by number, as a node read them that had them from the start;
    they are renamed only then.
 6. ``done``: it has every file. It serves on until the order ``end``. At the order ``cancel`` it ends at once, and what

@@ -137,4 +137,4 @@ class ScriptedCopy:
     def sources(self, name: str) -> list[tuple[str, str, bool]]:
         """Whom a node was ordered to pull from."""
         (order,) = self.nodes[name].ordered("from")
-        return [(each["node"], each["medium"], each["last_resort"]) for each in order]
+        return [(each["node"], each["medium"]) for each in order]

@@ -30,13 +30,11 @@ def line(nodes, kind):
 
 
 def made(nodes, found, **has):
-    """By node whom it pulls from, each with the medium, in parentheses where it is the last resort."""
-    texts = {}
-    for node, upstreams in chain(nodes, found, Counter(has), 10).items():
-        each = [f"{upstream.source} {upstream.ways[0].medium}" for upstream in upstreams]
-        last = [upstream.last_resort for upstream in upstreams]
-        texts[node] = [f"({text})" if is_last else text for text, is_last in zip(each, last, strict=True)]
-    return texts
+    """By node whom it pulls from, each with the medium."""
+    return {
+        node: [f"{each.source} {each.ways[0].medium}" for each in upstreams]
+        for node, upstreams in chain(nodes, found, Counter(has), 10).items()
+    }
 
 
 def test_in_a_group_each_pulls_from_the_one_before_it_and_past_that_if_it_fails():
@@ -56,7 +54,7 @@ def test_along_a_line_nobody_pulls_from_a_node_without_a_cable_to_it():
 
 def test_what_is_no_cable_comes_last_and_the_best_first():
     found = (*line("abc", RAIL), *mesh("abc", WIFI), *both("a", "c", WIRE))
-    assert made("abc", found, a=10)["c"] == ["b rail", "(a wire)", "(a wifi)", "(b wifi)"]
+    assert made("abc", found, a=10)["c"] == ["b rail", "a wire", "a wifi", "b wifi"]
 
 
 def test_all_rails_to_a_node_are_pulled_from_at_once():
@@ -69,8 +67,8 @@ def test_an_island_without_it_gets_it_once_and_over_the_best_way():
     """The node at the end of that bridge asks its neighbours last: they have what comes from itself."""
     found = made("abcd", (*line("ab", RAIL), *line("cd", RAIL), *mesh("abcd", WIFI), *both("a", "d", WIRE)), a=10)
     assert list(found) == ["a", "b", "d", "c"]
-    assert found["d"] == ["a wire", "a wifi", "b wifi", "c rail", "(c wifi)"]
-    assert found["c"] == ["d rail", "(a wifi)", "(b wifi)", "(d wifi)"]
+    assert found["d"] == ["a wire", "a wifi", "b wifi", "c rail", "c wifi"]
+    assert found["c"] == ["d rail", "a wifi", "b wifi", "d wifi"]
 
 
 def test_a_bridge_may_lead_over_an_island_that_got_it_by_a_bridge():

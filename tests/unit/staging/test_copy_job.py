@@ -24,7 +24,7 @@ def test_each_node_is_told_once_whom_to_pull_from_and_the_cables_come_first(copy
     assert {node: (each.source, each.bytes, each.medium) for node, each in arrived.items()} == {
         "b": ("a", SIZE, "rail"), "c": ("b", SIZE, "rail"),
     }  # fmt: skip
-    assert made.sources("c") == [("b", "rail", False), ("a", "rail", False), ("a", "wire", True), ("b", "wire", True)]
+    assert made.sources("c") == [("b", "rail"), ("a", "rail"), ("a", "wire"), ("b", "wire")]
     assert [len(node.ordered("look")) for node in made.nodes.values()] == [1, 1, 1]
     (order,) = made.nodes["b"].ordered("from")
     rail, wire = order[0]["ways"][0], order[2]["ways"][0]

@@ -60,7 +60,7 @@ def test_a_node_that_wants_nonsense_gets_nothing(pair, path):
     a, b, _ = pair
     line = receive.Line(receive.way("a", a.way()))
     with contextlib.suppress(wire.Failed):
-        assert line.get(path, Range="bytes=%d-" % (1 << 60)).length == 0
+        assert line.get(path, Range=f"bytes={1 << 60}-").length == 0
     line.close()
     chain((a, b))
     b.wait("done")
