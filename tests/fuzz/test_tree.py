@@ -1,4 +1,4 @@
-"""Copies between nodes that say anything: files are written only inside the tree."""
+"""Paths of files that another node names: they are written only inside the tree."""
 
 from __future__ import annotations
 
