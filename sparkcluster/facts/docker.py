@@ -111,8 +111,7 @@ class Layers(Fact):
     """Layers of images on this node, by which a copy leaves out those that are there.
 
     Attributes:
-        files: of each layer of the playbook's image; empty if that is missing, or its archives do not name them by
-            content (Docker 24 and older).
+        files: of each layer of the playbook's image; empty if that is missing.
         chains: where it is missing, the diff IDs of every image in an engine's own store, from the lowest.
         blobs: files in containerd's store, as far as sparkcluster has copied them.
     """

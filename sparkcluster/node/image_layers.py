@@ -5,13 +5,14 @@ an image shares with another one the layers from the lowest up to the first that
 newer the file of a layer is called by its diff ID. containerd's store knows files by their own hash, compressed or
 not, wherever they are; which files an image has it does not tell. What was copied from here or to here is recorded::
 
-    state_dir/images/layers.json   {ID of an image: {"reference", "cluster", "layers": [[diff ID, digest, bytes], ...]}}
+    state_dir/images/layers.json   {ID of an image: {"layers": [[diff ID, SHA-256, bytes], ...]}}
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +20,11 @@ from sparkcluster.node import common, docker
 from sparkcluster.node.machine import Machine, quoted
 
 _IMAGES, _LAYERS = 64, 1024
-_NAMED_BY_CONTENT = 25  # first version of Docker that calls a layer's file by its content
 # In which an archive that lacks files was loaded, the image ran, and its archive was whole again.
-_PROVEN = (26, 27, 28)
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_PROVEN = ("26", "27", "28")
 
 Layer = tuple[str, str, int]
+"""Diff ID, and SHA-256 and bytes of the file."""
 
 
 def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict[str, Any] | None) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict
 def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> tuple[list[list[str]], list[Layer]]:
     """What images that are here and whole have: diff IDs of each; in containerd's store each file that is recorded."""
     if engine["containerd_store"]:
-        recorded = _record(state_dir) if major(engine) in _PROVEN else {}
+        recorded = _record(state_dir) if str(engine["version"]).partition(".")[0] in _PROVEN else {}
         gone = _without_files(machine) if recorded else frozenset()
         return [], [
             each
@@ -87,32 +87,12 @@ def _is_here(machine: Machine, image_id: str, kept: list[Layer]) -> bool:
     return docker.is_whole(image) and image["RootFS"].get("Layers") == [layer[0] for layer in kept]
 
 
-def prefix(chains: Sequence[Sequence[str]], expected: Sequence[str]) -> int:
-    """How many of the layers ``expected``, from the lowest, one of the ``chains`` has."""
-    lengths = [0]
-    for chain in chains:
-        same = [each == expected[place] for place, each in enumerate(chain[: len(expected)])]
-        lengths.append([*same, False].index(False))
-    return max(lengths)
-
-
-def major(engine: dict[str, Any]) -> int:
-    """The first number of the engine's version; 0 if it has none."""
-    number = str(engine["version"]).partition(".")[0]
-    return int(number) if number.isdigit() else 0
-
-
 def files(state_dir: str, engine: dict[str, Any], diffs: Sequence[str]) -> list[tuple[str | None, int]]:
-    """Digest and bytes of each layer's file as ``docker save`` calls it; None and 0 where that is not known.
-
-    Empty where the files have names that say nothing of their content.
-    """
-    if engine["containerd_store"]:
-        known = {layer: (digest, size) for kept in _record(state_dir).values() for layer, digest, size in kept}
-        return [known.get(diff, (None, 0)) for diff in diffs]
-    if major(engine) < _NAMED_BY_CONTENT:
-        return []
-    return [(diff.partition(":")[2], 0) for diff in diffs]
+    """SHA-256 and bytes of each layer's file in a copy of an image from here; None and 0 where that is not known."""
+    if not engine["containerd_store"]:
+        return [(diff.partition(":")[2], 0) for diff in diffs]
+    known = {layer: (digest, size) for kept in _record(state_dir).values() for layer, digest, size in kept}
+    return [known.get(diff, (None, 0)) for diff in diffs]
 
 
 def _sizes(machine: Machine, image_id: str, count: int) -> dict[int, int]:
@@ -126,27 +106,26 @@ def _sizes(machine: Machine, image_id: str, count: int) -> dict[int, int]:
     return dict(enumerate(sizes, count - len(sizes)))
 
 
-def record_path(state_dir: str) -> str:
-    """File in which the layers of images are recorded."""
+def record(request: dict[str, Any], image_id: str, files: Sequence[tuple[str, int]]) -> None:
+    """Note the files of an image's layers in containerd's store, each a SHA-256 and its bytes, if all are known.
+
+    The request has the lease, ``engine`` and the image's ``layers``. Without the record the next copy takes longer.
+    """
+    if not request["engine"]["containerd_store"] or not all(size for _, size in files):
+        return
+    path = _record_path(request["state_dir"])
+    with contextlib.suppress(OSError):
+        entries = [[diff, *file] for diff, file in zip(request["layers"], files, strict=True)]
+        kept = {**common.read_json(path), image_id: {"layers": entries}}
+        common.write_atomically(path, json.dumps(dict([*kept.items()][-_IMAGES:])).encode())
+
+
+def _record_path(state_dir: str) -> str:
     return os.path.join(common.private(state_dir), "images", "layers.json")
 
 
 def _record(state_dir: str) -> dict[str, list[Layer]]:
-    """Layers of the images that are recorded; those of a damaged record are not."""
-    kept: dict[str, list[Layer]] = {}
-    for name, each in common.read_json(record_path(state_dir)).items():
-        try:
-            kept[name] = [_layer(*layer) for layer in each["layers"][:_LAYERS]]
-        except (KeyError, TypeError, ValueError):
-            continue
-    return kept
-
-
-def _layer(diff: str, digest: str, size: int) -> Layer:
-    """A layer as it was recorded, of which another node has said digest and size."""
-    if not _DIGEST.match(digest) or not 0 <= size <= 1 << 50:
-        raise ValueError("no honest node says that")
-    return str(diff), digest, int(size)
+    return {name: each["layers"] for name, each in common.read_json(_record_path(state_dir)).items()}
 
 
 def _path(image_id: str, what: str = "json") -> str:

@@ -72,24 +72,3 @@ def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: st
         "ref": model.revision,
         "revision": (isinstance(weights, Weights) and weights.revision) or "",  # none is no revision, and refused
     }
-
-
-def image_request(
-    spec: Spec, image: Image, image_id: str, config: str | None, *, have: Sequence[str | None], left_out: int
-) -> Request:
-    """Request for ``node.worker``: ``image`` is what all nodes get, ``image_id`` what this one knows it by.
-
-    ``config`` is the hash of its configuration; None where only containerd's image store has told an ID. ``have`` is
-    what the receiver has of each layer (``facts.layers.shared``), ``left_out`` the bytes of that.
-    """
-    return {
-        "what": "image",
-        "image_id": image_id,
-        "reference": spec.image or "",
-        "config": config,
-        "config_sum": image.config_sum,
-        "layers": list(image.layers),
-        "size": image.size_bytes,
-        "bytes": max(0, image.size_bytes - left_out),
-        "have": list(have),
-    }

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, HostSilent, ImageIncomplete, LayersAbsent, StageError
 from sparkcluster.facts.base import Fact, Few, Number, Path
+from sparkcluster.facts.release_record import ImageId
 from sparkcluster.hosts.base import SILENT_S, Host, Stream
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.printable import one_line, word
@@ -60,13 +61,15 @@ class Done(Fact):
     """Bytes that were downloaded or sent.
 
     Also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
-    hub did not list it; and the path that the user's file has now that was ``kept`` beside the one that was sent.
+    hub did not list it; the path that the user's file has now that was ``kept`` beside the one that was sent; and the
+    ID of an image that was loaded.
     """
 
     bytes: Number = 0
     left_out_bytes: Number = 0
     whole: bool = False
     kept: Path | None = None
+    image_id: ImageId | None = None
 
 
 class Answer(Fact):
@@ -99,10 +102,12 @@ class Failure:
     text: str
 
 
-def list_files(step: Step, source: Host, request: Request, report: Report, *, judged: bool = True) -> Manifest:
+def list_files(
+    step: Step, source: Host, request: Request, report: Report, *, program: str = "listing", judged: bool = True
+) -> Manifest:
     """The files of ``request`` that ``source`` has, checked; its ``files`` are what receivers are asked to write.
 
-    Unless ``judged``, blobs may have another content than their names say.
+    A ``program`` of the node lists them. Unless ``judged``, blobs may have another content than their names say.
 
     Raises:
         StageError: it cannot read them, or they are not what an honest node has.
@@ -116,7 +121,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, ju
             if last.file is not None:
                 manifest.add(last.file)
 
-        with stage_errors(step, source.name), stream(source, "listing", listing) as running:
+        with stage_errors(step, source.name), stream(source, program, listing) as running:
             done = follow(step, source.name, running, report, heard)
     except BadAnswer as error:
         done = Failure(source.name, "source", str(error))
@@ -182,7 +187,7 @@ def answers(
 
 def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:
     """The StageError for a failure, of what comes from ``source`` if that is known, with a hint."""
-    path = word(failure.text.rpartition(": ")[2])
+    path, source = word(failure.text.rpartition(": ")[2]), source or failure.node
     hints = {
         "disk": f"{'sparkcluster models INVENTORY --prune; or ' * ('weights' in step.name)}df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
@@ -195,7 +200,8 @@ def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError
         "unreached": f"ping from {failure.node} to {source}, and sudo ufw status on both",
         "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
     }
-    between = f" from {source}" if source and failure.kind in {"archive", "blobs", "link", "partial"} else ""
+    comes = source != failure.node and failure.kind in {"archive", "blobs", "link", "partial"}
+    between = f" from {source}" if comes else ""
     full = "the disk is full: " if failure.kind == "disk" else ""
     errors = {"blobs": ImageIncomplete, "partial": LayersAbsent}
     return errors.get(failure.kind, StageError)(

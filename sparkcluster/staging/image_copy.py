@@ -1,23 +1,36 @@
-"""Copies an image to all nodes that lack it, in one stream; where no source can send it, they pull it."""
+"""Copies an image to all nodes that lack it; where no source can save it, they pull it.
+
+One node saves it as files (``node.image_save``), which are copied as any, and then all load it (``node.image_load``).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, SparkclusterError, StageError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import is_known
-from sparkcluster.facts.layers import left_out_bytes, shared
-from sparkcluster.report import size
+from sparkcluster.facts.layers import shared
+from sparkcluster.facts.model import Facts
+from sparkcluster.hosts.program import stream
+from sparkcluster.report import share, size
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import image_request
-from sparkcluster.staging.images import announced
+from sparkcluster.staging.artifacts import Request
+from sparkcluster.staging.copy import Done, Failure, follow, list_files, stage_error, stage_errors
+from sparkcluster.staging.job import Arrived
 from sparkcluster.staging.plan import Staging, digest_to_pull
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Transfers
+
+BLOBS = "blobs/sha256/"
+"""Folder of the files of an image, which are called by their SHA-256."""
+_MOST_BLOBS = 2_000
+_UNKNOWN = {"version": "", "containerd_store": False}
 
 
 class ImageCopy:
@@ -29,6 +42,7 @@ class ImageCopy:
 
     def __init__(self, run: Transfers, spec: Spec, staging: Staging) -> None:
         self.images = {node: image for node in staging.sources if isinstance(image := run.facts[node].image, Image)}
+        self._image = next(iter(self.images.values()))  # what all are to get
         self._run, self._spec, self._staging = run, spec, staging
 
     def run(self) -> None:
@@ -41,8 +55,8 @@ class ImageCopy:
         sources, missing, whole = list(self._staging.sources), [node for node, _ in self._staging.missing], False
         failed: list[SparkclusterError] = []
         while missing and sources:
-            errors = self._stream(sources[0], missing, whole=whole)
-            missing = [node for node in missing if node in {error.node for error in errors}]
+            errors = self._copy(sources[0], missing, whole=whole)
+            missing = [node for node in missing if node not in self.images]
             absent = [error for error in errors if isinstance(error, LayersAbsent)]
             if any(isinstance(error, ImageIncomplete) or error.node == sources[0] for error in errors):
                 for error in errors:
@@ -52,8 +66,7 @@ class ImageCopy:
             elif absent and not whole:
                 whole = True
                 for error in absent:
-                    whole_bytes = self.images[self._staging.sources[0]].size_bytes
-                    text = f"{error.message}: copying the whole image, {size(whole_bytes)}"
+                    text = f"{error.message}: copying the whole image, {size(self._image.size_bytes)}"
                     self._run.progress(str(error.node), text)
             elif errors:
                 raise combined(errors)
@@ -61,7 +74,8 @@ class ImageCopy:
         may_pull = self._spec.build is None and any(isinstance(error, ImageIncomplete) for error in failed)
         if missing and not may_pull:
             raise combined(failed)
-        self._run.at_once(lambda node: self._pull(node, [each for each in failed if each.node == node]), missing)
+        if errors := _errors(lambda: self._run.at_once(self._pull, missing)):
+            raise combined([*failed, *errors])
 
     def _ask(self) -> None:
         """Ask before nodes get an image that is another than was staged, or than theirs where none was.
@@ -83,60 +97,131 @@ class ImageCopy:
             hint = f"to copy that of {first}, add --yes, or answer y on a terminal"
             raise UsageError(f"{name} {why}: {ids}", step="copy image", hint=hint)
 
-    def _stream(self, source: str, missing: Sequence[str], *, whole: bool) -> list[SparkclusterError]:
-        """Copy the image from ``source`` through all of ``missing``, without the layers that all of them have.
+    def _copy(self, source: str, missing: Sequence[str], *, whole: bool) -> list[SparkclusterError]:
+        """Copy the image from ``source`` to all of ``missing``, without the layers that all of them have.
 
-        The errors, one for each node that it did not reach, and of the source.
+        The errors: of the source, and of each node that it did not reach.
         """
-        facts, name, first = self._run.facts, self._staging.name, self._staging.sources[0]
-        receivers = [] if whole else [facts[node] for node in missing]
-        image, engine = self.images[first], read(facts[first].docker)
-        config = None if engine is None or engine.containerd_store else image.id
-        have = [None] * len(image.layers) if whole else shared(image, receivers)
-        left_out = left_out_bytes(image, facts[first], receivers)
-        for node in () if whole else missing:
-            self._run.progress(node, announced(image, first, node, facts, missing))
-
-        ids = {node: its.id for node, its in self.images.items()}
-        sender = read(facts[source].docker)
-        spool = 0 if sender is None or sender.containerd_store else image.size_bytes
-
-        def request(node: str) -> dict[str, Any]:
-            docker = read(facts[node].docker)
-            return {
-                **image_request(self._spec, image, ids.get(node, image.id), config, have=have, left_out=left_out),
-                "root": " ".join((name, node, str(image.config_sum), *image.layers)),
-                "images_dir": (docker.images_dir if docker is not None else "") or "/",
-                "source": source,
-                "spool": spool if node == source else None,
-            }
-
-        size = max(1, image.size_bytes - left_out)
-        file = {"path": name, "size": size, "mtime": 0, "sha256": None, "links": []}
+        run, begin, arrived = self._run, time.monotonic(), dict[str, Arrived]()
+        have = {} if whole else shared(self._image, [run.facts[node] for node in missing])
+        request = partial(self._request, have=have)
         try:
-            self._run.move("image", request, [source, *missing], [file])
+            files = self._save(source, request(source))
+            for node in () if whole else missing:
+                run.progress(node, announced(self._image, files, node, run.facts, missing))
         except StageError as error:
-            errors, error.others = [error, *error.others], ()
-            return errors
-        finally:
-            for node in missing:
-                self.images[node] = image.model_copy(update={"id": self._run.image_ids.get(node, image.id)})
-        return []
+            return [error]
 
-    def _pull(self, node: str, incomplete: list[SparkclusterError]) -> None:
-        """Pull on ``node`` what no source can send, as their errors ``incomplete`` say."""
+        def load_it(node: str) -> None:
+            image_id = load(run, node, {**request(node), "blobs": [file["sha256"] for file in files]}, source)
+            self.images[node] = self._image.model_copy(update={"id": image_id})
+            if node in arrived:
+                run.record_copy("image", node, dataclasses.replace(arrived[node], seconds=time.monotonic() - begin))
+            run.progress(node, "image complete")
+
+        def move() -> None:
+            def root(node: str) -> Request:
+                return {"what": "files", "root": directory(run, node), "verify": True}
+
+            run.move("image", root, [source, *missing], files, arrived=arrived.__setitem__)
+
+        errors = _errors(move)
+        failed = {error.node for error in errors}
+        errors += _errors(lambda: run.at_once(load_it, [node for node in missing if node not in failed]))
+        if not errors:
+            _run(run, source, "image_save", {"directory": directory(run, source)})
+        return errors
+
+    def _save(self, source: str, request: Request) -> list[dict[str, Any]]:
+        """The files that ``source`` has made of its image."""
+        step, report = self._run.step("image"), self._run.report("image", source, "saved")
+        asked = {**request, "verify": True}
+        files = list_files(step, self._run.fleet[source], asked, report, program="image_save").files
+        if len(files) > _MOST_BLOBS or any(file["path"] != BLOBS + file["sha256"] for file in files):
+            raise stage_error(step, Failure(source, "archive", "the image's files are not named by their SHA-256"))
+        return files
+
+    def _request(self, node: str, have: dict[str, str]) -> Request:
+        first = read(self._run.facts[self._staging.sources[0]].docker)
+        known = first is not None and not first.containerd_store  # which calls an image by another hash
+        return {
+            **image_request(self._run, node, self._staging.name, self._image.layers, have),
+            "image_id": self.images.get(node, self._image).id,
+            "config": self._image.id if known else None,
+            "config_sum": self._image.config_sum,
+            "size": self._image.size_bytes,
+        }
+
+    def _pull(self, node: str) -> None:
+        """Pull on ``node`` what no source can save."""
         from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
 
-        run, staging, first = self._run, self._staging, self._staging.sources[0]
-        begin, downloads = time.monotonic(), Downloads(run, self._spec, staging)
-        try:
-            moved = downloads.on(node, digest_to_pull(staging.name, self.images[first].digest))
-        except StageError as error:
-            raise combined([*incomplete, error]) from error
+        run, staging, begin = self._run, self._staging, time.monotonic()
+        moved = Downloads(run, self._spec, staging).on(node, digest_to_pull(staging.name, self._image.digest))
         run.record(staging.what, node, "download", moved, begin)
-        pulled = run.collected(self._spec, [node], staging.what)
-        image = pulled[node].image
-        if not isinstance(image, Image) or image.build != self.images[first].build:
-            raise combined(incomplete)
+        image = run.collected(self._spec, [node], staging.what)[node].image
+        if not isinstance(image, Image) or image.build != self._image.build:
+            raise StageError(f"copy image on {node}: another image was pulled", node=node, step="copy image")
         self.images[node] = image
         run.progress(node, "image complete")
+
+
+def _errors(action: Callable[[], object]) -> list[SparkclusterError]:
+    """Why ``action`` failed, on each node."""
+    try:
+        action()
+    except StageError as error:
+        if error.node is None:
+            raise
+        errors, error.others = [error, *error.others], ()
+        return errors
+    return []
+
+
+def directory(run: Transfers, node: str) -> str:
+    """Where the files of an image are on ``node`` until it is loaded."""
+    return f"{run.facts[node].state_dir}/clusters/{run.lease(node)['cluster']}/images"
+
+
+def image_request(run: Transfers, node: str, reference: str, layers: Sequence[str], have: Mapping[str, str]) -> Request:
+    """What ``node.image_save`` and ``node.image_load`` are asked on ``node``; not all of it.
+
+    ``layers`` are those of the image that gets the name ``reference``, and ``have`` what ``shared`` found.
+    """
+    docker = read(run.facts[node].docker)
+    engine = docker.model_dump(include={"version", "containerd_store"}) if docker is not None else _UNKNOWN
+    image = {"reference": reference, "layers": list(layers), "have": have}
+    return {"directory": directory(run, node), "engine": engine, **image}
+
+
+def load(run: Transfers, node: str, request: Request, source: str) -> str:
+    """The ID of the image on ``node``, once that has loaded the files that came from ``source``.
+
+    Raises:
+        StageError: it is another image, or Docker does not load it; LayersAbsent where it may if all layers come.
+        LeaseLost: another operator has the lease.
+    """
+    return str(_run(run, node, "image_load", request, source).image_id)
+
+
+def _run(run: Transfers, node: str, program: str, request: Request, source: str = "") -> Done:
+    step = run.step("image")
+    with stage_errors(step, node), stream(run.fleet[node], program, {**request, **step.lease(node)}) as running:
+        done = follow(step, node, running, run.report("image", node, "loaded"))
+    if isinstance(done, Failure):
+        raise stage_error(step, done, source=source)
+    return done
+
+
+def announced(
+    image: Image, files: Sequence[dict[str, Any]], node: str, facts: Mapping[str, Facts], receivers: Sequence[str]
+) -> str:
+    """Which part of ``image`` are the ``files`` that go to all ``receivers``, and why it is the whole for ``node``."""
+    going, there, docker = sum(file["size"] for file in files), shared(image, [facts[node]]), read(facts[node].docker)
+    if there and going < image.size_bytes:
+        has = f"it has {len(there)} of {len(image.layers)} layers"
+        return f"gets {share(going, image.size_bytes)} of the image: {has}"
+    why = f"{', '.join(receivers)} do not have its layers in the same files" if there else "it has none of its layers"
+    if not there and docker is not None and docker.containerd_store:
+        why = f"containerd's image store on {node} does not say which layers it has"
+    return f"the whole image, {size(going)}: {why}"

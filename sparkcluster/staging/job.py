@@ -82,10 +82,6 @@ class Job:
             if said.done is not None and said.lacked and (way := self._way(node)) is not None
         }
 
-    def image_ids(self) -> dict[str, str]:
-        """The ID of an image on each node that said one when it had it."""
-        return {node: said.done.image_id for node, said in self._said.items() if said.done and said.done.image_id}
-
     def run(self) -> dict[str, Arrived]:
         """Copy, and return what ``arrived``.
 

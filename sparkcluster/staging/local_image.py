@@ -7,21 +7,23 @@ import hashlib
 import json
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import StageError
-from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import repository_of
 from sparkcluster.report import size
-from sparkcluster.staging.copy import Failure, follow, stage_error, stage_errors
+from sparkcluster.staging.image_copy import BLOBS, directory, image_request, load
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage image"
+_SAVE = "docker save {} -o FILE   on the machine that has it"
 _DOCUMENT_BYTES = 4 << 20
-_READ = 1 << 20
+
+Documents = Mapping[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,13 +31,16 @@ class Archive:
     """An image as ``docker save`` wrote it.
 
     Attributes:
-        member: name of its configuration in the archive.
         config: SHA-256 of the configuration, with ``sha256:`` in front.
+        layers: diff IDs.
+        members: names in the archive of configuration, manifest and layers, by their SHA-256.
+        size_bytes: of all of them.
     """
 
     path: Path
-    member: str
     config: str
+    layers: tuple[str, ...]
+    members: Mapping[str, str]
     size_bytes: int
 
 
@@ -47,33 +52,29 @@ def read(path: Path, reference: str) -> Archive:
     """
     try:
         with tarfile.open(path, "r:") as archive:
-            sizes = {member.name: member.size for member in archive.getmembers()}
-            images = json.loads(_text(archive, "manifest.json"))
-            named = [each for each in images if _is_named(archive, sizes, each, reference)]
-            if not named:
-                there = (
-                    ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()}))
-                    or "no image with a name"
-                )
-                raise StageError(
-                    f"{path} is not {reference}: it has {there}",
-                    step=_STEP,
-                    hint=f"docker save {reference} -o FILE   on the machine that has it",
-                )
-            lacks = [layer for layer in named[0]["Layers"] if layer not in sizes]
-            if lacks:
-                raise StageError(
-                    f"{path} lacks the layer {lacks[0]}", step=_STEP, hint=f"docker save {reference} -o FILE"
-                )
-            member = str(named[0]["Config"])
-            config = "sha256:" + hashlib.sha256(_text(archive, member)).hexdigest()
-            return Archive(path, member, config, path.stat().st_size)
+            return _found(path, archive, reference)
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StageError(
-            f"{path} is no archive of an image: {error}",
-            step=_STEP,
-            hint=f"docker save {reference} -o FILE   on the machine that has it; a compressed one: gunzip FILE",
-        ) from None
+        hint = f"{_SAVE.format(reference)}; a compressed one: gunzip FILE"
+        raise StageError(f"{path} is no archive of an image: {error}", step=_STEP, hint=hint) from None
+
+
+def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
+    sizes = {member.name: member.size for member in archive.getmembers()}
+    images, documents = json.loads(_text(archive, "manifest.json")), _documents(archive)
+    image = next((each for each in images if _is_named(archive, documents, each, reference)), None)
+    if image is None:
+        tags = ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()})) or "no image with a name"
+        raise StageError(f"{path} is not {reference}: it has {tags}", step=_STEP, hint=_SAVE.format(reference))
+    if lacks := [layer for layer in image["Layers"] if layer not in sizes]:
+        raise StageError(f"{path} lacks the layer {lacks[0]}", step=_STEP, hint=_SAVE.format(reference))
+    text = _text(archive, image["Config"])
+    config, layers = hashlib.sha256(text).hexdigest(), [str(each) for each in json.loads(text)["rootfs"]["diff_ids"]]
+    manifests = [each for each, document in documents.items() if _config(document) == config]
+    members = {config: str(image["Config"]), **{each: BLOBS + each for each in manifests[:1]}}
+    for layer, name in zip(layers, image["Layers"], strict=True):
+        members.setdefault(name.removeprefix(BLOBS) if name.startswith(BLOBS) else layer[7:], name)
+    size_bytes = sum(sizes[name] for name in members.values())
+    return Archive(path, f"sha256:{config}", tuple(layers), members, size_bytes)
 
 
 def _text(archive: tarfile.TarFile, name: str) -> bytes:
@@ -81,12 +82,27 @@ def _text(archive: tarfile.TarFile, name: str) -> bytes:
     return found.read(_DOCUMENT_BYTES) if found is not None else b""
 
 
-def _is_named(archive: tarfile.TarFile, sizes: dict[str, int], image: dict[str, Any], reference: str) -> bool:
+def _documents(archive: tarfile.TarFile) -> Documents:
+    """Manifests, and indexes of manifests, by their SHA-256; Docker before 25 writes none."""
+    found = {}
+    for member in archive.getmembers():
+        text = _text(archive, member.name) if member.name.startswith(BLOBS) and member.size < _DOCUMENT_BYTES else b""
+        if text.startswith(b"{") and hashlib.sha256(text).hexdigest() == member.name.removeprefix(BLOBS):
+            found[member.name.removeprefix(BLOBS)] = json.loads(text)
+    return found
+
+
+def _config(document: dict[str, Any]) -> str:
+    """SHA-256 of the configuration that a manifest names; empty for another document."""
+    return str(document["config"]["digest"])[7:] if "layers" in document else ""
+
+
+def _is_named(archive: tarfile.TarFile, documents: Documents, image: dict[str, Any], reference: str) -> bool:
     """Whether an image of ``manifest.json`` is that of ``reference``."""
     _, at, digest = reference.partition("@")
     if not at:
         return _name(reference) in {_name(str(tag)) for tag in image["RepoTags"] or ()}
-    return str(image["Config"]) in _configs(archive, sizes, digest.removeprefix("sha256:"))
+    return hashlib.sha256(_text(archive, image["Config"])).hexdigest() in _configs(documents, digest)
 
 
 def _name(reference: str) -> tuple[str, str]:
@@ -95,52 +111,37 @@ def _name(reference: str) -> tuple[str, str]:
     return repository_of(reference), tag if colon and "/" not in tag else "latest"
 
 
-def _configs(archive: tarfile.TarFile, sizes: dict[str, int], digest: str) -> set[str]:
+def _configs(documents: Documents, digest: str) -> set[str]:
     """The configurations below the manifest, or the index of manifests, of this digest."""
-    name = f"blobs/sha256/{digest}"
-    if sizes.get(name, _DOCUMENT_BYTES) >= _DOCUMENT_BYTES:
-        return set()
-    text = _text(archive, name)
-    if hashlib.sha256(text).hexdigest() != digest:
-        return set()
-    document = json.loads(text)
-    if "config" in document:
-        return {"blobs/sha256/" + str(document["config"]["digest"]).removeprefix("sha256:")}
-    below = [str(each["digest"]).removeprefix("sha256:") for each in document.get("manifests", ())]
-    return set().union(*(_configs(archive, sizes, each) for each in below))
+    document = documents.get(digest.removeprefix("sha256:"), {})
+    below = [_configs(documents, str(each["digest"])) for each in document.get("manifests", ())]
+    return {_config(document)}.union(*below)
 
 
-def bring(run: Transfers, staging: Staging, archive: Archive, cluster: str) -> str:
-    """Send the archive to the first node that lacks the image, and load it there; the node.
+def bring(run: Transfers, staging: Staging, archive: Archive) -> str:
+    """Send what is in the archive to the first node that lacks the image, and load it there; the node.
 
     Raises:
         StageError: it did not arrive, or is another image than it seemed; what arrived stays.
         LeaseLost: another operator has the lease.
     """
-    node, begin = staging.missing[0][0], time.monotonic()
-    host, step, state_dir = run.fleet[node], run.step(staging.what), run.facts[node].state_dir
-    folder, name = f"{state_dir}/clusters/{cluster}/staging/archives", f"{archive.config[7:23]}.tar"
+    node, begin, sent, before = staging.missing[0][0], time.monotonic(), 0, 0
+    shown = run.moving(staging.what, node, "controller")
     run.progress(node, f"{archive.path.name}, {size(archive.size_bytes)} from this machine")
+
+    def report(done: int, _size: int) -> None:
+        shown(before + done, archive.size_bytes)
+
     try:
-        sending = {"root": folder, "path": name, "sha256": _sha256(archive.path, run)}
-        sent = send(step, host, archive.path, sending, run.moving(staging.what, node, "controller")).bytes
-    except OSError as error:
-        raise StageError(f"{archive.path} cannot be read: {error.strerror}", step=_STEP) from error
-    request = {"path": f"{folder}/{name}", "member": archive.member, "config": archive.config}
-    loading = {**request, "reference": staging.name, **step.lease(node)}
-    with stage_errors(step, node), stream(host, "load", loading) as running:
-        done = follow(step, node, running, run.report(staging.what, node, "loaded"))
-    if isinstance(done, Failure):
-        raise stage_error(step, done)
+        with tarfile.open(archive.path, "r:") as opened:
+            for digest, name in archive.members.items():
+                request = {"root": directory(run, node), "path": BLOBS + digest, "sha256": digest, "private": True}
+                if (content := opened.extractfile(name)) is not None:
+                    sent += send(run.step(staging.what), run.fleet[node], content, request, report).bytes
+                before += opened.getmember(name).size
+    except (OSError, tarfile.TarError) as error:
+        raise StageError(f"{archive.path} cannot be read: {error}", step=_STEP) from error
+    image = {"image_id": archive.config, "config": archive.config, "config_sum": None, "blobs": [*archive.members]}
+    load(run, node, {**image_request(run, node, staging.name, archive.layers, {}), **image}, "this machine")
     run.record(staging.what, node, "controller", sent, begin)
     return node
-
-
-def _sha256(path: Path, run: Transfers) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_READ):
-            digest.update(chunk)
-            if run.stopped.is_set():
-                raise StageError(f"{_STEP} was stopped", step=_STEP)
-    return digest.hexdigest()

@@ -73,13 +73,9 @@ class Wrong(Fact):
 
 
 class WorkDone(Done):
-    """Bytes that the node received, and the seconds from the first of them to the last rename.
-
-    Of an image also its ID on this node: another engine may call it otherwise.
-    """
+    """Bytes that the node received, and the seconds from the first of them to the last rename."""
 
     seconds: Measure = 0.0
-    image_id: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
 
 class WorkerLine(Answer):

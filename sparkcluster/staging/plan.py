@@ -172,8 +172,10 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
     if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
         return
     source = facts[staging.sources[0]] if staging.sources else None
-    if staging.what == "image" and staging.missing:
-        _check_senders(facts, staging, staging.size_bytes)
+    receivers = [facts[name] for name, _ in staging.missing] if staging.what == "image" else []
+    senders = [_cannot_send(name, facts[name], staging, receivers) for name in staging.sources if receivers]
+    if senders and all(senders):
+        raise combined([error for error in senders if error is not None])
     errors = []
     for name, _ in staging.missing:
         whole = staging.size_bytes
@@ -200,25 +202,27 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
         raise combined(errors)
 
 
-def _check_senders(facts: Mapping[str, Facts], staging: Staging, needed: int) -> None:
-    """Raise StageError if no node has space to send an image of ``needed`` bytes.
+def _cannot_send(name: str, facts: Facts, staging: Staging, receivers: Sequence[Facts]) -> StageError | None:
+    """The error if a node has no space to save the image: for its files, and for what Docker writes before.
 
     ``docker save`` writes the whole archive to disk before its first byte, but for containerd's store.
     """
-    full = []
-    for name in staging.sources:
-        disk, engine = _disk(facts[name], "docker"), read(facts[name].docker)
-        if disk is None or engine is None or engine.containerd_store or disk.free_bytes >= needed:
-            return
-        full.append((name, disk))
-    for name, disk in full[:1]:
-        raise StageError(
-            f"{name} has {size(disk.free_bytes)} free at {disk.path}, and docker save writes the "
-            f"{size(needed)} of {staging.name} there before it sends them",
-            node=name,
-            step="copy image",
-            hint=f"docker image prune   on {name}",
-        )
+    image, engine, docker, state = facts.image, read(facts.docker), _disk(facts, "docker"), _disk(facts, "state")
+    if not isinstance(image, Image) or engine is None or docker is None or state is None:
+        return None
+    files = max(0, image.size_bytes - left_out_bytes(image, facts, receivers))
+    archive = 0 if engine.containerd_store else image.size_bytes
+    is_one = (docker.total_bytes, docker.free_bytes) == (state.total_bytes, state.free_bytes)
+    for disk, needed in ((docker, archive + files if is_one else archive), (state, files)):
+        if disk.free_bytes < needed:
+            return StageError(
+                f"{name} has {size(disk.free_bytes)} free at {disk.path}, and to send {staging.name} takes "
+                f"{size(needed)} there",
+                node=name,
+                step="copy image",
+                hint=f"docker image prune   on {name}",
+            )
+    return None
 
 
 def _disk(facts: Facts, purpose: str) -> Disk | None:

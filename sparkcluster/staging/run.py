@@ -255,7 +255,7 @@ class _Run:
         if staging.what == "image":
             archive = local_image.read(self.given, staging.name)
             check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
-            node = local_image.bring(transfers, staging, archive, self.spec.inventory.cluster)
+            node = local_image.bring(transfers, staging, archive)
             return self._fresh(staging, [node], f"{self.given} was loaded")
         place = local_weights.locate(self.given, self.spec)
         if place is None:

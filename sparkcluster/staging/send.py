@@ -7,7 +7,7 @@ import hashlib
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sparkcluster.errors import HostLost, StageError
 from sparkcluster.hosts.base import Host
@@ -23,11 +23,11 @@ _CHUNK = 1 << 18
 def send(
     step: Step,
     host: Host,
-    source: Path | bytes,
+    source: Path | bytes | IO[bytes],
     request: dict[str, Any],
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Done:
-    """Send the file or content ``source`` to where ``request`` says (``root``, ``path``, ``sha256``, …: ``node.take``).
+    """Send ``source``, a file, its content or an open one, to where ``request`` says (``root``, ``path``, …).
 
     ``report`` gets the bytes that are there, and all. It goes on where an earlier run stopped.
 
@@ -39,10 +39,11 @@ def send(
         LeaseLost: another operator has the lease; nothing of the file is under its name.
         OSError: ``source`` cannot be read.
     """
-    size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    sent = 0
+    opened = (
+        io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") if isinstance(source, Path) else source
+    )
+    size, sent = opened.seek(0, io.SEEK_END), 0
     whole = {**request, "size": size, **step.lease(host.name)}
-    opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
     with opened as file, stage_errors(step, host.name), stream(host, "upload", whole) as running:
         said = answers(step, host.name, running, Answer, _SILENT_S)
         last = next(said, None)

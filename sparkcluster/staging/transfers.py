@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,7 +21,7 @@ from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.copy import Progress, Step, list_files, stage_errors
 from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.copy_request import Files, Settings
-from sparkcluster.staging.job import Job
+from sparkcluster.staging.job import Arrived, Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.retries import combined
@@ -45,11 +46,7 @@ class Copied:
 
 @dataclasses.dataclass
 class Transfers:
-    """Brings artifacts to nodes under one lease, and records what it moved.
-
-    Attributes:
-        image_ids: what each node that got an image calls it.
-    """
+    """Brings artifacts to nodes under one lease, and records what it moved."""
 
     fleet: Fleet
     facts: dict[str, Facts]
@@ -60,7 +57,6 @@ class Transfers:
     settings: Settings = dataclasses.field(default_factory=Settings)
     loud: list[str] = dataclasses.field(default_factory=list)
     copied: list[Copied] = dataclasses.field(default_factory=list)
-    image_ids: dict[str, str] = dataclasses.field(default_factory=dict)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     def step(self, what: Artifact) -> Step:
@@ -86,10 +82,13 @@ class Transfers:
         nodes: Iterable[str],
         files: Sequence[dict[str, Any]],
         replace: Mapping[str, Sequence[int]] | None = None,
+        *,
+        arrived: Callable[[str, Arrived], None] | None = None,
     ) -> None:
         """Copy to each of ``nodes`` what it lacks of ``files``, by each node's ``request``.
 
-        ``replace`` has by node the numbers of the files that it has, and wrong.
+        ``replace`` has by node the numbers of the files that it has, and wrong. ``arrived`` gets what reached a node,
+        in place of ``record_copy``, where that is not the end.
 
         Raises:
             StageError: of a node that failed, with those of the others; all others have them.
@@ -110,12 +109,15 @@ class Transfers:
             job.run()
         finally:
             self.loud += job.loud
-            self.image_ids |= job.image_ids()
-            for node, arrived in job.arrived.items():
-                self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
-                if not self.settings.limit_bytes_s:
-                    cluster = self.lease(node)["cluster"]
-                    observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
+            for node, each in job.arrived.items():
+                (arrived or partial(self.record_copy, what))(node, each)
+
+    def record_copy(self, what: Artifact, node: str, arrived: Arrived) -> None:
+        """Note what reached ``node``, by which the time of the next copy is told."""
+        self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
+        if not self.settings.limit_bytes_s:
+            cluster = self.lease(node)["cluster"]
+            observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
     def at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
         """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node import image_files, image_layers
+from sparkcluster.node import image_layers
 from sparkcluster.node.machine import Machine
 
 OWN = {"version": "26.1.5", "containerd_store": False}
@@ -29,9 +29,7 @@ def described(*layers):
 
 @pytest.fixture
 def request_of(tmp_path):
-    return lambda *layers: {
-        "state_dir": str(tmp_path), "cluster": "atlas", "reference": "vllm:v1", "layers": list(layers)
-    }  # fmt: skip
+    return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "layers": list(layers)}
 
 
 def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_alone(tmp_path):
@@ -43,17 +41,15 @@ def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_al
         "/images/4/json": {"Id": "4"},
     })  # fmt: skip
     assert image_layers.layers(engine, str(tmp_path), OWN, None) == {"chains": [[A, C], [A, B]], "blobs": []}
-    assert image_layers.prefix([[A, C], [A, B], []], [A, B, C]) == 2
-    assert image_layers.prefix([[B, A]], [A, B]) == 0
-    assert image_layers.prefix([[A, B, C]], [A]) == 1
-    assert image_layers.prefix([], [A]) == 0
 
 
 def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_there_and_whole(request_of, tmp_path):
     request = request_of(A, B)
-    image_files.record(request, "sha256:1", [["1" * 64, 10], ["2" * 64, 20]])
-    image_files.record(request_of(C), "sha256:2", [["3" * 64, 30]])
-    image_files.record(request_of(A), "sha256:3", [["4" * 64, 40]])
+    image_layers.record(request, "sha256:1", [("1" * 64, 10), ("2" * 64, 20)])
+    image_layers.record(request_of(C), "sha256:2", [("3" * 64, 30)])
+    image_layers.record(request_of(A), "sha256:3", [("4" * 64, 40)])
+    image_layers.record({**request_of(A), "engine": OWN}, "sha256:4", [("5" * 64, 50)])
+    image_layers.record(request_of(A), "sha256:5", [("6" * 64, 0)])
     engine = Engine({"/images/sha256:1/json": described(A, B), "/images/sha256:3/json": {"Id": "sha256:3"}})
     blobs = [{"layer": A, "digest": "1" * 64, "bytes": 10}, {"layer": B, "digest": "2" * 64, "bytes": 20}]
     found = image_layers.layers(engine, str(tmp_path), CONTAINERD, {"id": "x", "layers": [C, B, "sha256:" + "e" * 64]})

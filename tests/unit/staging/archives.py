@@ -43,13 +43,14 @@ class ImageMade:
     def facts(self) -> dict[str, Any]:
         return {"id": self.id, "layers": self.diffs, "config_sum": config_sum(self.config), "size_bytes": 2_500_000}
 
-    def request(self, reference: str = "vllm:v1", **changes: Any) -> dict[str, Any]:
-        """What the controller requests of both relays, with an engine's own image store."""
+    def request(self, reference: str = "vllm:v1", *, containerd: bool = False, **changes: Any) -> dict[str, Any]:
+        """What the controller asks of the programs that save and load it; ``containerd`` is the store of the node."""
         facts = self.facts()
-        size = facts.pop("size_bytes")
-        image_id = facts.pop("id")
-        return {"what": "image", "image_id": image_id, "reference": reference, "config": image_id, "size": size,
-                "bytes": size, "have": [None] * len(self.layers), **facts, **changes}  # fmt: skip
+        image = {"image_id": facts["id"], "layers": facts["layers"], "config_sum": facts["config_sum"]}
+        engine = {"version": "28.2.2", "containerd_store": containerd}
+        config = None if containerd else self.id
+        return {**image, "reference": reference, "config": config, "size": facts["size_bytes"], "have": {},
+                "engine": engine, **changes}  # fmt: skip
 
     def manifest(self, layers: Iterable[bytes]) -> bytes:
         kind = "application/vnd.oci.image.manifest.v1+json"

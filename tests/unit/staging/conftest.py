@@ -104,6 +104,8 @@ elif verb == "load":
     open(path("received"), "wb").write(data)
     if os.path.exists(path("full")):
         fail("write /layer.tar: no space left on device")
+    if os.path.exists(path("says")):
+        print(open(path("says")).read()); sys.exit()
     data = whole(data)
     for name, _, tags in list(loaded(data)):
         open(path("images", name), "wb").write(data)

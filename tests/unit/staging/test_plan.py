@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 
@@ -185,6 +186,34 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
     facts["a"] = facts["a"].model_copy(update={"docker": engine})
     with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d, and image .* need {needed} GB"):
         check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
+
+
+@pytest.mark.parametrize(
+    ("containerd", "state", "docker", "fits"),
+    [
+        (False, 41, 41, True),  # one file system, and twice the image
+        (False, 39, 39, False),
+        (True, 21, 21, True),
+        (False, 21, 22, True),  # two of them
+        (False, 19, 22, False),
+        (False, 22, 19, False),
+    ],
+)
+def test_a_node_that_sends_an_image_takes_room_for_the_archive_and_the_files(three, containerd, state, docker, fits):
+    sizes = {"state": state, "docker": docker}
+    disks = [
+        {"purpose": name, "path": f"/{name}", "total_bytes": 100, "free_bytes": free * 10**9}
+        for name, free in sizes.items()
+    ]
+    engine = {**CONTAINERD, "containerd_store": containerd}
+    changes = {
+        "a": {"disks": disks, "image": {**IMAGE, "size_bytes": 20 * 10**9}, "docker": engine},
+        "b": {"image": None},
+    }
+    facts, topology, spec = three({**changes, "c": {"image": None}})
+    staging = find_missing(facts, topology, spec, "image")
+    with contextlib.nullcontext() if fits else pytest.raises(StageError, match=r"a has .* takes [24]0\.0 GB there"):
+        check_disk_space(facts, staging, spec)
 
 
 PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x@sha256:" + "e" * 64

@@ -53,7 +53,7 @@ class World:
                     management=f"127.2.0.{place}/24",
                     **self.changes[name],
                     hf_home=str(host.hf_home),
-                    state_dir=self.lease.state_dir,
+                    state_dir=f"{self.lease.state_dir}/{name}",  # all of them are on this machine
                 )
             )
             for place, (name, host) in enumerate(self.nodes.items(), 11)
