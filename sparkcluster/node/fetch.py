@@ -184,13 +184,13 @@ def _verify(request: Request, root: str, before: set[str]) -> None:
     with contextlib.suppress(FileNotFoundError), open(os.path.join(root, "refs", revision), encoding="utf-8") as file:
         revision = file.read().strip()
     record = Record(request["state_dir"], root)
-    record.own(before)
+    record.before = before
     made = None if any(path.startswith("snapshots/%s/" % revision) for path in before) else revision
 
     def save() -> None:
-        record.save(request["cluster"], made, soon=True)  # this process may be killed
+        record.save(request["cluster"], made)  # this process may be killed
 
-    files = listing(root, revision, request["choice"], record, reads="unknown", check=save)
+    files = listing(root, revision, request["choice"], record, verify=True, check=save)
     record.save(request["cluster"], made)
     for each in files:
         if each.is_misnamed:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import array
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sparkcluster.node.wire import Failed
 
 
 class Entry(NamedTuple):
-    """A line of the list of files; ``sha256`` is None where no node has read the file yet."""
+    """A line of the list of files; ``sha256`` is None as long as no node has read the file."""
 
     path: str
     size: int
@@ -21,48 +19,29 @@ class Entry(NamedTuple):
     links: tuple[str, ...]
 
 
-class Listed:
-    """The files in a list, which may be many: 60,000 take 12 MB here and 25 MB as entries."""
+class Listed(list[Entry]):
+    """The files in a list, by their numbers: 60,000 take 25 MB."""
 
     def __init__(self, path: str, sha256: str | None = None) -> None:
         """Read the list at ``path``, line by line; Failed if it has another ``sha256``."""
-        self._paths: list[str] = []
-        self._sizes, self._mtimes = array.array("Q"), array.array("Q")
-        self._hashes, self._known = bytearray(), bytearray()
-        self._links: list[str] = []
-        self._learned: dict[int, str] = {}
+        super().__init__()
         digest = hashlib.sha256()
         with open(path, "rb") as lines:
             for line in lines:
                 digest.update(line)
-                self._add(json.loads(line))
+                file = json.loads(line)
+                known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
+                self.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
         if sha256 not in (None, digest.hexdigest()):
             raise Failed("other", "%s is not the list of files of this job" % path)
 
-    def _add(self, file: dict[str, Any]) -> None:
-        self._paths.append(file["path"])
-        self._sizes.append(file["size"])
-        self._mtimes.append(file["mtime"])
-        self._known.append(bool(file["sha256"]))
-        self._hashes += bytes.fromhex(file["sha256"] or "0" * 64)
-        self._links.append("\0".join(file["links"]))
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, number: int) -> Entry:
-        known = bytes(self._hashes[32 * number : 32 * number + 32]) if self._known[number] else None
-        links = tuple(self._links[number].split("\0")) if self._links[number] else ()
-        return Entry(self._paths[number], self._sizes[number], self._mtimes[number], known, links)
-
     def sha256(self, number: int) -> str | None:
         """The SHA-256 of a file, in hexadecimal, if that is known by now."""
-        listed = self[number].sha256
-        return listed.hex() if listed else self._learned.get(number)
+        known = self[number].sha256
+        return known.hex() if known else None
 
     def learn(self, hashes: dict[int, str]) -> None:
         """Take in the SHA-256 of files that have none in the list."""
-        self._learned.update(hashes)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (self[number] for number in range(len(self)))
+        for number, sha256 in hashes.items():
+            if self[number].sha256 is None:
+                self[number] = self[number]._replace(sha256=bytes.fromhex(sha256))

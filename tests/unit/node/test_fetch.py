@@ -35,7 +35,7 @@ def test_what_was_downloaded_is_hashed_and_recorded_as_staged(tmp_path):
     old, new = (f"blobs/{hashlib.sha256(each).hexdigest()}" for each in (b"old", b"new"))
     verified(tmp_path, root, before=[old])
     found = Record(str(tmp_path / "state"), str(root))
-    assert {path: (entry.sha256.hex(), entry.ours) for path, entry in found.files.items()} == {
+    assert {path: (entry.sha256, entry.ours) for path, entry in found.files.items()} == {
         old: (old[6:], False),
         new: (new[6:], True),
     }
