@@ -6,10 +6,11 @@ complete comes last: the links and the ref of the hub's cache.
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import hashlib
 import os
 import stat
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -47,48 +48,36 @@ class Publisher:
         self._made = None if there else self._revision
         self._record = Record(request["state_dir"], tree.root)
         self._recording = threading.Lock()
-        self._refuse_links()
-
-    def _refuse_links(self) -> None:
-        """Failed if a corrupt file is the user's link: what it leads to is not in this directory."""
-        for number in self.replace if self._revision is None else ():
-            path = self._files[number].path
-            found = self._tree.own_status(path)
-            if found is not None and stat.S_ISLNK(found.st_mode):
-                whole = os.path.join(self._tree.root, path)
-                text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
-                raise Failed("linked", text % (whole, os.path.realpath(whole)))
 
     def large(self, number: int, partial: str, descriptor: int, sha256: str) -> None:
         """Make a file visible that was synced: it is in ``partial``, and has ``sha256``."""
         self._gate()
-        self._move(number, partial, os.fstat(descriptor), sha256, sync=True)
-        self.save(soon=True)
+        self._move(number, partial, os.fstat(descriptor), sha256)
+        self.save()
 
     def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
         """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
-        _sync_file_system(self._tree.handle)
-        folders = set()
+        _sync_file_system(self._tree.root)
         for number, partial, sha256 in arrived:
             self._gate()
             with self._tree.reader(partial) as found:
                 forget(found.fileno())
                 status = os.fstat(found.fileno())
-            self._move(number, partial, status, sha256, sync=False)
-            folders.add(os.path.dirname(self._files[number].path))
+            self._move(number, partial, status, sha256)
             yield number
-        for folder in folders:
-            self._tree.sync(folder)
         self.save()
 
-    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str, *, sync: bool) -> None:
+    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str) -> None:
         path = self._files[number].path
         before = self._tree.status(path)
         ours = before is None or self._record.is_ours(path, before)
-        is_blob = self._revision is not None and path.startswith("blobs/")
-        if not is_blob and number not in self.replace:
+        whole = os.path.join(self._tree.root, path)
+        if number in self.replace and self._revision is None and os.path.islink(whole):
+            text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
+            raise Failed("linked", text % (whole, os.path.realpath(whole)))
+        if number not in self.replace and not (self._revision and path.startswith("blobs/")):
             self._set_aside(path, number)
-        self._tree.move(partial, path, sync=sync)
+        self._tree.move(partial, path)
         with self._recording:
             self._record.add(path, status, sha256, ours=ours)
 
@@ -129,19 +118,13 @@ class Publisher:
             self._record.add(self._files[number].path, status, sha256)
         self.save()
 
-    def save(self, *, soon: bool = False) -> None:
-        """Write the record; with ``soon``, when it is due."""
+    def save(self) -> None:
+        """Write the record."""
         with self._recording:
-            self._record.save(self._request["cluster"], self._made, soon=soon)
+            self._record.save(self._request["cluster"], self._made)
 
 
-def _sync_file_system(descriptor: int) -> None:
+def _sync_file_system(path: str) -> None:
     """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
-    try:
-        sync = ctypes.CDLL(None, use_errno=True).syncfs
-    except (OSError, AttributeError):
-        os.sync()
-        return
-    if sync(descriptor):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    if subprocess.call(["sync", "--file-system", path]):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)

@@ -34,7 +34,7 @@ class Tree:
         except BlockingIOError:
             return False
         except OSError:
-            return True
+            pass
         return True
 
     @contextlib.contextmanager
@@ -83,10 +83,10 @@ class Tree:
             return os.stat(name, dir_fd=folder, follow_symlinks=False)
         return None
 
-    def remove(self, path: str, *, directory: bool = False) -> None:
-        """Remove a file or a link itself, or a ``directory`` that is empty."""
+    def remove(self, path: str) -> None:
+        """Remove a file or a link itself."""
         with self.parent(path, make=False) as (folder, name):
-            (os.rmdir if directory else os.unlink)(name, dir_fd=folder)
+            os.unlink(name, dir_fd=folder)
 
     def reader(self, path: str) -> BinaryIO:
         """A file to read."""
@@ -106,12 +106,10 @@ class Tree:
         file.seek(offset)
         return file
 
-    def move(self, path: str, target: str, *, sync: bool = True) -> None:
-        """Rename a file within its directory, in the place of ``target``, and ``sync`` that."""
+    def move(self, path: str, target: str) -> None:
+        """Rename a file within its directory, in the place of ``target``."""
         with self.parent(target) as (folder, name):
             os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
-            if sync:
-                os.fsync(folder)
 
     def set_aside(self, path: str) -> str:
         """Rename a file of the user's to ``NAME.replaced``, or ``NAME-1.replaced``; its whole new path."""
@@ -119,11 +117,6 @@ class Tree:
         aside = next((name for name in names if self.own_status(name) is None), path + REPLACED)
         self.move(path, aside)
         return os.path.join(self.root, aside)
-
-    def sync(self, folder: str) -> None:
-        """Sync the names of files in a directory, empty for the root."""
-        with self.parent(os.path.join(folder, "any"), make=False) as (handle, _):
-            os.fsync(handle)
 
     def link(self, path: str, target: str) -> None:
         """Make ``path`` a link to ``target``, which is relative to its directory."""
