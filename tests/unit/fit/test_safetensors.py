@@ -153,7 +153,7 @@ def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
 @pytest.mark.parametrize(
     ("files", "behaviour", "message"),
     [
-        ({}, {}, r"has no config\.json of some/model at main"),
+        ({}, {}, r"some/model at main has no config\.json"),
         (SHARDED, {"status": 503}, "answered 503"),
         ({**SHARDED, "config.json": b"<html>"}, {}, "is not JSON"),
         ({**SHARDED, "one.safetensors": struct.pack("<Q", 1 << 63)}, {}, "at most"),
