@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from sparkcluster.facts.model import Facts
-from sparkcluster.node.shared import HUB_ADDRESS
+from sparkcluster.node.shared import HUB_ADDRESS, registry_of
 from sparkcluster.staging.artifacts import endpoint
 from sparkcluster.staging.chain import Rates, Way, chain, expected_s, probable
 from sparkcluster.staging.copy_request import Settings
@@ -59,27 +59,25 @@ def moves(
 
     ``outside`` is where it comes from if no node has it; the first node that gets it passes it on.
     """
-    missing = [node for node, _ in staging.missing]
     rates: Rates = {"image": settings.image_rates, "weights": settings.rates}.get(staging.what, {})
-    ways = probable(facts, topology, [*staging.sources, *missing], encrypt=settings.encrypt)
+    ways = probable(facts, topology, [*staging.sources, *staging.nodes], encrypt=settings.encrypt)
 
     def passed_on(having: Sequence[str], nodes: Sequence[str]) -> list[Expected]:
         return between_nodes(ways, having, nodes, sizes, rates, by_link=staging.what == "weights")
 
     if staging.sources:
-        return tuple(passed_on(staging.sources[:1] if staging.what == "image" else staging.sources, missing))
-    first = (*staging.download, *staging.parts, *missing)[0]
+        return tuple(passed_on(staging.sources[:1] if staging.what == "image" else staging.sources, staging.nodes))
+    first, *_ = (*staging.download, *staging.parts, *staging.nodes)
     if len(staging.parts) < 2:
         got = from_outside(first, outside, sizes.get(first))
-        return (got, *passed_on([first], [node for node in missing if node != first]))
+        return (got, *passed_on([first], [node for node in staging.nodes if node != first]))
     united: list[Expected] = []
-    for node in missing:
+    for node in staging.nodes:
         others = [part for part in staging.parts if part != node]
-        united += [
-            dataclasses.replace(each, source=" and ".join(others), bytes=None, seconds=None)
-            for each in passed_on(others[:1], [node])
-        ]
-    return (*united, from_outside(first, outside, None)) if staging.download or outside == HERE else tuple(united)
+        source, found = " and ".join(others), passed_on(others[:1], [node])
+        united += [dataclasses.replace(each, source=source, bytes=None, seconds=None) for each in found]
+    rest = [from_outside(first, outside, None)] if staging.download or outside == HERE else []
+    return (*united, *rest)
 
 
 def from_outside(node: str, source: str, size_bytes: int | None) -> Expected:
@@ -104,28 +102,23 @@ def between_nodes(
 
     How long it takes is told by ``rates``; where they have none, ``by_link`` of the speed of the link.
     """
-    total = max([1, *(size or 0 for size in sizes.values())])
-    has = {**dict.fromkeys(having, total), **{node: total - _or(sizes.get(node), total) for node in nodes}}
+    lacks = {node: size for node in nodes if (size := sizes.get(node)) is not None}
+    total = max([1, *lacks.values()])
+    has = {**dict.fromkeys(having, total), **{node: total - lacks.get(node, total) for node in nodes}}
     found = []
     for node, upstreams in chain([*having, *nodes], ways, has, total).items():
-        size = sizes.get(node)
+        size, seconds = lacks.get(node), None
         if node not in nodes or size == 0 or not upstreams:
             continue
         way = upstreams[0].ways[0]
-        seconds = None
         if size is not None and (by_link or (way.medium, way.encrypted) in rates):
             seconds = round(expected_s(size, way, rates), 1)
         found.append(Expected(node, way.source, size, link(way), way.encrypted, seconds, way.medium))
     return found
 
 
-def _or(size: int | None, total: int) -> int:
-    return total if size is None else size
-
-
 def publisher(staging: Staging) -> str:
     """Host of the hub or registry from which ``staging`` is downloaded."""
     if staging.what == "weights":
         return urllib.parse.urlsplit(endpoint(None) or HUB_ADDRESS).hostname or "hub"
-    host, slash, _ = staging.name.partition("/")
-    return host if slash and ("." in host or ":" in host or host == "localhost") else "docker.io"
+    return registry_of(staging.name) or "docker.io"

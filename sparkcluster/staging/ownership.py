@@ -8,7 +8,6 @@ from sparkcluster.errors import CommandFailed, StageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
-from sparkcluster.facts.weights import Weights
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Progress
 
@@ -31,17 +30,16 @@ def take(
     """
     steps = {}
     for node, found in facts.items():
-        weights = found.weights
-        if repository is None or not isinstance(weights, Weights) or weights.foreign is None or weights.foreign.uid:
+        weights = read(found.weights)
+        foreign = weights.foreign if weights is not None else None
+        if repository is None or foreign is None or foreign.uid:
             continue
         image = images.get(node) or read(found.image)
-        path = weights.foreign.path
-        whose = "cannot be created" if weights.foreign.missing else "belongs to root"
-        progress(node, f"{path} {whose}: making the folders of {repository} those of {found.user}, in a container")
+        whose = "cannot be created" if foreign.missing else "belongs to root"
+        how = f"making the folders of {repository} those of {found.user}, in a container"
+        progress(node, f"{foreign.path} {whose}: {how}")
         step = {"do": "own", "hf_home": found.hf_home, "repository": repository}
         steps[node] = [{**step, "image": image.id if image else None}]
-    if not steps:
-        return
     try:
         changer.apply(steps, timeout_s=_LIMIT_S)
     except CommandFailed as error:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.base import read
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import expected_images, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
-from sparkcluster.facts.model import Disk, Facts
+from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
@@ -46,6 +46,11 @@ class Staging:
     parts: tuple[str, ...] = ()
     built: bool = False
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that lack it."""
+        return tuple(node for node, _ in self.missing)
+
     def as_json(self) -> dict[str, Any]:
         """The staging as JSON."""
         return {
@@ -70,48 +75,70 @@ def find_missing(
         StageError: no node has it and none can download it; the hint says what to put where.
     """
     names = [name for name in topology.by_rank if name in facts]
-    sources, lacks = _weights(facts, names, spec) if what == "weights" else _image(facts, names, spec)
-    missing = tuple((name, lacks(name)) for name in names if name not in sources)
-    model = spec.playbook.model
-    first = facts[sources[0]] if sources else None
-    artifact = read(first.weights if what == "weights" else first.image) if first is not None else None
-    parts = _parts(facts, names) if what == "weights" and not sources else ()
-    others = tuple(name for name, _ in missing if name not in parts)
-    # In no hub, or in no registry: a kept image has a name of ours, which may be another's there.
-    nowhere = not model.id if what == "weights" else spec.kept_image is not None
-    found = Staging(
-        what=what,
-        name=model.label if what == "weights" else spec.image or "",
-        sources=sources,
-        missing=missing,
-        download=() if sources or nowhere else (*parts, *others),
-        size_bytes=artifact.size_bytes if artifact is not None else None,
-        parts=parts,
-        built=what == "image" and spec.build is not None,
-    )
-    if missing and not sources and what == "image" and spec.kept_image:
+    return _image(facts, names, spec) if what == "image" else _weights(facts, names, spec, given=given)
+
+
+def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
+    having = expected_images(spec, facts, names)
+    lacking = [name for name in names if name not in having]
+    if lacking and not having and spec.kept_image:
         raise StageError(
             f"no node has the image of release {int(spec.kept_image.rpartition(':')[2])} any more",
             step="copy image",
             hint="sparkcluster releases INVENTORY   shows which are kept; or sparkcluster upgrade INVENTORY",
         )
-    if missing and not sources and not found.download and len(parts) < 2 and not given:
-        raise no_weights(facts, missing[0][0], spec)
-    return found
+
+    def lacks(name: str) -> str:
+        return "another image has its name" if isinstance(facts[name].image, Image) else "missing"
+
+    return Staging(
+        what="image",
+        name=spec.image or "",
+        sources=tuple(having),
+        missing=tuple((name, lacks(name)) for name in lacking),
+        download=() if having or spec.kept_image else tuple(lacking),  # a kept one has a name of ours, in no registry
+        size_bytes=next((image.size_bytes for image in having.values()), None),
+        built=spec.build is not None,
+    )
 
 
-def _parts(facts: Mapping[str, Facts], names: Sequence[str]) -> tuple[str, ...]:
-    """The nodes that have files of the model, those of the revision of which one node has most bytes."""
-    found = {name: weights for name in names if (weights := read(facts[name].weights)) and weights.files}
-    order = sorted(found, key=lambda name: -found[name].size_bytes)
-    return tuple(name for name in order if found[name].revision == found[order[0]].revision)
+def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec, *, given: bool) -> Staging:
+    model = spec.playbook.model
+    found = {name: weights for name in names if isinstance(weights := facts[name].weights, Weights)}
+    versions = {name: weights.revision for name, weights in found.items() if weights.complete}
+    wanted = model.revision if re.fullmatch(COMMIT, model.revision) else next(iter(versions.values()), None)
+    sources = tuple(name for name, version in versions.items() if version == wanted)
+    lacking = [name for name in names if name not in sources]
+
+    def lacks(name: str) -> str:
+        if name not in found:
+            return "could not be read" if isinstance(facts[name].weights, Unread) else "missing"
+        its = found[name]
+        if name in versions:
+            return f"revision {its.revision} instead of {wanted}"
+        if its.path is None and its.other_revisions:
+            return f"has revision {' and '.join(its.other_revisions)}, not {model.revision}"
+        if its.path is None or not its.files:
+            return "missing"
+        files = [*its.missing, *its.truncated]
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        return f"{files[0]} {'missing' if its.missing else 'truncated'}{more}"
+
+    missing = tuple((name, lacks(name)) for name in lacking)
+    some = sorted((name for name in found if found[name].files), key=lambda name: -found[name].size_bytes)
+    parts = () if sources else tuple(name for name in some if found[name].revision == found[some[0]].revision)
+    download = () if sources or model.id is None else tuple(dict.fromkeys([*parts, *lacking]))
+    if missing and not sources and not download and len(parts) < 2 and not given:
+        raise no_weights(facts, lacking[0], spec)
+    size_bytes = found[sources[0]].size_bytes if sources else None
+    return Staging("weights", model.label, sources, missing, download, size_bytes, parts)
 
 
 def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
     """The error where no node has the weights and none can download them, with the command to put them there."""
     model = spec.playbook.model
-    host = next(each.host for each in spec.inventory.nodes if each.label == node)
     if model.path:
+        host = next(each.host for each in spec.inventory.nodes if each.label == node)
         hint = shell("put them there: rsync -a DIRECTORY/", f"{facts[node].user}@{host}:{model.path}/")
     else:
         hint = (
@@ -130,103 +157,55 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     )
 
 
-Sources = tuple[tuple[str, ...], Callable[[str], str]]
-"""Nodes that have it whole, and a function that says what another one lacks."""
-
-
-def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sources:
-    def lacks(name: str) -> str:
-        return "another image has its name" if isinstance(facts[name].image, Image) else "missing"
-
-    return tuple(expected_images(spec, facts, names)), lacks
-
-
-def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Sources:
-    weights = {name: facts[name].weights for name in names}
-    versions = {name: each.revision for name, each in weights.items() if isinstance(each, Weights) and each.complete}
-    wanted = spec.playbook.model.revision
-    revision = wanted if re.fullmatch(COMMIT, wanted) else next(iter(versions.values()), None)
-
-    def lacks(name: str) -> str:
-        found = weights[name]
-        if not isinstance(found, Weights):
-            return "could not be read" if found is not None else "missing"
-        if name in versions:
-            return f"revision {found.revision} instead of {revision}"
-        if found.path is None and found.other_revisions:
-            return f"has revision {' and '.join(found.other_revisions)}, not {spec.playbook.model.revision}"
-        if found.path is None or not found.files:
-            return "missing"
-        files = [*found.missing, *found.truncated]
-        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        return f"{files[0]} {'missing' if found.missing else 'truncated'}{more}"
-
-    return tuple(name for name, version in versions.items() if version == revision), lacks
-
-
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
-    """Raise StageError for the nodes without enough disk space.
+    """Raise StageError for the nodes that lack ``staging`` without the room for it, and if no source has that to send.
 
     The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
-    if staging.size_bytes is None or (staging.what == "weights" and spec.playbook.model.path):
+    is_image = staging.what == "image"
+    if staging.size_bytes is None or not staging.missing or not (is_image or spec.playbook.model.id):
         return
-    source = facts[staging.sources[0]] if staging.sources else None
-    receivers = [facts[name] for name, _ in staging.missing] if staging.what == "image" else []
-    senders = [_cannot_send(name, facts[name], staging, receivers) for name in staging.sources if receivers]
-    if senders and all(senders):
-        raise combined([error for error in senders if error is not None])
-    errors = []
-    for name, _ in staging.missing:
-        whole = staging.size_bytes
-        if staging.what == "image" and source is not None and isinstance(source.image, Image):
-            whole = image_room_bytes(source, source.image, left_out_bytes(source.image, source, [facts[name]]))
-        weights = facts[name].weights
-        present = weights.size_bytes if staging.what == "weights" and isinstance(weights, Weights) else 0
-        needed = max(0, whole - present)
-        disk = _disk(facts[name], "docker" if staging.what == "image" else "hf_home")
-        if disk is not None and disk.free_bytes < needed:
-            unused = "sparkcluster models INVENTORY --prune; or "
-            look = f"{shell('du -sh', disk.path)}/*"
-            hint = f"on {name}: docker image prune" if staging.what == "image" else unused + f"on {name}: {look}"
-            errors.append(
-                StageError(
-                    f"{name} has {size(disk.free_bytes)} free at {disk.path}, and {staging.what} "
-                    f"{staging.name} need {size(needed)}",
-                    node=name,
-                    step=f"copy {staging.what}",
-                    hint=hint,
-                )
-            )
-    if errors:
+    sending = [_no_room(facts, staging, node) for node in staging.sources if is_image]
+    getting = [_no_room(facts, staging, node) for node in staging.nodes]
+    if errors := [error for error in (*getting, *(sending[:1] if all(sending) else ())) if error]:
         raise combined(errors)
 
 
-def _cannot_send(name: str, facts: Facts, staging: Staging, receivers: Sequence[Facts]) -> StageError | None:
-    """The error if a node has no space to save the image: for its files, and for what Docker writes before.
-
-    ``docker save`` writes the whole archive to disk before its first byte, but for containerd's store.
-    """
-    image, engine, docker, state = facts.image, read(facts.docker), _disk(facts, "docker"), _disk(facts, "state")
-    if not isinstance(image, Image) or engine is None or docker is None or state is None:
-        return None
-    files = max(0, image.size_bytes - left_out_bytes(image, facts, receivers))
-    archive = 0 if engine.containerd_store else image.size_bytes
-    is_one = (docker.total_bytes, docker.free_bytes) == (state.total_bytes, state.free_bytes)
-    for disk, needed in ((docker, archive + files if is_one else archive), (state, files)):
-        if disk.free_bytes < needed:
+def _no_room(facts: Mapping[str, Facts], staging: Staging, node: str) -> StageError | None:
+    """The error of a node whose disk has too little for what it is to get or to send."""
+    needed = _needed(facts, staging, node)
+    disks = [disk for disk in read(facts[node].disks) or () if disk.purpose in needed]
+    for disk in disks:
+        same = [each for each in disks if (each.total_bytes, each.free_bytes) == (disk.total_bytes, disk.free_bytes)]
+        total = sum(needed[each.purpose] for each in same)
+        if disk.free_bytes < total:
+            what = f"{'sending ' * (node in staging.sources)}{staging.what} {staging.name}"
+            prune = "sparkcluster models INVENTORY --prune; or "
+            hints = {"image": f"on {node}: docker image prune"}
             return StageError(
-                f"{name} has {size(disk.free_bytes)} free at {disk.path}, and to send {staging.name} takes "
-                f"{size(needed)} there",
-                node=name,
-                step="copy image",
-                hint=f"docker image prune   on {name}",
+                f"{node} has {size(disk.free_bytes)} free at {disk.path}, and {what} need {size(total)}",
+                node=node,
+                step=f"copy {staging.what}",
+                hint=hints.get(staging.what, f"{prune}on {node}: {shell('du -sh', disk.path)}/*"),
             )
     return None
 
 
-def _disk(facts: Facts, purpose: str) -> Disk | None:
-    return next((disk for disk in read(facts.disks) or () if disk.purpose == purpose), None)
+def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str, int]:
+    """Bytes that a node needs, by the purpose of a disk; two purposes may share one.
+
+    Who sends an image writes its files, and ``docker save`` before that its archive, but for containerd's store.
+    """
+    whole, found, engine = staging.size_bytes or 0, read(facts[node].weights), read(facts[node].docker)
+    if staging.what != "image":
+        return {"hf_home": whole - (found.size_bytes if found else 0)}
+    source = facts[(node if node in staging.sources else staging.sources[0])] if staging.sources else None
+    if source is None or not isinstance(source.image, Image):
+        return {"docker": whole}
+    if node in staging.sources:
+        left_out = left_out_bytes(source.image, source, [facts[each] for each in staging.nodes])
+        return {"state": whole - left_out, "docker": whole if engine is not None and not engine.containerd_store else 0}
+    return {"docker": image_room_bytes(source, source.image, left_out_bytes(source.image, source, [facts[node]]))}
 
 
 def digest_to_pull(image: str, digest: str | None) -> str | None:
@@ -234,6 +213,5 @@ def digest_to_pull(image: str, digest: str | None) -> str | None:
 
     A node does not decide from which repository another one pulls, with its user's login, nor passes over a digest.
     """
-    if digest is None or "@" in image or repository_of(digest) != repository_of(image):
-        return None
-    return digest
+    is_safe = digest is not None and "@" not in image and repository_of(digest) == repository_of(image)
+    return digest if is_safe else None
