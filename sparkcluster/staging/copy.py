@@ -17,7 +17,7 @@ from sparkcluster.hosts.program import document, stream
 from sparkcluster.printable import one_line, word
 from sparkcluster.runtime.change import refusal
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
+from sparkcluster.staging.manifest import MOST_FILES, BadAnswer, ListedFile, Manifest
 
 A = TypeVar("A", bound="Answer")
 
@@ -114,15 +114,18 @@ def list_files(
         LeaseLost: it knows a newer epoch.
     """
     listing = {**request, **step.lease(source.name)}
+    found: list[ListedFile] = []
+
+    def heard(last: Answer) -> None:
+        if last.file is not None:
+            found.append(last.file)
+        if len(found) > MOST_FILES:
+            raise BadAnswer(f"the directory has more than {MOST_FILES} files")
+
     try:
-        manifest = Manifest(request.get("revision"), bool(request.get("verify")), judged)
-
-        def heard(last: Answer) -> None:
-            if last.file is not None:
-                manifest.add(last.file)
-
         with stage_errors(step, source.name), stream(source, program, listing) as running:
             done = follow(step, source.name, running, report, heard)
+        manifest = Manifest.of(found, request.get("revision"), judged=judged)
     except BadAnswer as error:
         done = Failure(source.name, "source", str(error))
     else:

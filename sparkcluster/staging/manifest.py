@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -13,6 +13,7 @@ from sparkcluster.facts.base import Fact, Number, Raw, Sha256
 from sparkcluster.node.shared import UNFINISHED
 
 MOST_FILES = 200_000
+"""Of a directory."""
 _PATH_BYTES = 1024
 _PART_BYTES = 255 - len("..01234567.partial")
 
@@ -37,77 +38,70 @@ class ListedFile(Fact):
     git: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] | None = None
     recorded: Sha256 | None = None
 
+    @property
+    def promised(self) -> str | None:
+        """The hash that it is to have by what its node says of it: the name of its blob, else the record."""
+        return self.blob if self.git or re.fullmatch("[0-9a-f]{64}", self.blob or "") else self.recorded
 
-@dataclasses.dataclass
+    @property
+    def is_right(self) -> bool:
+        """Whether it is what it is to be, as far as that is known."""
+        return self.promised in {None, self.sha256, self.git}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """Files of a directory; with ``revision`` of that snapshot in Hugging Face's cache.
+    """Files of a directory, or of a snapshot in Hugging Face's cache.
 
     Attributes:
-        verify: whether each file must have a SHA-256.
-        judged: whether a blob must have the content that its name says; not while it is unknown which copy is right.
+        listed: as nodes list them, by name.
         files: what workers take. All paths are made here, so that a node only says names.
-        listed: the same as the node lists them, by name.
     """
 
-    revision: str | None = None
-    verify: bool = False
-    judged: bool = True
-    listed: dict[str, ListedFile] = dataclasses.field(default_factory=dict)
-    files: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    _blobs: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    _names: set[str] = dataclasses.field(default_factory=set)
-    _folders: set[str] = dataclasses.field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        if self.revision is not None and not re.fullmatch("[0-9A-Za-z]{1,64}", self.revision):
-            raise BadAnswer(f"{self.revision[:60]!r} is not the name of a snapshot")
+    listed: Mapping[str, ListedFile]
+    files: Sequence[dict[str, Any]]
 
     @classmethod
-    def of(cls, files: Iterable[ListedFile], revision: str | None) -> Manifest:
-        """The manifest of ``files``, each of which has a SHA-256."""
-        manifest = cls(revision, verify=True)
-        for each in files:
-            manifest.add(each)
-        return manifest
+    def of(cls, found: Iterable[ListedFile], revision: str | None, *, judged: bool = False) -> Manifest:
+        """The manifest of the files that were ``found``, with ``revision`` in that snapshot.
 
-    def add(self, found: ListedFile) -> None:
-        """Add one file that a node has; BadAnswer if no honest node has such a file."""
-        self.listed[found.name] = found
-        if len(self.listed) > MOST_FILES:
-            raise BadAnswer(f"the directory has more than {MOST_FILES} files")
-        name = self._claim(found.name, f"snapshots/{self.revision}/" if self.revision else "")
-        blob, sha256 = found.blob if self.revision else None, found.sha256
-        if blob in self._blobs:
-            first = self._blobs[blob]
-            if (first["size"], first["sha256"]) != (found.size, sha256):
-                raise BadAnswer(f"{name} and {first['links'][0]} are both links to {blob}, with different content")
-            first["links"].append(name)
-            return
-        file = {"path": name, "size": found.size, "mtime": found.mtime, "links": [], "sha256": sha256}
-        if self.verify and not sha256:
-            raise BadAnswer(f"{name} has no SHA-256")
-        if blob:
-            file["path"], file["links"] = self._claim(blob, "blobs/"), [name]
-            self._blobs[blob] = file
-            if self.judged and sha256 and len(blob) == len(sha256) and blob != sha256:
-                raise BadAnswer(f"{file['path']} is corrupt: its SHA-256 is {sha256}")
-        self.files.append(file)
+        Raises:
+            BadAnswer: no honest node has such files; or they are to be ``judged``, and one is corrupt.
+        """
+        if revision is not None and not re.fullmatch("[0-9A-Za-z]{1,64}", revision):
+            raise BadAnswer(f"{revision[:60]!r} is not the name of a snapshot")
+        listed: dict[str, ListedFile] = {}
+        files: dict[str, dict[str, Any]] = {}
+        folders: set[str] = set()
+        for each in found:
+            name = f"snapshots/{revision}/{each.name}" if revision else each.name
+            parts = name.split("/")
+            _check(name, parts)
+            folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+            if name in listed:
+                raise BadAnswer(f"{name} is listed twice")
+            if judged and not each.is_right:
+                raise BadAnswer(f"{each.name} is corrupt: its SHA-256 is {each.sha256}")
+            listed[name] = each
+            path = f"blobs/{each.blob}" if revision and each.blob else name
+            new = {"path": path, "size": each.size, "mtime": each.mtime, "links": [], "sha256": each.sha256}
+            file = files.setdefault(path, new)
+            if path != name:
+                file["links"].append(name)
+            if (file["size"], file["sha256"]) != (each.size, each.sha256):
+                raise BadAnswer(f"{' and '.join(file['links'])} are links to {path}, with different content")
+        if below := folders & listed.keys():
+            raise BadAnswer(f"a file is listed below {min(below)}, which is one")
+        return cls({each.name: each for each in listed.values()}, list(files.values()))
 
-    def _claim(self, name: str, folder: str) -> str:
-        """The path of ``name`` in ``folder``, which no other file has, and none is below."""
-        path = f"{folder}{name}"
-        parts = path.split("/")
-        if (
-            any(part in {"", ".", ".."} or not part.isprintable() for part in parts)
-            or any(part.startswith(".") for part in parts[:-1])
-            or len(path.encode()) > _PATH_BYTES
-            or max(len(part.encode()) for part in parts) > _PART_BYTES
-            or path.endswith(UNFINISHED)
-        ):
-            raise BadAnswer(f"{name[:200]!r} is not the path of a finished file below the directory")
-        folders = ["/".join(parts[:end]) for end in range(1, len(parts))]
-        if path in self._names or path in self._folders or not self._names.isdisjoint(folders):
-            raise BadAnswer(f"{path} is listed twice, or a file is listed below it")
-        self._names.add(path)
-        self._folders.update(folders)
-        return path
+
+def _check(name: str, parts: Sequence[str]) -> None:
+    """BadAnswer unless ``name``, of these parts, is that of a finished file below a directory."""
+    if (
+        any(part in {"", ".", ".."} or not part.isprintable() for part in parts)
+        or any(part.startswith(".") for part in parts[:-1])
+        or len(name.encode()) > _PATH_BYTES
+        or max(len(part.encode()) for part in parts) > _PART_BYTES
+        or name.endswith(UNFINISHED)
+    ):
+        raise BadAnswer(f"{name[:200]!r} is not the path of a finished file below the directory")

@@ -17,7 +17,7 @@ from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
-from sparkcluster.staging import ownership
+from sparkcluster.staging import copy_weights, ownership
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
 from sparkcluster.staging.copy import RESUME, Progress
 from sparkcluster.staging.copy_request import Settings
@@ -93,17 +93,9 @@ def stage(
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
-    transfers = Transfers(
-        changer.fleet,
-        dict(facts),
-        topology,
-        changer.lease,
-        progress,
-        report or Report(),
-        settings or Settings(),
-    )
+    shown, how = report or Report(), settings or Settings()
+    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress, shown, how)
     run = _Run(transfers, spec, verify, changer, given)
-    head = topology.groups[0].head.name
     stagings: list[Staging] = []
     commits: dict[str, str] = {}
     expected: dict[str, tuple[Expected, ...]] = {}
@@ -117,26 +109,19 @@ def stage(
             stagings.append(staging)
             if not dry_run:
                 if staging.missing:
-                    transfers.shown.step("copy", f"{staging.what} {staging.name}")
+                    shown.step("copy", f"{staging.what} {staging.name}")
                 run.bring(staging)
             else:
                 check_disk_space(transfers.facts, staging, run.spec)
                 if expect and (found := run.expect(staging)):
                     expected[staging.name] = found
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
-            missing = stagings[-1].missing
-            now = transfers.collected(run.spec, [head], "weights") if missing else transfers.facts
+            head = topology.groups[0].head.name
+            now = transfers.collected(run.spec, [head], "weights") if stagings[-1].missing else transfers.facts
             if (weights := read(now[head].weights)) is not None and weights.revision:
                 commits[f"{model.revision} of {model.id}"] = weights.revision
-    return StageReport(
-        tuple(stagings),
-        tuple(transfers.copied),
-        commits,
-        run.verified,
-        tuple(run.corrupt),
-        tuple(transfers.loud),
-        expected,
-    )
+    moved, loud = tuple(transfers.copied), tuple(transfers.loud)
+    return StageReport(tuple(stagings), moved, commits, run.verified, tuple(run.corrupt), loud, expected)
 
 
 @dataclasses.dataclass
@@ -174,15 +159,13 @@ class _Run:
             from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
 
             total = size_of(self.spec.playbook.model)
-        missing, sizes = [node for node, _ in staging.missing], dict[str, int | None]()
-        for node in missing:
-            weights = read(self.facts[node].weights) if staging.what == "weights" else None
-            sizes[node] = None if total is None else max(0, total - (weights.size_bytes if weights else 0))
-        image = self.facts[staging.sources[0]].image if staging.what == "image" and staging.sources else None
-        if isinstance(image, Image) and total is not None:
-            receivers = [self.facts[node] for node in missing]
-            left_out = left_out_bytes(image, self.facts[staging.sources[0]], receivers)
-            sizes = dict.fromkeys(missing, max(0, total - left_out))
+        present = dict.fromkeys(staging.nodes, 0)
+        if staging.what == "weights":
+            present = {node: weights.size_bytes for node in present if (weights := read(self.facts[node].weights))}
+        elif staging.sources and isinstance(image := self.facts[staging.sources[0]].image, Image):
+            receivers = [self.facts[node] for node in present]
+            present = dict.fromkeys(present, left_out_bytes(image, self.facts[staging.sources[0]], receivers))
+        sizes = {node: None if total is None else max(0, total - present.get(node, 0)) for node in staging.nodes}
         transfers = self.transfers
         return moves(staging, self.facts, transfers.topology, transfers.settings, sizes=sizes, outside=outside)
 
@@ -203,51 +186,30 @@ class _Run:
             self.transfers.progress(node, f"{staging.what} {lacks}")
         check_disk_space(self.facts, staging, self.spec)
         if staging.what == "weights":
-            nodes = {node: self.facts[node] for node, _ in staging.missing}
+            nodes = {node: self.facts[node] for node in staging.nodes}
             ownership.take(self.changer, self.spec.playbook.model.id, nodes, self.images, self.transfers.progress)
         if not staging.sources and len(staging.parts) > 1:
             staging = self._unite(staging)
         if staging.missing and not staging.sources:
-            staging = self.given_to(staging) or self._download(staging)
+            staging = self._given(staging) or self._download(staging)
         if staging.what == "image":
-            self._copy_image(staging)
-        elif self.verify:
-            self._verify(staging)
-        elif staging.missing:
-            self._copy_weights(staging)
-
-    def _copy_image(self, staging: Staging) -> None:
-        copy = ImageCopy(self.transfers, self.spec, staging)
-        copy.run()
-        self.images = copy.images
-
-    def _copy_weights(self, staging: Staging) -> None:
-        source, request = staging.sources[0], partial(self._request, staging)
-        files = self.transfers.files(staging, source, request(source)).files
-        self.transfers.move(staging.what, request, [*staging.sources, *(node for node, _ in staging.missing)], files)
-
-    def _verify(self, staging: Staging) -> None:
-        """Read every copy, then replace what is wrong or missing by what another node has right."""
-        from sparkcluster.staging.verify_weights import verify  # noqa: PLC0415 - few runs need it
-
-        nodes, corrupt = verify(self.transfers, staging, partial(self._request, staging))
-        self.verified[staging.name] = nodes
-        self.corrupt += corrupt
+            copy = ImageCopy(self.transfers, self.spec, staging)
+            copy.run()
+            self.images = copy.images
+        elif staging.missing or self.verify:
+            request = partial(self._request, staging)
+            nodes, corrupt = copy_weights.copy(self.transfers, staging, request, verify=self.verify)
+            self.verified |= {staging.name: nodes} if self.verify else {}
+            self.corrupt += corrupt
 
     def _unite(self, staging: Staging) -> Staging:
         """What is left to stage once nodes have what others of them had."""
-        from sparkcluster.staging.parts import unite  # noqa: PLC0415 - few runs need it
-
         request = partial(self._request, dataclasses.replace(staging, sources=staging.parts))
-        nodes = unite(self.transfers, staging, request)
-        self._collect([name for name, _ in staging.missing if name in nodes], staging.what)
-        fresh = find_missing(self.facts, self.transfers.topology, self.spec, staging.what)
-        check_disk_space(self.facts, fresh, self.spec)
-        return fresh
+        return self._left(staging, copy_weights.unite(self.transfers, staging, request))
 
-    def given_to(self, staging: Staging) -> Staging | None:
+    def _given(self, staging: Staging) -> Staging | None:
         """What is left to stage once nodes have what is on this machine; None if none of it is."""
-        if self.given is None or staging.sources:
+        if self.given is None:
             return None
         from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
 
@@ -256,17 +218,16 @@ class _Run:
             archive = local_image.read(self.given, staging.name)
             check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
             node = local_image.bring(transfers, staging, archive)
-            return self._fresh(staging, [node], f"{self.given} was loaded")
+            return self._left(staging, [node], f"{self.given} was loaded")
         place = local_weights.locate(self.given, self.spec)
         if place is None:
             return None
         report = transfers.report(staging.what, HERE, "read")
         found = local_weights.read(place, self.spec, transfers.stopped.is_set, report)
         check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=found.size_bytes), self.spec)
-        nodes = [name for name, _ in staging.missing]
-        request = partial(self._request, dataclasses.replace(staging, sources=tuple(nodes)))
+        request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
         local_weights.bring(transfers, staging, found, request)
-        return self._fresh(staging, nodes, f"{self.given} has not all of it")
+        return self._left(staging, staging.nodes, f"{self.given} has not all of it")
 
     def _download(self, staging: Staging) -> Staging:
         """What is left to stage once a node has downloaded it, or this machine has, where no node reaches the hub.
@@ -277,39 +238,38 @@ class _Run:
             from sparkcluster.staging import build  # noqa: PLC0415 - few playbooks have it
 
             builder = build.on_a_node(self.transfers, self.changer, self.spec, self.spec.build, staging)
-            return self._fresh(staging, [builder], "the build left it out")
+            return self._left(staging, [builder], "the build left it out")
         from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
 
         downloads = Downloads(self.transfers, self.spec, staging)
         if (node := downloads.on_a_node()) is not None:
-            return self._fresh(staging, [node], "the download left it out")
-        if (cache := downloads.on_this_machine()) is not None:
-            self.given = cache
-            if (fresh := self.given_to(staging)) is not None:
-                return fresh
+            return self._left(staging, [node], "the download left it out")
+        self.given = downloads.on_this_machine() or self.given
+        if (left := self._given(staging)) is not None:
+            return left
         raise combined(downloads.errors)
 
-    def _collect(self, nodes: Sequence[str], what: Artifact) -> None:
-        self.facts.update(self.transfers.collected(self.spec, nodes, what))
+    def _left(self, staging: Staging, nodes: Sequence[str], otherwise: str = "") -> Staging:
+        """What is left to stage once ``nodes`` have what they got.
 
-    def _fresh(self, staging: Staging, nodes: Sequence[str], otherwise: str) -> Staging:
-        """What is left to stage once ``nodes`` have it; StageError with ``otherwise`` if they do not."""
-        self._collect(nodes, staging.what)
-        fresh = find_missing(self.facts, self.transfers.topology, self.spec, staging.what, given=True)
-        if not fresh.sources:
-            lacks = dict(fresh.missing)[nodes[0]]
+        Raises:
+            StageError: none of them has it whole, with ``otherwise`` as the reason, if that is given.
+        """
+        self.facts.update(self.transfers.collected(self.spec, nodes, staging.what))
+        left = find_missing(self.facts, self.transfers.topology, self.spec, staging.what, given=bool(otherwise))
+        if otherwise and not left.sources:
             raise StageError(
-                f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {lacks}; {otherwise}",
+                f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {dict(left.missing)[nodes[0]]}; {otherwise}",
                 node=nodes[0],
                 step=f"copy {staging.what}",
                 hint=RESUME,
             )
-        check_disk_space(self.facts, fresh, self.spec)
-        return fresh
+        check_disk_space(self.facts, left, self.spec)
+        return left
 
     def _request(self, staging: Staging, node: str) -> Request:
         request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
-        if all(node != name for name, _ in staging.missing):
+        if node not in staging.nodes:
             request.pop("ref", None)  # it has its own, and what else it has stays
             request["keep"] = True
         return request

@@ -96,15 +96,8 @@ class Transfers:
         """
         requests = {node: {**request(node), "replace": list((replace or {}).get(node, ()))} for node in nodes}
         requests[next(iter(requests))]["hashes"] = True
-        job = Job(
-            self.step(what),
-            self.fleet,
-            self.facts,
-            self.topology,
-            Files(what, requests, files),
-            settings=self.settings,
-            report=self.shown,
-        )
+        step, what_files = self.step(what), Files(what, requests, files)
+        job = Job(step, self.fleet, self.facts, self.topology, what_files, settings=self.settings, report=self.shown)
         try:
             job.run()
         finally:
@@ -131,10 +124,10 @@ class Transfers:
             raise combined(list(errors.values()))
         return values(outcomes)
 
-    def files(self, staging: Staging, source: str, request: Request, *, judged: bool = True) -> Manifest:
-        """The files that ``source`` has of ``request``, for all copies of them; ``judged`` as ``list_files`` has it."""
+    def files(self, staging: Staging, source: str, request: Request) -> Manifest:
+        """The files that ``source`` has of ``request``, for all copies of them, corrupt ones too."""
         report = self.report(staging.what, source, "read")
-        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=judged)
+        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=False)
 
     def report(self, what: Artifact, node: str, how: str) -> Bytes:
         """A function that reports bytes."""

@@ -86,11 +86,9 @@ def listed(name, size=4, **more):
     ],
 )
 def test_a_file_that_no_honest_node_has_is_refused(files):
-    manifest = Manifest()
-    for each in files[:-1]:
-        manifest.add(ListedFile(**each))
+    Manifest.of((ListedFile(**each) for each in files[:-1]), None)
     with pytest.raises((BadAnswer, ValidationError)):
-        manifest.add(ListedFile.model_validate(files[-1]))
+        Manifest.of((ListedFile.model_validate(each) for each in files), None)
 
 
 @pytest.mark.parametrize(
@@ -105,37 +103,27 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
     ],
 )
 def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
-    manifest = Manifest(REVISION)
-    for each in files[:-1]:
-        manifest.add(ListedFile(**each))
+    Manifest.of((ListedFile(**each) for each in files[:-1]), REVISION)
     with pytest.raises((BadAnswer, ValidationError)):
-        manifest.add(ListedFile.model_validate(files[-1]))
+        Manifest.of((ListedFile.model_validate(each) for each in files), REVISION, judged=True)
 
 
 @pytest.mark.parametrize("revision", ["..", "a/b", "", "main\n"])
 def test_a_revision_is_one_name(revision):
     with pytest.raises(BadAnswer):
-        Manifest(revision)
+        Manifest.of([], revision)
 
 
 def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
-    manifest = Manifest(REVISION)
-    for name, blob in (
-        ("config.json", "c0"),
-        ("sub/copy.json", "c0"),
-        ("real file.py", None),
-        (".gitattributes", "c1"),
-    ):
-        manifest.add(ListedFile(**listed(name, blob=blob, sha256=DIGEST, extra="ignored")))
+    names = {"config.json": "c0", "sub/copy.json": "c0", "real file.py": None, ".gitattributes": "c1"}
+    found = [ListedFile(**listed(name, blob=blob, sha256=DIGEST, extra="ignored")) for name, blob in names.items()]
     snapshot = f"snapshots/{REVISION}"
-    assert manifest.files == [
+    assert Manifest.of(found, REVISION).files == [
         {"path": "blobs/c0", "size": 4, "mtime": 0, "sha256": DIGEST,
          "links": [f"{snapshot}/config.json", f"{snapshot}/sub/copy.json"]},
         {"path": f"{snapshot}/real file.py", "size": 4, "mtime": 0, "sha256": DIGEST, "links": []},
         {"path": "blobs/c1", "size": 4, "mtime": 0, "sha256": DIGEST, "links": [f"{snapshot}/.gitattributes"]},
     ]  # fmt: skip
-    with pytest.raises(BadAnswer, match="has no SHA-256"):
-        Manifest(verify=True).add(ListedFile(**listed("a")))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +138,7 @@ def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
     ],
 )  # fmt: skip
 def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypatch, program, message):
-    monkeypatch.setattr("sparkcluster.staging.manifest.MOST_FILES", 100)
+    monkeypatch.setattr("sparkcluster.staging.copy.MOST_FILES", 100)
     with pytest.raises(StageError, match=message) as caught:
         list_files(step, hostile("a", program), {"what": "files", "root": "/x"}, ignore)
     assert caught.value.node == "a"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.weights import Weights
 from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.parts import union
+from sparkcluster.staging.trust import check, union
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -82,17 +81,17 @@ def listed(name, content, **more):
     return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
 
 
-FACTS = {"a": Weights(path="/w"), "b": Weights(path="/b w", truncated=("y",))}
+TRUNCATED = {"a": (), "b": ("y",)}
 
 
 def test_in_a_directory_a_file_that_differs_stops_it():
     """Of a user's own directory nothing tells which file is right."""
     lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
-    with pytest.raises(StageError, match="x differs between a and b") as caught:
-        union(lists, FACTS, "a", in_cache=False)
+    with pytest.raises(StageError, match="x differs between nodes, and which copy is right is unknown") as caught:
+        check(union(lists, TRUNCATED, "m"), lists, {"a": "/w", "b": "/b w"})
     assert caught.value.hint == "rm /w/x   on a or rm '/b w/x'   on b, where it is wrong, then run this again"
     lists["b"]["x"] = listed("x", "0a")
-    assert [file.name for file in union(lists, FACTS, "a", in_cache=False)] == ["x", "z"]
+    assert [file.name for file in union(lists, TRUNCATED, "m").files] == ["x", "z"]
 
 
 @pytest.mark.parametrize(
@@ -105,4 +104,4 @@ def test_in_a_directory_a_file_that_differs_stops_it():
     ],
 )
 def test_a_copy_counts_only_if_it_is_whole_and_what_its_name_says(copy):
-    assert union({"a": {}, "b": {copy.name: copy}}, FACTS, "a", in_cache=True) == ()
+    assert union({"a": {}, "b": {copy.name: copy}}, TRUNCATED, "m").files == ()
