@@ -179,11 +179,12 @@ def _no_room(facts: Mapping[str, Facts], staging: Staging, node: str) -> StageEr
         same = [each for each in disks if (each.total_bytes, each.free_bytes) == (disk.total_bytes, disk.free_bytes)]
         total = sum(needed[each.purpose] for each in same)
         if disk.free_bytes < total:
-            what = f"{'sending ' * (node in staging.sources)}{staging.what} {staging.name}"
+            need = f"{staging.what} {staging.name} need"
+            need = f"sending {need}s" if node in staging.sources else need
             prune = "sparkcluster models INVENTORY --prune; or "
             hints = {"image": f"on {node}: docker image prune"}
             return StageError(
-                f"{node} has {size(disk.free_bytes)} free at {disk.path}, and {what} need {size(total)}",
+                f"{node} has {size(disk.free_bytes)} free at {disk.path}, and {need} {size(total)}",
                 node=node,
                 step=f"copy {staging.what}",
                 hint=hints.get(staging.what, f"{prune}on {node}: {shell('du -sh', disk.path)}/*"),
