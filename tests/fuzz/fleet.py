@@ -185,7 +185,7 @@ class Cluster:
     """Two nodes, their honest answers, and the command line that asks them.
 
     ``states``: ``serving`` a release runs and is recorded, ``empty`` nothing runs, ``bare`` the same, and beta lacks the
-    weights, and both the content of their image, ``started`` ranks of the plan run that no release recorded, ``stopped``
+    weights, and both the content of their image, ``half`` the same as ``empty``, and beta lacks the image, ``started`` ranks of the plan run that no release recorded, ``stopped``
     a release is recorded, and a switch was cut off after its ranks were stopped.
     """
 
@@ -206,6 +206,8 @@ class Cluster:
         bare["beta"]["weights"] = NO_WEIGHTS
         for each in bare.values():
             each["image"]["inside"] = None
+        half = copy.deepcopy(empty)
+        half["beta"]["image"] = None
         typed = {name: Facts.model_validate(each) for name, each in empty.items()}
         topology = topologies.build(self.spec, typed)
         self.plan = planning.build(self.spec, typed, topology, release=1)
@@ -230,7 +232,14 @@ class Cluster:
         switch = replacement.document(self.spec, number=2, source=1, groups=["default"], back=None)
         for each in stopped.values():
             each.update(ranks=[], switch=switch)
-        self.states = {"empty": empty, "bare": bare, "started": started, "serving": serving, "stopped": stopped}
+        self.states = {
+            "empty": empty,
+            "bare": bare,
+            "half": half,
+            "started": started,
+            "serving": serving,
+            "stopped": stopped,
+        }
 
     @staticmethod
     def _facts(name: str) -> dict[str, Any]:
@@ -308,6 +317,17 @@ class Cluster:
             {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
         ]  # fmt: skip
 
+    def _image_save(self, request: dict[str, Any], _: bool) -> list[Any]:
+        blobs = {"ab" * 32: 16_000_000_000, "cd" * 32: 900} if "image_id" in request else {}
+        return [
+            {"bytes": 5, "total": 10},
+            *({"file": {"name": f"blobs/sha256/{name}", "size": size, "mtime": 0, "sha256": name}} for name, size in blobs.items()),
+            {"done": {}},
+        ]  # fmt: skip
+
+    def _image_load(self, _request: dict[str, Any], _: bool) -> list[Any]:
+        return [{"bytes": 5, "total": 10}, {"done": {"image_id": IMAGE["id"]}}]
+
     def _worker(self, request: dict[str, Any], _: bool) -> list[Any]:
         whole = any(each["address"] == "192.168.177.11" for each in request["listen"])  # alpha's
         lacks = {"files": 0 if whole else 2, "bytes": 0 if whole else 16_000_000_900}
@@ -325,7 +345,7 @@ class Cluster:
                 reached.setdefault(each["node"], []).append(each["address"])
             return [{"reached": reached}]
         if order.get("from"):
-            done = {"bytes": 16_000_000_900, "seconds": 8.0, "image_id": IMAGE["id"]}
+            done = {"bytes": 16_000_000_900, "seconds": 8.0}
             return [{"bytes": 5, "from": "alpha", "medium": "rail"}, {"bytes": 16_000_000_900, "done": done}]
         return []
 
