@@ -60,12 +60,8 @@ class Way:
         return _MEDIA.index(self.medium), self.speed_mbps
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Upstream:
-    """A node that another one may pull from, by all rails to it at once or by one other way."""
-
-    source: str
-    ways: tuple[Way, ...]
+Source = tuple[Way, ...]
+"""How one node may pull from another: by all rails to it at once, or by one other way."""
 
 
 def listening(facts: Mapping[str, Facts], topology: Topology, node: str, *, encrypt: bool) -> dict[str, bool]:
@@ -113,7 +109,7 @@ def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str
 
 def chain(
     nodes: Sequence[str], found: Iterable[Way], has_bytes: Mapping[str, int], total: int
-) -> dict[str, tuple[Upstream, ...]]:
+) -> dict[str, tuple[Source, ...]]:
     """Whom each of ``nodes`` pulls from over ``found`` (verified ways), in order of preference.
 
     ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails, is a ring.
@@ -140,7 +136,7 @@ def chain(
     if bridges and has_bytes[rings[0][0]] < total:  # what the first ring lacks is in the others
         bridges += [way for way in others if way.target in rings[0] and way.source not in (*rings[0], *left)][:1]
     ends = {way.target: way for way in bridges}
-    return {node: _upstreams(node, ring, found, ends.get(node)) for ring in rings for node in ring}
+    return {node: _sources(node, ring, found, ends.get(node)) for ring in rings for node in ring}
 
 
 def _ring(first: str, nodes: Iterable[str], rails: set[tuple[str, str]]) -> list[str]:
@@ -159,7 +155,7 @@ def _ring(first: str, nodes: Iterable[str], rails: set[tuple[str, str]]) -> list
     return ring
 
 
-def _upstreams(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way | None) -> tuple[Upstream, ...]:
+def _sources(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way | None) -> tuple[Source, ...]:
     """Whom ``node`` pulls from: by rail those before it in its ``ring``, the nearest first, then over any other way.
 
     The node at the end of a ``bridge`` pulls over that, else over another way from outside, and only then by rail: its
@@ -169,13 +165,9 @@ def _upstreams(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way
     before = [*reversed(ring[:place]), *reversed(ring[place + 1 :])]
     rails = [way for way in found if way.target == node and way.medium == "rail"]
     others = [way for way in found if way.target == node and way.medium != "rail"]
-    near = [(other, tuple(way for way in rails if way.source == other)) for other in before]
+    near = [tuple(way for way in rails if way.source == other) for other in before]
     far = sorted((way for way in others if bridge and way.source not in ring), key=lambda way: way != bridge)
-    return (
-        *(Upstream(way.source, (way,)) for way in far),
-        *(Upstream(other, ways) for other, ways in near if ways),
-        *(Upstream(way.source, (way,)) for way in others if way not in far),
-    )
+    return (*((way,) for way in far), *filter(None, near), *((way,) for way in others if way not in far))
 
 
 def last_rates(lines: Iterable[Mapping[str, Any]], artifact: str = "weights") -> Rates:

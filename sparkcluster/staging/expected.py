@@ -106,11 +106,11 @@ def between_nodes(
     total = max([1, *lacks.values()])
     has = {**dict.fromkeys(having, total), **{node: total - lacks.get(node, total) for node in nodes}}
     found = []
-    for node, upstreams in chain([*having, *nodes], ways, has, total).items():
+    for node, sources in chain([*having, *nodes], ways, has, total).items():
         size, seconds = lacks.get(node), None
-        if node not in nodes or size == 0 or not upstreams:
+        if node not in nodes or size == 0 or not sources:
             continue
-        way = upstreams[0].ways[0]
+        way = sources[0][0]
         if size is not None and (by_link or (way.medium, way.encrypted) in rates):
             seconds = round(expected_s(size, way, rates), 1)
         found.append(Expected(node, way.source, size, link(way), way.encrypted, seconds, way.medium))

@@ -19,7 +19,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.report import Medium, Report, State, Transfer
 from sparkcluster.staging import notes
-from sparkcluster.staging.chain import Upstream, Way, chain, listening, ways
+from sparkcluster.staging.chain import Source, Way, chain, listening, ways
 from sparkcluster.staging.copy import RESUME, Failure, Step, stage_error
 from sparkcluster.staging.copy_request import Files, Settings, begin_request
 from sparkcluster.staging.follower import Event, Follower
@@ -70,7 +70,7 @@ class Job:
         self._living = set(files.requests)  # those that are followed
         self._said = dict.fromkeys(files.requests, WorkerLine())
         self._errors: dict[str, SparkclusterError] = {}
-        self._upstreams: dict[str, tuple[Upstream, ...]] = {}
+        self._sources: dict[str, tuple[Source, ...]] = {}
         self._warned: set[Way] = set()
 
     @property
@@ -134,18 +134,19 @@ class Job:
     def _arrange(self, dials: Mapping[Way, dict[str, Any]]) -> None:
         """Order who pulls from whom, once it was said what leaves the interconnect."""
         living = [node for node in self._files.requests if node in self._living]
-        self._upstreams = chain(living, dials, {node: self._has(node) for node in living}, self._total)
+        self._sources = chain(living, dials, {node: self._has(node) for node in living}, self._total)
         for node in living:
-            sources = [
-                {"node": each.source, "ways": [dials[way] for way in each.ways], "medium": each.ways[0].medium}
-                for each in self._upstreams.get(node, ())
-            ]
-            self._warn(node, planned=True)
-            self._followers[node].order({"from": sources})
-            if node not in self._upstreams:
+            if node not in self._sources:
                 why = f"it reaches no node that has the {self._files.what} over any network"
-                self._ended(node, Failure(node, "unreached", why), source=next(iter(self._upstreams)))
+                self._ended(node, Failure(node, "unreached", why), source=next(iter(self._sources)))
                 self._followers[node].order({"cancel": True})
+                continue
+            self._warn(node, planned=True)
+            sources = [
+                {"node": each[0].source, "ways": [dials[way] for way in each], "medium": each[0].medium}
+                for each in self._sources[node]
+            ]
+            self._followers[node].order({"from": sources})
 
     # what the nodes say
 
@@ -175,7 +176,7 @@ class Job:
         if not isinstance(error, StageError):
             raise combined([error, *self._errors.values()])
         self._errors[node] = error
-        if self._upstreams:
+        if self._sources:
             why = how.text if isinstance(how, Failure) else error.message
             self._report.note(f"{node} was left out: {why}")
         if not self._said[node].done:
@@ -190,7 +191,7 @@ class Job:
         new += [notes.kept(path, node) for path in said.kept if path not in before.kept]
         for text in new:
             self._report.note(text)
-        if self._upstreams and said.lacked:
+        if self._sources and said.lacked:
             self._warn(node, planned=False)
             self._transfer(node, "complete" if said.done else "copying")
         if not said.lacked:
@@ -210,9 +211,9 @@ class Job:
 
     def _way(self, node: str) -> Way | None:
         """By which way a node pulls now, or would at first."""
-        said, upstreams = self._said[node], self._upstreams.get(node, ())
-        now = [each for each in upstreams if each.source == said.source and said.medium in {None, each.ways[0].medium}]
-        return next((each.ways[0] for each in [*now, *upstreams]), None)
+        said, sources = self._said[node], self._sources.get(node, ())
+        now = [each for each in sources if (each[0].source, each[0].medium) == (said.source, said.medium)]
+        return next((each[0] for each in [*now, *sources]), None)
 
     # what people read
 

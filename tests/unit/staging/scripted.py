@@ -134,7 +134,7 @@ class ScriptedCopy:
         )  # fmt: skip
         return self.job.run()
 
-    def sources(self, name: str) -> list[tuple[str, str, bool]]:
+    def sources(self, name: str) -> list[tuple[str, str]]:
         """Whom a node was ordered to pull from."""
         (order,) = self.nodes[name].ordered("from")
         return [(each["node"], each["medium"]) for each in order]

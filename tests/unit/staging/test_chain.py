@@ -32,8 +32,8 @@ def line(nodes, kind):
 def made(nodes, found, **has):
     """By node whom it pulls from, each with the medium."""
     return {
-        node: [f"{each.source} {each.ways[0].medium}" for each in upstreams]
-        for node, upstreams in chain(nodes, found, Counter(has), 10).items()
+        node: [f"{each[0].source} {each[0].medium}" for each in sources]
+        for node, sources in chain(nodes, found, Counter(has), 10).items()
     }
 
 
@@ -59,8 +59,8 @@ def test_what_is_no_cable_comes_last_and_the_best_first():
 
 def test_all_rails_to_a_node_are_pulled_from_at_once():
     twin = tuple(dataclasses.replace(way, address="10.0.1.1") for way in both("a", "b", RAIL))
-    (upstream,) = chain("ab", (*both("a", "b", RAIL), *twin), Counter(a=10), 10)["b"]
-    assert [way.address for way in upstream.ways] == ["10.0.0.97", "10.0.1.1"]
+    (rails,) = chain("ab", (*both("a", "b", RAIL), *twin), Counter(a=10), 10)["b"]
+    assert [way.address for way in rails] == ["10.0.0.97", "10.0.1.1"]
 
 
 def test_an_island_without_it_gets_it_once_and_over_the_best_way():
@@ -178,7 +178,7 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
         facts[node] = facts[node].model_copy(update={"interfaces": (*facts[node].interfaces, *more)})
     found = ways(facts, build(cluster({"a": "a", "b": "b"}), facts), "ab", encrypt=False)
     (wire, tunnel) = chain("ab", found, Counter(a=1), 1)["b"]
-    assert [each.ways[0].address for each in (wire, tunnel)] == ["192.168.86.11", "10.9.0.11"]
+    assert [each[0].address for each in (wire, tunnel)] == ["192.168.86.11", "10.9.0.11"]
 
 
 # times
