@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
+from sparkcluster.hosts import program
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Step, list_files
 from sparkcluster.staging.copy_request import Files, Settings
@@ -184,7 +185,9 @@ def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(world, m
     assert not list(world.nodes["b"].home.rglob("tokenizer.json"))
 
 
-def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(world, model):
+def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(world, model, set_source):
+    real = program.source.__wrapped__
+    set_source(lambda *each: real(*each).replace("_PATIENCE_S, _HASHING_S = 60.0", "_PATIENCE_S, _HASHING_S = 2.0"))
     world = world()
     write, _, revision = model
     write(world.nodes["a"].hf_home)
