@@ -10,12 +10,13 @@ from pathlib import Path
 from sparkcluster.errors import HostSilent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.node.shared import registry_of
 from sparkcluster.report import size
+from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import download_request, is_offline
 from sparkcluster.staging.copy import Done, Failure, stage_error
 from sparkcluster.staging.plan import Staging, no_weights
-from sparkcluster.staging.pull import pull, run_job
-from sparkcluster.staging.retries import DOWNLOAD_NODES
+from sparkcluster.staging.pull import run_job
+from sparkcluster.staging.retries import DOWNLOAD_NODES, combined
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -24,19 +25,21 @@ class Downloads:
     """The download of what ``staging`` lacks.
 
     Attributes:
-        errors: of those that tried.
         no_hub: nodes that do not reach the hub.
     """
 
     run: Transfers
     spec: Spec
     staging: Staging
-    errors: list[SparkclusterError] = dataclasses.field(default_factory=list)
     no_hub: set[str] = dataclasses.field(default_factory=set)
 
-    def on_a_node(self) -> str | None:
-        """Download it on the first node that can; that node, or None with ``errors``."""
-        staging = self.staging
+    def anywhere(self) -> str | Path:
+        """Download it: the node that could, or the cache of this machine for weights where no node reaches the hub.
+
+        Raises:
+            SparkclusterError: of the first that tried, with those of the others.
+        """
+        staging, errors = self.staging, list[SparkclusterError]()
         offline = staging.what == "weights" and is_offline()
         if not staging.download or offline:
             why = "HF_HUB_OFFLINE is set on this machine" if offline else ""
@@ -46,29 +49,22 @@ class Downloads:
             try:
                 moved = self.on(node)
             except SparkclusterError as error:
-                self.errors.append(error)
-                if isinstance(error, RegistryAuth) or not isinstance(error, StageError):
+                errors.append(error)
+                # on a silent node that download continues by itself, and the uplink is slow
+                if isinstance(error.__cause__, HostSilent) or type(error) is not StageError:
                     break
-                if isinstance(error.__cause__, HostSilent):
-                    break  # that download continues by itself, and the uplink is slow
                 self.run.progress(node, error.message)
-                continue
-            self.run.record(staging.what, node, "download", moved, begin)
-            return node
-        return None
+            else:
+                self.run.record(staging.what, node, "download", moved, begin)
+                return node
+        if staging.what == "weights" and len(self.no_hub) == len(errors):
+            from sparkcluster.staging import local_weights  # noqa: PLC0415 - few runs need it
 
-    def on_this_machine(self) -> Path | None:
-        """Download weights to this machine where no node reaches the hub; its cache, or None with ``errors``."""
-        tried = len(self.errors)
-        if self.staging.what != "weights" or not tried or len(self.no_hub) != tried:
-            return None
-        from sparkcluster.staging import local_weights  # noqa: PLC0415 - few runs need it
-
-        try:
-            return local_weights.download(self.run, self.spec)
-        except StageError as error:
-            self.errors.append(error)
-            return None
+            try:
+                return local_weights.download(self.run, self.spec)
+            except StageError as error:
+                errors.append(error)
+        raise combined(errors)
 
     def on(self, node: str, digest: str | None = None) -> int:
         """Bytes that ``node`` downloaded; of an image by its ``digest``, if that is known.
@@ -108,20 +104,21 @@ class Downloads:
             if done == total:
                 run.progress(node, "unpacking the image")
 
-        return pull(run.step(what), run.fleet[node], request, reported)
+        ended = run_job(run.step(what), run.fleet[node], "pull", request, reported)
+        outcome = ended.text if isinstance(ended, Failure) else "pulled"
+        observed.note(str(run.lease(node)["cluster"]), "pull", node=node, outcome=outcome)
+        return ended
 
     def _error(self, node: str, done: Failure) -> SparkclusterError:
         """The error of a download that failed on ``node``."""
         step, name, model = self.run.step(self.staging.what), self.staging.name, self.spec.playbook.model
-        if done.kind == "no hub":
-            self.no_hub.add(node)
         if done.kind in {"no hub", "no downloader"}:
+            self.no_hub |= {node} if done.kind == "no hub" else set()
             return no_weights(self.run.facts, node, self.spec, why=done.text)
-        registry = registry_of(name)
         causes = {
             "auth": (
                 f"the registry of {name} requires a login on {node}",
-                f"docker login{' ' + registry if registry else ''}   on {node}",
+                f"{f'docker login {registry_of(name)}'.strip()}   on {node}",
             ),
             "hub auth": (
                 f"the hub denies {node} access to {model.id}",

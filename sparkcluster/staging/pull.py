@@ -8,20 +8,10 @@ from collections.abc import Callable
 from sparkcluster.errors import HostSilent, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import stream
-from sparkcluster.runtime import observed
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Answer, Done, Failure, Report, Step, follow, stage_errors
 
 _CANCEL_S = 5
-
-
-def pull(step: Step, host: Host, request: Request, report: Report) -> Done | Failure:
-    """The end of a pull on ``host``, by a ``request`` of its reference, as of ``run_job``."""
-    ended = run_job(step, host, "pull", request, report)
-    outcome = ended.text if isinstance(ended, Failure) else "pulled"
-    cluster = str(step.lease(host.name)["cluster"])
-    observed.note(cluster, "pull", node=host.name, outcome=outcome)
-    return ended
 
 
 def run_job(

@@ -13,7 +13,7 @@ from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging import pull as pulling
 from sparkcluster.staging.copy import Done, Failure, Step
-from sparkcluster.staging.pull import pull
+from sparkcluster.staging.pull import run_job
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 
@@ -30,7 +30,7 @@ class Pull:
         self.step = Step("stage image", lambda _: lease.document(), lambda: False)
 
     def __call__(self, report=None) -> Done | Failure:
-        return pull(self.step, self.host, self.request, report or (lambda _done, _total: None))
+        return run_job(self.step, self.host, "pull", self.request, report or (lambda _done, _total: None))
 
     def files(self) -> list[Path]:
         return [*Path(self.lease.state_dir).glob("pulls/*/state.json")]
