@@ -1,9 +1,9 @@
 """Takes a file from the operator's machine, by standard input.
 
-The request has the lease, ``path`` below the directory ``root``, ``size``, ``sha256``, and ``private`` where both are
-for this user alone. The answer ``{"offset": N}`` says what is there already; the input is the rest, raw. The file is
-written beside its path and renamed once its hash is right, under the lock of changes: never by an operator whose lease
-another one took, which is checked each second. What arrived stays for the next run. A file of a ``model`` is recorded.
+The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``. The answer ``{"offset": N}``
+says what is there already; the input is the rest, raw. The file is written beside its path and renamed once its hash is
+right: never by an operator whose lease another one took, which is checked each second. What arrived stays for the next
+run. Of a ``model``, with ``revision`` in the hub's cache, it is recorded, and what the user has in its place is kept.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import Record, hash_file
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.tree import Tree
-from sparkcluster.node.wire import Check, Failed
+from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 
-_SILENT_S = 10.0  # without input the connection is gone, or the operator stopped; then the next run resumes
 _OTHER_S = 20.0  # within which another one that takes the same file ends
-_CHANGE_S = 20.0
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 
@@ -37,80 +35,67 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 def take(request: Request, source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     common.check_epoch(request)
-    root, path, size = common.expand(request["root"]), request["path"], int(request["size"])
-    private = bool(request.get("private"))
-    os.makedirs(root, mode=0o700 if private else 0o755, exist_ok=True)
-    tree = Tree(root)
+    tree, path, size = Tree(common.expand(request["root"])), request["path"], request["size"]
     limit = time.monotonic() + _OTHER_S
     while not tree.lock():
         if time.monotonic() > limit:
-            raise Failed("other", "another program writes to %s" % root)
+            raise Failed("other", "another program writes to %s" % tree.root)
         time.sleep(0.1)
-    if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(root, path)) == request["sha256"]:
+    if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(tree.root, path)) == request["sha256"]:
         common.emit({"offset": size})
         return {"bytes": 0}
     folder, name = os.path.split(path)
     partial = os.path.join(folder, ".%s.%s.partial" % (name, request["sha256"][:8]))
     offset, digest = tree.size(partial), hashlib.sha256()
     if 0 < offset <= size:
-        hash_file(digest, os.path.join(root, partial))
+        hash_file(digest, os.path.join(tree.root, partial))
     else:
         offset = 0
-    free = os.fstatvfs(tree.handle).f_bavail * os.fstatvfs(tree.handle).f_frsize
-    if free < size - offset + _RESERVE_BYTES:
-        text = "%s has %.1f GB free, %.1f GB needed" % (root, free / 1e9, (size - offset) / 1e9)
-        raise Failed("disk", text)
+    disk = os.fstatvfs(tree.handle)
+    free, needed = disk.f_bavail * disk.f_frsize, size - offset
+    if free < needed + _RESERVE_BYTES:
+        raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (tree.root, free / 1e9, needed / 1e9))
     common.emit({"offset": offset})
     with tree.writer(partial, offset) as file:
-        _receive(file, source, size - offset, digest, lambda: common.not_taken(request))
+        _receive(request, source, needed, file, digest)
         if digest.hexdigest() != request["sha256"]:
             file.truncate(0)
             raise Failed("hash", "%s arrived with another SHA-256 than it has on the operator's machine" % path)
-        os.fchmod(file.fileno(), 0o600 if private else 0o644)
-        file.flush()
+        os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
         forget(file.fileno())
-    with common.change_lock(request, _CHANGE_S):
-        common.not_taken(request)
-        kept = _publish(request, tree, partial)
-    return {"bytes": size - offset, **kept}
+    common.not_taken(request)
+    kept = _publish(request, tree, partial) if request.get("model") else {}
+    tree.move(partial, path)
+    return {"bytes": needed, **kept}
+
+
+def _receive(request: Request, source: int, size: int, file: BinaryIO, digest: Any) -> None:
+    checked = time.monotonic()
+    while size:
+        if select.select([source], [], [], 1.0)[0]:
+            chunk = os.read(source, min(wire.CHUNK, size))
+            if not chunk:
+                raise Failed("lost", "the connection to the operator's machine ended")
+            file.write(chunk)
+            digest.update(chunk)
+            size -= len(chunk)
+        if time.monotonic() - checked >= 1.0:
+            checked = time.monotonic()
+            common.not_taken(request)
+    file.flush()
 
 
 def _publish(request: Request, tree: Tree, partial: str) -> dict[str, Any]:
-    """Give the file its name; of a model, record that staging wrote it unless it replaces one of the user's."""
-    path = request["path"]
-    if not request.get("model"):
-        tree.move(partial, path)
-        return {}
-    record, before, own = Record(request["state_dir"], tree.root), tree.status(path), tree.own_status(path)
-    ours = before is None or record.is_ours(path, before)
-    keep = request.get("keep")  # "files and links", or "files" where a link is the cache's
-    aside = own is not None and not record.is_ours(path, own) and not (keep == "files" and stat.S_ISLNK(own.st_mode))
-    kept = {"kept": tree.set_aside(path)} if keep and aside else {}
-    tree.move(partial, path)
-    status = tree.status(path)
-    if status is not None:
-        record.add(path, status, request["sha256"], ours=ours)
-        record.save(request["cluster"])
+    """Record that staging wrote the file, unless it replaces one of the user's, which is set aside."""
+    path, record = request["path"], Record(request["state_dir"], tree.root)
+    before, found = tree.status(path), tree.own_status(path)
+    is_cache = "revision" in request and (path.startswith("blobs/") or (found and stat.S_ISLNK(found.st_mode)))
+    kept = {}
+    if found is not None and not is_cache and not record.is_ours(path, found):
+        kept = {"kept": tree.set_aside(path)}
+    with tree.reader(partial) as file:
+        ours = before is None or record.is_ours(path, before)
+        record.add(path, os.fstat(file.fileno()), request["sha256"], ours=ours)
+    record.save(request["cluster"])
     return kept
-
-
-def _receive(file: BinaryIO, source: int, size: int, digest: Any, check: Check) -> None:
-    heard = checked = time.monotonic()
-    while size:
-        ready = select.select([source], [], [], 1.0)[0]
-        now = time.monotonic()
-        if now - checked >= 1.0:
-            checked = now
-            check()
-        if not ready:
-            if now - heard > _SILENT_S:
-                raise Failed("lost", "nothing came from the operator's machine for %.0f s" % _SILENT_S)
-            continue
-        chunk = os.read(source, min(wire.CHUNK, size))
-        if not chunk:
-            raise Failed("lost", "the connection to the operator's machine ended")
-        heard = now
-        file.write(chunk)
-        digest.update(chunk)
-        size -= len(chunk)

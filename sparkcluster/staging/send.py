@@ -72,4 +72,4 @@ def bring(step: Step, host: Host, key: str, content: bytes) -> None:
     lease = step.lease(host.name)
     root, _, name = files_path(lease["state_dir"], lease["cluster"], key).rpartition("/")
     digest = hashlib.sha256(content).hexdigest()
-    send(step, host, content, {"root": root, "path": name, "sha256": digest, "private": True})
+    send(step, host, content, {"root": root, "path": name, "sha256": digest})
