@@ -68,7 +68,7 @@ Files on a node
                                             directory; written last
     ├── vocabularies/HASH/NAME              what an engine would download when it starts
     ├── ray/2.60.0-cp312-…/                 Ray for images without one, apart for each Python and platform
-    ├── ray/archives/2.60.0-cp312-…/        the same as it came, for the nodes that lack it
+    ├── ray/archives/2.60.0-cp312-…/        the same as it came, until it is unpacked
     └── caches/ID/bundled/PLAYBOOK/NAME/    compile caches, kept apart per image and playbook; `other` of those not
                                             bundled,
                                             and `other-user-USER` with `container.user`

@@ -247,14 +247,9 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
 
 
 def rays(machine: Machine, state_dir: str) -> list[str]:
-    """Names of the complete copies of Ray on this node that have their archive for other nodes."""
+    """Names of the complete copies of Ray on this node."""
     folder = state_dir + "/ray"
-    return [
-        name
-        for name in machine.names(folder)
-        if machine.exists("%s/%s/sparkcluster.json" % (folder, name))
-        and machine.exists("%s/archives/%s/ray.tar.gz" % (folder, name))
-    ]
+    return [name for name in machine.names(folder) if machine.exists("%s/%s/sparkcluster.json" % (folder, name))]
 
 
 def vocabularies(machine: Machine, state_dir: str) -> list[str]:

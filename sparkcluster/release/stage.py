@@ -29,7 +29,8 @@ from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
-from sparkcluster.staging.transfers import Copied
+from sparkcluster.staging.transfers import Copied, Transfers
+from sparkcluster.topology.model import Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         compare_pinned(now, done.commits, report)
         if "image" not in options.what or (lacking := lacking_ray(now)) is None:
             return done
-        copied, _ = bring_ray(now, report, acquire)
+        copied, _ = bring_ray(now, report, acquire, options)
     return dataclasses.replace(done, stagings=(*done.stagings, lacking), copied=(*done.copied, *copied))
 
 
@@ -144,22 +145,29 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
         settings=settings,
         given=options.given,
     )
-    stagings, copied, expected = list(done.stagings), list(done.copied), dict(done.expected)
+    stagings, expected = list(done.stagings), dict(done.expected)
+    transfers = _transfers(changer, view, view.topology, settings, report)
     for source in (vocabulary, playbook_files) if "weights" in options.what else ():
-        for each, staging in source.find_missing(view.spec, view.facts):
+        for staging, files in source.find_missing(view.spec, view.facts):
             stagings.append(staging)
+            nodes = [node for node, _ in staging.missing]
             if options.dry_run:
-                nodes = [node for node, _ in staging.missing]
                 expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in nodes)
-            else:
-                copied += source.stage(changer, view.facts, each, staging, report.progress)
+                continue
+            for node in nodes:
+                transfers.send(staging.what, node, files(view.facts[node].state_dir), staging.size_bytes or 0)
+    copied = (*done.copied, *transfers.copied)
     lacking = lacking_ray(view) if expect and "image" in options.what else None
     if lacking is not None:
         stagings.append(lacking)
         sizes = {node: ray.archive_bytes(view.facts[node]) for node, _ in lacking.missing}
         if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):
             expected[lacking.name] = found
-    return dataclasses.replace(done, stagings=tuple(stagings), copied=tuple(copied), expected=expected)
+    return dataclasses.replace(done, stagings=tuple(stagings), copied=copied, expected=expected)
+
+
+def _transfers(changer: Changer, view: View, topology: Topology, settings: Settings, report: Report) -> Transfers:
+    return Transfers(changer.fleet, dict(view.facts), topology, changer.lease, report.progress, report, settings)
 
 
 def lacking_ray(view: View) -> Staging | None:
@@ -167,7 +175,9 @@ def lacking_ray(view: View) -> Staging | None:
     return ray.find_missing(view.spec, view.facts, view.topology) if view.topology and view.bring_ray else None
 
 
-def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tuple[list[Copied], View]:
+def bring_ray(
+    view: View, report: Report, acquire: Callable[[], Changer], options: Options | None = None
+) -> tuple[list[Copied], View]:
     """Bring Ray to the nodes that lack it; what was copied, and the cluster then. ``acquire`` as in ``copy``.
 
     Where it cannot be fetched, executor native may do, but not where a copy to a node failed: that is an error to fix.
@@ -176,8 +186,10 @@ def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tup
     if lacking is None or not lacking.missing or view.topology is None:
         return [], view
     report.step("copy", lacking.name)
+    changer = acquire()
+    transfers = _transfers(changer, view, view.topology, (options or Options()).settings(view.spec), report)
     try:
-        copied = ray.stage(acquire(), view.facts, view.topology, lacking, progress=report.progress)
+        ray.stage(changer, transfers, lacking)
     except StageError as error:
         if view.spec.playbook.executor != "auto" or error.node is not None:
             raise
@@ -187,7 +199,7 @@ def bring_ray(view: View, report: Report, acquire: Callable[[], Changer]) -> tup
     for name, _ in lacking.missing:
         if (engine := engine_of(facts[name])) is not None:
             facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
-    return copied, changed(view, facts)
+    return transfers.copied, changed(view, facts)
 
 
 def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
-from sparkcluster.errors import BuildFailed, StageError
+from sparkcluster.errors import BuildFailed
 from sparkcluster.report import count
-from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Build
 from sparkcluster.spec.playbook_files import Beside
@@ -18,7 +16,7 @@ from sparkcluster.staging.pull import run_job
 from sparkcluster.staging.transfers import Transfers
 
 
-def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, staging: Staging) -> str:
+def on_a_node(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
     """Send ``files`` to the first node that lacks the image, and build it there; returns that node.
 
     Raises:
@@ -29,17 +27,15 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
     node, begin = staging.download[0], time.monotonic()
     facts, wanted = run.facts[node], spec.playbook.build or Build(context=files.source)
     if files.mark not in facts.files:
-        if not files.members:
-            raise StageError(
-                f"no node has the image {staging.name}, and {files.source} is gone, of which it was built",
-                node=node,
-                step="copy image",
-                hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
-            )
-        sent = Staging("files", files.source, (), ((node, "missing"),), (), files.size_bytes)
-        run.copied += playbook_files.stage(changer, {node: facts}, files, sent, run.progress)
+        run.send("files", node, playbook_files.files(files, facts.state_dir), files.size_bytes)
     run.shown.note(f"building {staging.name} on {node}, of {spec.playbook.image} and {files.source}")
     log: list[str] = []
+
+    def heard(last: Answer) -> None:
+        log[:] = last.log or log
+        minutes = int(time.monotonic() - begin) // 60
+        run.progress(node, f"building, {count(minutes, 'minute')}: {''.join(log[-1:])}")
+
     request = {
         "reference": staging.name,
         "base": spec.playbook.image,
@@ -48,8 +44,7 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
         "script": wanted.script,
         "limit_s": wanted.timeout_s,
     }
-    told = partial(_told, run, node, begin, log)
-    done = run_job(run.step("image"), run.fleet[node], "build", request, heard=told)
+    done = run_job(run.step("image"), run.fleet[node], "build", request, heard=heard)
     if isinstance(done, Failure) and done.kind == "build":
         what = wanted.script or wanted.dockerfile
         raise BuildFailed(
@@ -63,9 +58,3 @@ def on_a_node(run: Transfers, changer: Changer, spec: Spec, files: Beside, stagi
         raise stage_error(run.step("image"), done)
     run.record("image", node, "build", 0, begin)
     return node
-
-
-def _told(run: Transfers, node: str, begin: float, log: list[str], last: Answer) -> None:
-    log[:] = last.log or log
-    minutes = int(time.monotonic() - begin) // 60
-    run.progress(node, f"building, {count(minutes, 'minute')}: {''.join(log[-1:])}")

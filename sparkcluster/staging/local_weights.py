@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Request, endpoint
-from sparkcluster.staging.copy import Failure, Report, Step, follow, list_files, stage_error
+from sparkcluster.staging.copy import Failure, Step, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
-from sparkcluster.staging.notes import HERE, kept
+from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage weights"
@@ -41,24 +39,12 @@ class Place:
     snapshot: str | None
     revision: str | None
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Given:
-    """A model on this machine.
-
-    Attributes:
-        files: what nodes get, as ``Manifest.files`` has them, each with its SHA-256.
-        places: where each of them is, by its path.
-    """
-
-    revision: str | None
-    files: Sequence[dict[str, Any]]
-    places: Mapping[str, Path]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file["size"] for file in self.files)
+    def local(self, file: Mapping[str, Any]) -> Path:
+        """Where one of the files is that nodes get, as ``Manifest.files`` has it."""
+        path = str(file["path"])
+        if self.snapshot is None and self.revision:  # a plain file here, and a blob there
+            path = file["links"][0].removeprefix(f"snapshots/{self.revision}/")
+        return self.root / path
 
 
 def locate(directory: Path, spec: Spec) -> Place | None:
@@ -112,51 +98,43 @@ def download(run: Transfers, spec: Spec) -> Path:
     model = spec.playbook.model
     request = {"do": "run", "id": model.id, "revision": model.revision, "choice": spec.playbook.choice}
     request |= {"hf_home": home, "image": None, "token": None, "endpoint": endpoint(None)}
-    step = Step(_STEP, lambda _node: {}, run.stopped.is_set)
-    shown, told = run.moving("weights", HERE, "download"), False
+    shown, said = run.moving("weights", HERE, "download"), set[str]()
 
     def report(done: int, total: int) -> None:
-        nonlocal told
-        if not told:
-            amount = size(total) if total else "of unknown size"
+        if not said:
+            said.add(amount := size(total) if total else "of unknown size")
             run.shown.note(
                 f"no node reaches the hub: this machine downloads {model.id}, {amount}, to {home}, and sends it"
             )
-        told = True
         shown(done, total)
 
     with stream(LocalHost(HERE), "fetch", request) as running:
-        done = follow(step, HERE, running, report)
+        done = follow(_step(run), HERE, running, report)
     if isinstance(done, Failure):
-        raise stage_error(step, done)
+        raise stage_error(_step(run), done)
     return Path(home)
 
 
-def size_bytes(place: Place, spec: Spec, stopped: Callable[[], bool]) -> int:
+def size_bytes(run: Transfers, place: Place, spec: Spec) -> int:
     """Bytes of the files that are served of what is in ``place``, which are not read.
 
     Raises:
         StageError: they cannot be listed.
     """
-    request: Request = {"root": str(place.root), "revision": place.snapshot, "choice": spec.playbook.choice}
-    found = list_files(Step(_STEP, lambda _node: {}, stopped), LocalHost(HERE), request, lambda _done, _total: None)
-    return sum(file["size"] for file in found.files)
+    return sum(file["size"] for file in _listed(run, place, spec, verify=False).files)
 
 
-def read(place: Place, spec: Spec, stopped: Callable[[], bool], report: Report) -> Given:
-    """The files that are served of what is in ``place``, with their hashes; ``report`` gets the bytes that were read.
+def read(run: Transfers, place: Place, spec: Spec) -> Sequence[dict[str, Any]]:
+    """The files that are served of what is in ``place``, as nodes get them (``Manifest.files``), with their hashes.
 
     Raises:
         StageError: a file is a link out of the directory, or cannot be read.
     """
-    step = Step(_STEP, lambda _node: {}, stopped)
-    request: Request = {"root": str(place.root), "revision": place.snapshot, "choice": spec.playbook.choice}
-    request["verify"] = place.snapshot is None  # a cache names files by their content, but for few
-    found = list_files(step, LocalHost(HERE), request, report)
-    if not all(file["sha256"] for file in found.files):
-        found = list_files(step, LocalHost(HERE), {**request, "verify": True}, report)
+    found = _listed(run, place, spec, verify=place.snapshot is None)
+    if not all(file["sha256"] for file in found.files):  # a cache names files by their content, but for few
+        found = _listed(run, place, spec, verify=True)
     if place.snapshot is not None:
-        return Given(place.revision, found.files, {file["path"]: place.root / file["path"] for file in found.files})
+        return found.files
     for name in found.listed:
         if not (real := (place.root / name).resolve()).is_relative_to(place.root):
             raise StageError(
@@ -164,43 +142,37 @@ def read(place: Place, spec: Spec, stopped: Callable[[], bool], report: Report) 
                 step=_STEP,
                 hint="put a copy in place of the link, or give the directory that has the file",
             )
-    listed = found.listed.values()
     if place.revision is None:
-        return Given(None, found.files, {each.name: place.root / each.name for each in listed})
-    named = [each.model_copy(update={"blob": each.sha256}) for each in listed]
-    places = {f"blobs/{each.sha256}": place.root / each.name for each in listed}
-    return Given(place.revision, Manifest.of(named, place.revision).files, places)
+        return found.files
+    named = [each.model_copy(update={"blob": each.sha256}) for each in found.listed.values()]
+    return Manifest.of(named, place.revision).files
 
 
-def bring(run: Transfers, staging: Staging, given: Given, request: Callable[[str], Request]) -> None:
-    """Send ``given`` to the node that has most of it, and copy it from there to the others, by each node's ``request``.
+def _step(run: Transfers) -> Step:
+    """The step of programs on this machine, which has no lease."""
+    return Step(_STEP, lambda _node: {}, run.stopped.is_set)
+
+
+def _listed(run: Transfers, place: Place, spec: Spec, *, verify: bool) -> Manifest:
+    request = {"root": str(place.root), "revision": place.snapshot, "choice": spec.playbook.choice, "verify": verify}
+    return list_files(_step(run), LocalHost(HERE), request, run.report("weights", HERE, "read"))
+
+
+def bring(
+    run: Transfers,
+    staging: Staging,
+    place: Place,
+    files: Sequence[dict[str, Any]],
+    request: Callable[[str], Request],
+) -> None:
+    """Send ``files`` to the node that has most of them, and copy them from there to the others, by its ``request``.
 
     Raises:
-        StageError: it did not reach a node; what arrived stays.
+        StageError: they did not reach a node; what arrived stays.
         LeaseLost: another operator has the lease.
     """
     nodes = list(dict.fromkeys([*staging.parts, *(node for node, _ in staging.missing)]))
-    first, begin = nodes[0], time.monotonic()
-    requests = {node: {**request(node), **({"revision": given.revision} if given.revision else {})} for node in nodes}
-    sent = before = 0
-    shown = run.moving(staging.what, first, "controller")
-
-    def report(done: int, _size: int) -> None:
-        shown(before + done, given.size_bytes)
-
-    for file in sorted(given.files, key=lambda file: file["path"] == "config.json"):  # without it nothing looks whole
-        wanted = {"root": requests[first]["root"], "path": file["path"], "sha256": file["sha256"], "model": True}
-        if given.revision is None:
-            wanted["keep"] = "files and links"
-        elif not str(file["path"]).startswith("blobs/"):
-            wanted["keep"] = "files"
-        step, source = run.step(staging.what), given.places[file["path"]]
-        try:
-            done = send(step, run.fleet[first], source, wanted, report)
-        except OSError as error:
-            raise StageError(f"{error.filename} cannot be read: {error.strerror}", step=_STEP) from error
-        if done.kept is not None:
-            run.shown.note(kept(done.kept, first))
-        sent, before = sent + done.bytes, before + file["size"]
-    run.record(staging.what, first, "controller", sent, begin)
-    run.move(staging.what, requests.__getitem__, nodes, given.files)
+    more = {"model": True, **({"revision": place.revision} if place.revision else {})}
+    ordered = sorted(files, key=lambda file: file["path"] == "config.json")  # without it nothing looks whole
+    places = {file["path"]: place.local(file) for file in files}
+    run.bring(staging.what, nodes, lambda node: {**request(node), **more}, ordered, places)

@@ -24,7 +24,6 @@ from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.image_copy import ImageCopy
 from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
-from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology
 
@@ -178,7 +177,7 @@ class _Run:
         if staging.what == "image":
             return local_image.read(self.given, staging.name).size_bytes
         place = local_weights.locate(self.given, self.spec)
-        return None if place is None else local_weights.size_bytes(place, self.spec, self.transfers.stopped.is_set)
+        return None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
 
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
@@ -222,11 +221,11 @@ class _Run:
         place = local_weights.locate(self.given, self.spec)
         if place is None:
             return None
-        report = transfers.report(staging.what, HERE, "read")
-        found = local_weights.read(place, self.spec, transfers.stopped.is_set, report)
-        check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=found.size_bytes), self.spec)
+        files = local_weights.read(transfers, place, self.spec)
+        size_bytes = sum(file["size"] for file in files)
+        check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=size_bytes), self.spec)
         request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
-        local_weights.bring(transfers, staging, found, request)
+        local_weights.bring(transfers, staging, place, files, request)
         return self._left(staging, staging.nodes, f"{self.given} has not all of it")
 
     def _download(self, staging: Staging) -> Staging:
@@ -237,17 +236,15 @@ class _Run:
         if staging.what == "image" and self.spec.build is not None:
             from sparkcluster.staging import build  # noqa: PLC0415 - few playbooks have it
 
-            builder = build.on_a_node(self.transfers, self.changer, self.spec, self.spec.build, staging)
+            builder = build.on_a_node(self.transfers, self.spec, self.spec.build, staging)
             return self._left(staging, [builder], "the build left it out")
         from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
 
-        downloads = Downloads(self.transfers, self.spec, staging)
-        if (node := downloads.on_a_node()) is not None:
-            return self._left(staging, [node], "the download left it out")
-        self.given = downloads.on_this_machine() or self.given
-        if (left := self._given(staging)) is not None:
-            return left
-        raise combined(downloads.errors)
+        found = Downloads(self.transfers, self.spec, staging).anywhere()
+        if isinstance(found, Path):
+            self.given = found
+            return self._given(staging) or self._left(staging, staging.nodes, f"{found} has not all of it")
+        return self._left(staging, [found], "the download left it out")
 
     def _left(self, staging: Staging, nodes: Sequence[str], otherwise: str = "") -> Staging:
         """What is left to stage once ``nodes`` have what they got.

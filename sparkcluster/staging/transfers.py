@@ -14,8 +14,8 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
-from sparkcluster.report import Report, Transfer, share
-from sparkcluster.runtime import Changer, observed
+from sparkcluster.report import Report, Transfer, share, size
+from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.copy import Progress, Step, list_files, stage_errors
@@ -23,12 +23,17 @@ from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Arrived, Job
 from sparkcluster.staging.manifest import Manifest
+from sparkcluster.staging.notes import kept
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
+Sending = tuple[Path | bytes, Request]
+"""A file of this machine, or its content, and the request that takes it (``node.upload``)."""
+SendingTo = Callable[[str], Iterable[Sending]]
+"""What is sent to a node, by its state directory."""
 
 _SHOWN_S = 0.5
 
@@ -112,6 +117,51 @@ class Transfers:
             cluster = self.lease(node)["cluster"]
             observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
+    def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int) -> None:
+        """Send ``files`` of this machine to ``node``, one by one; they have ``total`` bytes. What arrived stays.
+
+        Raises:
+            StageError: a file cannot be read, or did not arrive.
+            LeaseLost: another operator has the lease.
+        """
+        self.progress(node, f"{what}, {size(total)} from this machine")
+        begin, sent, before = time.monotonic(), 0, 0
+        step, shown = self.step(what), self.moving(what, node, "controller")
+
+        def report(done: int, _size: int) -> None:
+            shown(before + done, total)
+
+        for source, request in files:
+            try:
+                length = len(source) if isinstance(source, bytes) else source.stat().st_size
+                done = send(step, self.fleet[node], source, request, report)
+            except OSError as error:
+                raise StageError(f"{error.filename} cannot be read: {error.strerror}", step=step.name) from error
+            if done.kept is not None:
+                self.shown.note(kept(done.kept, node))
+            sent, before = sent + done.bytes, before + length
+        self.record(what, node, "controller", sent, begin)
+
+    def bring(
+        self,
+        what: Artifact,
+        nodes: Sequence[str],
+        request: Callable[[str], Request],
+        files: Sequence[dict[str, Any]],
+        places: Mapping[str, Path],
+    ) -> None:
+        """Send ``files`` of this machine to the first of ``nodes``, and copy them from there to the others.
+
+        ``request`` is that of ``move``; ``places`` has by path where each file is.
+
+        Raises:
+            StageError, LeaseLost: as of ``send`` and ``move``.
+        """
+        first = request(nodes[0])
+        sending = ((places[file["path"]], {**first, "path": file["path"], "sha256": file["sha256"]}) for file in files)
+        self.send(what, nodes[0], sending, sum(file["size"] for file in files))
+        self.move(what, request, nodes, files)
+
     def at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
         """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
         calls = Calls(action, {node: node for node in nodes})
@@ -150,31 +200,3 @@ class Transfers:
                 self.shown.transfer(Transfer(node, what, done, total, source, state=state))
 
         return report
-
-
-def send_all(
-    changer: Changer,
-    staging: Staging,
-    files: Callable[[str], Iterable[tuple[Path | bytes, Request]]],
-    progress: Progress,
-) -> list[Copied]:
-    """Send to each node that lacks ``staging`` its ``files``, one by one: each a file of this machine or its content.
-
-    Raises:
-        StageError: a file cannot be read, or did not reach a node.
-        LeaseLost: a node has a newer epoch.
-    """
-    name = f"stage {staging.what}"
-    step = Step(name, changer.lease, lambda: False)
-    copied = []
-    for node, _ in staging.missing:
-        begin, sent = time.monotonic(), 0
-        progress(node, f"{staging.name}, {(staging.size_bytes or 0) / 1e6:.1f} MB from this machine")
-        for source, request in files(node):
-            try:
-                sent += send(step, changer.fleet[node], source, request).bytes
-            except OSError as error:
-                what = error.filename or staging.name
-                raise StageError(f"{what} cannot be read: {error.strerror}", step=name) from error
-        copied.append(Copied(staging.what, node, "controller", sent, time.monotonic() - begin))
-    return copied

@@ -14,7 +14,7 @@ import pytest
 
 import sparkcluster
 from sparkcluster.facts.docker import EngineFacts
-from sparkcluster.plan.image import BROUGHT_RAY, ray_name
+from sparkcluster.plan.image import BROUGHT_RAY
 from sparkcluster.staging import ray_archive
 from tests.lab import builds
 
@@ -27,7 +27,7 @@ def engine_of(spark) -> EngineFacts:
     return EngineFacts.model_validate_json(spark.run(["sh", "-c", f"cat {STATE}/images/*.json"]).stdout)
 
 
-def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
+def cache_stub_ray(engine: EngineFacts, scratch: Path) -> None:
     """The stub's Ray, and a need that no image has, as if they had been fetched."""
     packages = scratch / "packages"
     shutil.copytree(STUB_RAY, packages / "ray", ignore=shutil.ignore_patterns("__pycache__"))
@@ -37,10 +37,7 @@ def put_stub_ray_into(cache: Path, engine: EngineFacts, scratch: Path) -> None:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (info / "RECORD").write_text(f"{owned},,\n{info.name}/METADATA,,\n{info.name}/RECORD,,\n")
-    place = cache / "ray" / ray_name(engine)
-    place.mkdir(parents=True)
-    digest = ray_archive.pack(ray_archive.separate_dependencies(packages), place / ray_archive.FILE)
-    (place / ray_archive.RECORD).write_text(ray_archive.record(digest))
+    ray_archive.pack(engine, packages)
 
 
 def launchers(lab, cli):
@@ -66,7 +63,7 @@ def lab(lab):
 def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     assert {launcher["ray_path"] for launcher in launchers(lab, cli).values()} == {"/sparkcluster/ray"}
-    put_stub_ray_into(tmp_path / "cache", engine_of(lab.sparks[0]), tmp_path)
+    cache_stub_ray(engine_of(lab.sparks[0]), tmp_path)
 
     dry = cli("stage", lab.inventory, "image", "--dry-run").ok()
     assert re.search(

@@ -10,9 +10,9 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node import storage
 from sparkcluster.node.machine import Machine
-from sparkcluster.runtime import Changer
 from sparkcluster.spec.playbook_files import read
 from sparkcluster.staging import playbook_files
+from sparkcluster.staging.transfers import Transfers
 
 
 @pytest.fixture
@@ -27,19 +27,19 @@ def world(node, spark, cluster, lease, tmp_path):
         cluster(dict.fromkeys(nodes, "h"), state_dir=lease.state_dir),
         beside={"./plugin": read("./plugin", tmp_path / "playbook.yaml")},
     )
-    changer = Changer(Fleet(nodes), cluster="atlas", state_dir=lease.state_dir, epochs=dict.fromkeys(nodes, 7))
-    return changer, facts, spec
+    return Transfers(Fleet(nodes), facts, None, lambda _: lease.document(), lambda *_: None), facts, spec
 
 
-def run(world, lease):
-    changer, facts, spec = world
-    ((found, staging),) = playbook_files.find_missing(spec, facts)
-    copied = playbook_files.stage(changer, facts, found, staging, lambda *_: None)
-    return found, copied
+def stage(world, lease):
+    run, facts, spec = world
+    ((staging, files),) = playbook_files.find_missing(spec, facts)
+    for node, _ in staging.missing:
+        run.send("files", node, files(lease.state_dir), staging.size_bytes)
+    return spec.beside[staging.name], run.copied
 
 
 def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
-    found, copied = run(world, lease)
+    found, copied = stage(world, lease)
     place = tmp_path / "state/files" / found.mark / "plugin"
     assert {path.name: path.read_text() for path in place.iterdir()} == {"a.py": "a", "b.py": "b" * 100_000}
     assert [(each.what, each.node, each.source, each.bytes) for each in copied] == [
@@ -49,11 +49,11 @@ def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
     assert storage.files(Machine(), lease.state_dir) == [found.mark]
     _, facts, spec = world
     facts = {name: each.model_copy(update={"files": (found.mark,)}) for name, each in facts.items()}
-    assert playbook_files.find_missing(spec, facts) == []
+    assert list(playbook_files.find_missing(spec, facts)) == []
 
 
 def test_half_of_it_does_not_count(world, lease, tmp_path):
     (tmp_path / "plugin/b.py").unlink()
     with pytest.raises(StageError, match=r"b\.py cannot be read"):
-        run(world, lease)
+        stage(world, lease)
     assert storage.files(Machine(), lease.state_dir) == []

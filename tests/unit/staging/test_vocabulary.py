@@ -12,8 +12,8 @@ import pytest
 from sparkcluster.engines.base import Vocabulary
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.runtime import Changer
 from sparkcluster.staging import vocabulary
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology import vocabularies
 
 CONTENT = b"IQ== 0\nIg== 1\n"
@@ -57,16 +57,16 @@ def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, clust
     assert (vocabularies.lacking(spec, has), vocabularies.lacking(spec, ngc)) == ((), ())
     assert len(vocabularies.brought(spec, has)) == 1
     found = vocabulary.find_missing(spec, {"a": plain, "b": has, "c": plain})
-    assert [staging.missing for _, staging in found] == [(("a", "missing"), ("c", "missing"))]
+    assert [staging.missing for staging, _ in found] == [(("a", "missing"), ("c", "missing"))]
 
 
-def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, spark, node, lease):
+def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease):
     hosts = {name: node(name) for name in "ab"}
-    changer = Changer(Fleet(hosts), cluster="atlas", state_dir=lease.state_dir, epochs={"a": 7, "b": 7})
-    facts = {name: spark(state_dir=str(host.home / "state")) for name, host in hosts.items()}
-    staging = vocabulary.Staging("vocabulary", OURS.name, (), (("a", "missing"), ("b", "missing")), (), len(CONTENT))
-    copied = vocabulary.stage(changer, facts, blob.file, staging, lambda *_: None)
-    assert [(each.node, each.source, each.bytes) for each in copied] == [
+    epoch = 7
+    run = Transfers(Fleet(hosts), {}, None, lambda _: lease.document(epoch=epoch), lambda *_: None)
+    for name, host in hosts.items():
+        run.send("vocabulary", name, vocabulary.files(blob.file, str(host.home / "state")), len(CONTENT))
+    assert [(each.node, each.source, each.bytes) for each in run.copied] == [
         ("a", "controller", 14),
         ("b", "controller", 14),
     ]
@@ -76,23 +76,28 @@ def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, spark, node
         assert file.parent.stat().st_mode & 0o755 == 0o755, "a container of another user reads it"
         assert len(list(file.parent.iterdir())) == 1
     assert blob.asked == ["/encodings/x"]
-    over = dataclasses.replace(changer, epochs={"a": 6, "b": 6})
+    epoch = 6
     with pytest.raises(LeaseLost, match="a refuses the change: epoch 6 is over"):
-        vocabulary.stage(over, facts, blob.file, staging, lambda *_: None)
+        run.send("vocabulary", "a", vocabulary.files(blob.file, str(hosts["a"].home / "state")), len(CONTENT))
+
+
+def fetched(wanted):
+    ((path, _),) = vocabulary.files(wanted, "/state")
+    return path
 
 
 def test_another_file_in_its_place_is_not_staged(blob):
     blob.content = CONTENT + b"x"
     with pytest.raises(StageError, match="another SHA-256 than expected") as caught:
-        vocabulary.fetched(blob.file)
+        fetched(blob.file)
     assert caught.value.hint.startswith("where there is a network: curl -O http")
     blob.content = CONTENT
-    path = vocabulary.fetched(blob.file)
+    path = fetched(blob.file)
     path.write_bytes(b"damaged")
-    assert vocabulary.fetched(blob.file).read_bytes() == CONTENT
+    assert fetched(blob.file).read_bytes() == CONTENT
 
 
 def test_without_a_network_the_command_is_said(blob, monkeypatch):
     gone = dataclasses.replace(blob.file, url="http://127.0.0.1:9/x")
     with pytest.raises(StageError, match=r"would download when it starts, cannot be fetched: .*refused"):
-        vocabulary.fetched(gone)
+        fetched(gone)
