@@ -6,17 +6,14 @@ import dataclasses
 import hashlib
 import json
 import tarfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.node.shared import repository_of
-from sparkcluster.report import size
 from sparkcluster.staging.image_copy import BLOBS, directory, image_request, load
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.send import send
 from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage image"
@@ -125,23 +122,14 @@ def bring(run: Transfers, staging: Staging, archive: Archive) -> str:
         StageError: it did not arrive, or is another image than it seemed; what arrived stays.
         LeaseLost: another operator has the lease.
     """
-    node, begin, sent, before = staging.missing[0][0], time.monotonic(), 0, 0
-    shown = run.moving(staging.what, node, "controller")
-    run.progress(node, f"{archive.path.name}, {size(archive.size_bytes)} from this machine")
-
-    def report(done: int, _size: int) -> None:
-        shown(before + done, archive.size_bytes)
-
-    try:
-        with tarfile.open(archive.path, "r:") as opened:
-            for digest, name in archive.members.items():
-                request = {"root": directory(run, node), "path": BLOBS + digest, "sha256": digest, "private": True}
-                if (content := opened.extractfile(name)) is not None:
-                    sent += send(run.step(staging.what), run.fleet[node], content, request, report).bytes
-                before += opened.getmember(name).size
-    except (OSError, tarfile.TarError) as error:
-        raise StageError(f"{archive.path} cannot be read: {error}", step=_STEP) from error
+    node = staging.missing[0][0]
+    with tarfile.open(archive.path, "r:") as opened:
+        root = directory(run, node)
+        blobs = (
+            (opened.extractfile(name) or b"", {"root": root, "path": BLOBS + digest, "sha256": digest})
+            for digest, name in archive.members.items()
+        )
+        run.send(staging.what, node, blobs, archive.size_bytes)
     image = {"image_id": archive.config, "config": archive.config, "config_sum": None, "blobs": [*archive.members]}
     load(run, node, {**image_request(run, node, staging.name, archive.layers, {}), **image}, "this machine")
-    run.record(staging.what, node, "controller", sent, begin)
     return node

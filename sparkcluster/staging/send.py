@@ -49,6 +49,7 @@ def send(
         last = next(said, None)
         if isinstance(last, Answer) and last.offset is not None:
             at = file.seek(min(last.offset, size))
+            report(at, size)
             with contextlib.suppress(HostLost):  # where it ended, it says why
                 while chunk := file.read(_CHUNK):
                     if step.stopped():

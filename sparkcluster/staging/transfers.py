@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import IO, Any, Literal, TypeVar
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
@@ -30,8 +30,8 @@ from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
-Sending = tuple[Path | bytes, Request]
-"""A file of this machine, or its content, and the request that takes it (``node.upload``)."""
+Sending = tuple[Path | bytes | IO[bytes], Request]
+"""A file of this machine, its content, or an open one, and the request that takes it (``node.upload``)."""
 SendingTo = Callable[[str], Iterable[Sending]]
 """What is sent to a node, by its state directory."""
 
@@ -125,21 +125,22 @@ class Transfers:
             LeaseLost: another operator has the lease.
         """
         self.progress(node, f"{what}, {size(total)} from this machine")
-        begin, sent, before = time.monotonic(), 0, 0
+        begin, sent, before, size_bytes = time.monotonic(), 0, 0, 0
         step, shown = self.step(what), self.moving(what, node, "controller")
 
-        def report(done: int, _size: int) -> None:
+        def report(done: int, this: int) -> None:
+            nonlocal size_bytes
+            size_bytes = this
             shown(before + done, total)
 
         for source, request in files:
             try:
-                length = len(source) if isinstance(source, bytes) else source.stat().st_size
                 done = send(step, self.fleet[node], source, request, report)
             except OSError as error:
                 raise StageError(f"{error.filename} cannot be read: {error.strerror}", step=step.name) from error
             if done.kept is not None:
                 self.shown.note(kept(done.kept, node))
-            sent, before = sent + done.bytes, before + length
+            sent, before = sent + done.bytes, before + size_bytes
         self.record(what, node, "controller", sent, begin)
 
     def bring(

@@ -71,7 +71,11 @@ def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain
 
 def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_source):
     real = program.source.__wrapped__
-    set_source(lambda module, engine: real(module, engine).replace("_PATIENCE_S, _HASHING_S = 60.0", "_PATIENCE_S, _HASHING_S = 2.0"))
+    set_source(
+        lambda module, engine: real(module, engine).replace(
+            "_PATIENCE_S, _HASHING_S = 60.0", "_PATIENCE_S, _HASHING_S = 2.0"
+        )
+    )
     a, b, c = workers(*"abc")
     files = written(a.root, LARGE)
     a.begin(files, limit_bytes_s=10 * MB)
