@@ -22,19 +22,6 @@ class Entry(NamedTuple):
 class Listed(list[Entry]):
     """The files in a list, by their numbers: 60,000 take 25 MB."""
 
-    def __init__(self, path: str, sha256: str | None = None) -> None:
-        """Read the list at ``path``, line by line; Failed if it has another ``sha256``."""
-        super().__init__()
-        digest = hashlib.sha256()
-        with open(path, "rb") as lines:
-            for line in lines:
-                digest.update(line)
-                file = json.loads(line)
-                known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
-                self.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
-        if sha256 not in (None, digest.hexdigest()):
-            raise Failed("other", "%s is not the list of files of this job" % path)
-
     def sha256(self, number: int) -> str | None:
         """The SHA-256 of a file, in hexadecimal, if that is known by now."""
         known = self[number].sha256
@@ -45,3 +32,17 @@ class Listed(list[Entry]):
         for number, sha256 in hashes.items():
             if self[number].sha256 is None:
                 self[number] = self[number]._replace(sha256=bytes.fromhex(sha256))
+
+
+def read(path: str, sha256: str | None) -> Listed:
+    """The list at ``path``, line by line; Failed if it has another ``sha256``."""
+    listed, digest = Listed(), hashlib.sha256()
+    with open(path, "rb") as lines:
+        for line in lines:
+            digest.update(line)
+            file = json.loads(line)
+            known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
+            listed.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
+    if sha256 not in (None, digest.hexdigest()):
+        raise Failed("other", "%s is not the list of files of this job" % path)
+    return listed

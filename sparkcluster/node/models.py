@@ -144,8 +144,7 @@ def remove(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
         record = Record(state_dir, root)
         tree = Tree(record.root)
         try:
-            if not tree.lock():
-                raise Failed("another copy to %s is in progress" % record.root)
+            tree.lock()
             freed[root] = _remove(tree, record)
         finally:
             os.close(tree.handle)

@@ -11,10 +11,12 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from sparkcluster.node.shared import REPLACED
+from sparkcluster.node.wire import Failed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -27,15 +29,25 @@ class Tree:
         self.root = root
         self.handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def lock(self) -> bool:
-        """Whether no other process has the lock, which lasts as long as this one. Some file systems have no locks."""
-        try:
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        return True
+    def lock(self, wait_s: float = 0.0, gate: Callable[[], None] = lambda: None) -> None:
+        """Take the lock, which lasts as long as this process; ``gate`` is called while another one has it.
+
+        Some file systems have no locks.
+
+        Raises:
+            Failed: the other one has it for more than ``wait_s``.
+        """
+        limit = time.monotonic() + wait_s
+        while True:
+            try:
+                return fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= limit:
+                    raise Failed("other", "another copy to %s is in progress" % self.root) from None
+            except OSError:
+                return None
+            gate()
+            time.sleep(0.1)
 
     @contextlib.contextmanager
     def parent(self, path: str, *, make: bool = True) -> Iterator[tuple[int, str]]:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import os
 import select
-import stat
+import shutil
 import time
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
-from sparkcluster.node.file_hashes import Record, hash_file
+from sparkcluster.node.file_hashes import hash_file
+from sparkcluster.node.file_list import Entry, Listed
 from sparkcluster.node.model_files import forget
+from sparkcluster.node.publish import Publisher
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
 
@@ -36,11 +39,11 @@ def take(request: Request, source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     common.check_epoch(request)
     tree, path, size = Tree(common.expand(request["root"])), request["path"], request["size"]
-    limit = time.monotonic() + _OTHER_S
-    while not tree.lock():
-        if time.monotonic() > limit:
-            raise Failed("other", "another program writes to %s" % tree.root)
-        time.sleep(0.1)
+
+    def gate() -> None:
+        common.not_taken(request)
+
+    tree.lock(_OTHER_S, gate)
     if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(tree.root, path)) == request["sha256"]:
         common.emit({"offset": size})
         return {"bytes": 0}
@@ -51,26 +54,31 @@ def take(request: Request, source: int) -> dict[str, Any]:
         hash_file(digest, os.path.join(tree.root, partial))
     else:
         offset = 0
-    disk = os.fstatvfs(tree.handle)
-    free, needed = disk.f_bavail * disk.f_frsize, size - offset
+    free, needed = shutil.disk_usage(tree.root).free, size - offset
     if free < needed + _RESERVE_BYTES:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (tree.root, free / 1e9, needed / 1e9))
     common.emit({"offset": offset})
     with tree.writer(partial, offset) as file:
-        _receive(request, source, needed, file, digest)
+        _receive(source, needed, file, digest, gate)
         if digest.hexdigest() != request["sha256"]:
             file.truncate(0)
             raise Failed("hash", "%s arrived with another SHA-256 than it has on the operator's machine" % path)
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
         forget(file.fileno())
-    common.not_taken(request)
-    kept = _publish(request, tree, partial) if request.get("model") else {}
-    tree.move(partial, path)
-    return {"bytes": needed, **kept}
+        gate()
+        kept = None
+        if request.get("model"):
+            listed = Listed([Entry(path, size, 0, digest.digest(), ())])
+            publisher = Publisher(request, listed, tree, gate, gate)
+            publisher.large(0, partial, file.fileno(), digest.hexdigest())
+            kept = next(iter(publisher.kept), None)
+        else:
+            tree.move(partial, path)
+    return {"bytes": needed, "kept": kept}
 
 
-def _receive(request: Request, source: int, size: int, file: BinaryIO, digest: Any) -> None:
+def _receive(source: int, size: int, file: BinaryIO, digest: Any, gate: Callable[[], None]) -> None:
     checked = time.monotonic()
     while size:
         if select.select([source], [], [], 1.0)[0]:
@@ -82,20 +90,5 @@ def _receive(request: Request, source: int, size: int, file: BinaryIO, digest: A
             size -= len(chunk)
         if time.monotonic() - checked >= 1.0:
             checked = time.monotonic()
-            common.not_taken(request)
+            gate()
     file.flush()
-
-
-def _publish(request: Request, tree: Tree, partial: str) -> dict[str, Any]:
-    """Record that staging wrote the file, unless it replaces one of the user's, which is set aside."""
-    path, record = request["path"], Record(request["state_dir"], tree.root)
-    before, found = tree.status(path), tree.own_status(path)
-    is_cache = "revision" in request and (path.startswith("blobs/") or (found and stat.S_ISLNK(found.st_mode)))
-    kept = {}
-    if found is not None and not is_cache and not record.is_ours(path, found):
-        kept = {"kept": tree.set_aside(path)}
-    with tree.reader(partial) as file:
-        ours = before is None or record.is_ours(path, before)
-        record.add(path, os.fstat(file.fileno()), request["sha256"], ours=ours)
-    record.save(request["cluster"])
-    return kept

@@ -71,13 +71,8 @@ def begin(request: Request, lines: BinaryIO) -> Document:
 def _files(request: Request, directory: str, gate: Callable[[], None]) -> Files:
     """The files of a request, of which the list is in the ``directory`` of the job."""
     tree = Tree(os.path.realpath(common.expand(request["root"])))
-    limit = time.monotonic() + _OTHER_S
-    while not tree.lock():
-        if time.monotonic() > limit:
-            raise Failed("other", "another copy to %s is in progress" % tree.root)
-        gate()
-        time.sleep(0.1)
-    listed = file_list.Listed(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
+    tree.lock(_OTHER_S, gate)
+    listed = file_list.read(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
     return Files(request, listed, tree, gate)
 
 

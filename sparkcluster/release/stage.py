@@ -150,17 +150,17 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
     for source in (vocabulary, playbook_files) if "weights" in options.what else ():
         for staging, files in source.find_missing(view.spec, view.facts):
             stagings.append(staging)
-            nodes = [node for node, _ in staging.missing]
             if options.dry_run:
-                expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in nodes)
+                sized = (from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
+                expected[staging.name] = tuple(sized)
                 continue
-            for node in nodes:
+            for node in staging.nodes:
                 transfers.send(staging.what, node, files(view.facts[node].state_dir), staging.size_bytes or 0)
     copied = (*done.copied, *transfers.copied)
     lacking = lacking_ray(view) if expect and "image" in options.what else None
     if lacking is not None:
         stagings.append(lacking)
-        sizes = {node: ray.archive_bytes(view.facts[node]) for node, _ in lacking.missing}
+        sizes = {node: ray.archive_bytes(view.facts[node]) for node in lacking.nodes}
         if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):
             expected[lacking.name] = found
     return dataclasses.replace(done, stagings=tuple(stagings), copied=copied, expected=expected)
@@ -196,7 +196,7 @@ def bring_ray(
         report.note(f"warning: {error.message}; the ranks will use executor native")
         return [], changed(view, view.facts, bring_ray=False)
     facts = dict(view.facts)
-    for name, _ in lacking.missing:
+    for name in lacking.nodes:
         if (engine := engine_of(facts[name])) is not None:
             facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
     return transfers.copied, changed(view, facts)

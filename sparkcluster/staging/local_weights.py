@@ -171,7 +171,7 @@ def bring(
         StageError: they did not reach a node; what arrived stays.
         LeaseLost: another operator has the lease.
     """
-    nodes = list(dict.fromkeys([*staging.parts, *(node for node, _ in staging.missing)]))
+    nodes = list(dict.fromkeys([*staging.parts, *staging.nodes]))
     more = {"model": True, **({"revision": place.revision} if place.revision else {})}
     ordered = sorted(files, key=lambda file: file["path"] == "config.json")  # without it nothing looks whole
     places = {file["path"]: place.local(file) for file in files}

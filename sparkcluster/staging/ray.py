@@ -49,7 +49,7 @@ def stage(
         StageError: it cannot be fetched or copied.
         LeaseLost: a node has a newer epoch.
     """
-    engines = {node: engine for node, _ in staging.missing if (engine := engine_of(run.facts[node])) is not None}
+    engines = {node: engine for node in staging.nodes if (engine := engine_of(run.facts[node])) is not None}
     for name in dict.fromkeys(map(ray_name, engines.values())):
         nodes = [node for node, engine in engines.items() if ray_name(engine) == name]
         archive = get_archive(engines[nodes[0]], partial(run.progress, nodes[0]))
