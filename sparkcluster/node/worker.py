@@ -91,6 +91,7 @@ class Worker:
         self.news = threading.Event()
         self.looks_at_lease = threading.get_ident()
         self.taken_at: float | None = None
+        self.rested = 0.0
 
     def run(self) -> Document:
         """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
@@ -184,8 +185,8 @@ class Worker:
                 raise error
         now, lacking = time.monotonic(), self.receiver.lacking
         if not (lacking or self.files.waits()) or not self.receiver.sources.given or not self.gate.open.is_set():
-            self.files.moved()
-        elif now - self.files.busy > (_PATIENCE_S if lacking else _HASHING_S):
+            self.rested = now
+        elif now - max(self.files.busy, self.rested) > (_PATIENCE_S if lacking else _HASHING_S):
             rest = " and %d more" % (lacking - 1) if lacking > 1 else ""
             raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))
 
