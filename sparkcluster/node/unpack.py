@@ -34,7 +34,7 @@ def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
         partial = os.path.join(os.path.dirname(path), ".partial-" + os.path.basename(path))
         shutil.rmtree(partial, ignore_errors=True)  # only one change runs at a time
         with tarfile.open(archive) as packed:
-            packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # type: ignore[assignment] # since 3.10.12
+            packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # since 3.10.12
             packed.extractall(partial)
         with open(os.path.join(partial, MARKER), "w") as file:
             json.dump({"sha256": digest}, file)

@@ -140,12 +140,11 @@ def _python(engine: EngineFacts) -> str:
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str]:
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        done = subprocess.run(argv, **streams, text=True, errors="replace", timeout=LIMIT_S, check=False)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return 1, f"ERROR: did not finish within {LIMIT_S} s"
-    return done.returncode, done.stdout
+        return 1, f"did not finish within {LIMIT_S} s"
+    return done.returncode, done.stderr.decode(errors="replace")
 
 
 def _cause(output: str) -> str:
