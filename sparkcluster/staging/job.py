@@ -56,7 +56,7 @@ class Job:
         self.loud: list[str] = []
         self._step, self._files = step, files
         self._settings, self._report = settings or Settings(), report or Report()
-        self._total = sum(file["size"] for file in files.files)
+        self._total: int = sum(file["size"] for file in files.files)
         self._unknown = {str(number) for number, file in enumerate(files.files) if file["sha256"] is None}
         self._hashes: dict[str, str] = {}  # of these files, by number
         encrypt, content = self._settings.encrypt, files_lines(files.files)
@@ -227,5 +227,7 @@ class Job:
 
     def _transfer(self, node: str, state: State) -> None:
         way = self._way(node) if self._said[node].source or state == "complete" else None
-        how = (way.source, way.medium, way.encrypted) if way is not None else ()
-        self._report.transfer(Transfer(node, self._files.what, self._has(node), self._total, *how, state=state))
+        transfer = Transfer(node, self._files.what, self._has(node), self._total, state=state)
+        if way is not None:
+            transfer = transfer._replace(source=way.source, medium=way.medium, encrypted=way.encrypted)
+        self._report.transfer(transfer)
