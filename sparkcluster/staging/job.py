@@ -137,8 +137,8 @@ class Job:
         self._sources = chain(living, dials, {node: self._has(node) for node in living}, self._total)
         for node in living:
             if node not in self._sources:
-                why = f"it reaches no node that has the {self._files.what} over any network"
-                self._ended(node, Failure(node, "unreached", why), source=next(iter(self._sources)))
+                why = Failure(node, "unreached", f"it reaches no node that has the {self._files.what} over any network")
+                self._ended(node, stage_error(self._step, why, source=next(iter(self._sources))))
                 self._followers[node].order({"cancel": True})
                 continue
             self._warn(node, planned=True)
@@ -158,19 +158,19 @@ class Job:
                 raise StageError(f"{self._step.name} was stopped", step=self._step.name, hint=RESUME)
             late = waiting if time.monotonic() > until and self._events.empty() else []
             for node in late:
-                self._ended(node, Failure(node, "stuck", f"its worker did not answer in {limit_s:.0f} s"), source="")
+                self._ended(node, Failure(node, "stuck", f"its worker did not answer in {limit_s:.0f} s"))
             with contextlib.suppress(queue.Empty):
                 node, event = self._events.get(timeout=1.0)
                 if isinstance(event, WorkerLine):
                     self._heard(node, event)
                 elif node in self._living:
-                    self._ended(node, event, source=self._files.requests[node].get("source", ""))
+                    self._ended(node, event)
 
-    def _ended(self, node: str, how: Failure | BaseException | None, *, source: str) -> None:
+    def _ended(self, node: str, how: Failure | BaseException | None) -> None:
         self._living.discard(node)
         if how is None:
             return
-        error = stage_error(self._step, how, source=source) if isinstance(how, Failure) else how
+        error = stage_error(self._step, how) if isinstance(how, Failure) else how
         if not isinstance(error, SparkclusterError):
             raise error
         if not isinstance(error, StageError):
