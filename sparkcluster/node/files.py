@@ -265,7 +265,7 @@ class Files:
         file.prove()
         os.fsync(handle)
         forget(handle)
-        self._publisher.large(number, self.partial(number), handle, sha256)
+        self._publisher.large(number, self.partial(number), sha256)
         with self._lock:
             self._state[number] = _HAS
             self._had += file.size

@@ -20,7 +20,6 @@ from sparkcluster.node.file_list import Listed
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.tree import Tree
-from sparkcluster.node.wire import Failed
 
 
 class Publisher:
@@ -44,64 +43,61 @@ class Publisher:
         self._tree = tree
         self._gate = gate
         self._reading = reading
-        there = self._revision is None or tree.own_status("snapshots/%s" % self._revision) is not None
+        there = self._revision is None or tree.status("snapshots/%s" % self._revision) is not None
         self._made = None if there else self._revision
         self._record = Record(request["state_dir"], tree.root)
         self._recording = threading.Lock()
 
-    def large(self, number: int, partial: str, descriptor: int, sha256: str) -> None:
+    def large(self, number: int, partial: str, sha256: str) -> None:
         """Make a file visible that was synced: it is in ``partial``, and has ``sha256``."""
-        self._gate()
-        self._move(number, partial, os.fstat(descriptor), sha256)
+        self._publish(number, partial, sha256)
         self.save()
 
     def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
         """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
         _sync_file_system(self._tree.root)
         for number, partial, sha256 in arrived:
-            self._gate()
-            with self._tree.reader(partial) as found:
-                forget(found.fileno())
-                status = os.fstat(found.fileno())
-            self._move(number, partial, status, sha256)
+            self._publish(number, partial, sha256)
             yield number
         self.save()
 
-    def _move(self, number: int, partial: str, status: os.stat_result, sha256: str) -> None:
-        path = self._files[number].path
-        before = self._tree.status(path)
+    def _publish(self, number: int, partial: str, sha256: str) -> None:
+        """Rename a file, and record it as written by staging unless there was one of the user's."""
+        self._gate()
+        path, in_cache = self._files[number].path, self._revision is not None
+        before, own = self._tree.status(path), self._tree.status(path, follow=False)
         ours = before is None or self._record.is_ours(path, before)
-        whole = os.path.join(self._tree.root, path)
-        if number in self.replace and self._revision is None and os.path.islink(whole):
-            text = "%s is corrupt, and a link, which is not replaced; it leads to %s"
-            raise Failed("linked", text % (whole, os.path.realpath(whole)))
-        if number not in self.replace and not (self._revision and path.startswith("blobs/")):
-            self._set_aside(path, number)
+        is_link = own is not None and stat.S_ISLNK(own.st_mode)
+        is_caches = in_cache and (is_link or path.startswith("blobs/"))
+        if own is not None and not is_caches and (is_link or not (ours or number in self.replace)):
+            self._keep(path)
         self._tree.move(partial, path)
-        with self._recording:
-            self._record.add(path, status, sha256, ours=ours)
+        with self._recording, self._tree.reader(path) as file:
+            forget(file.fileno())
+            self._record.add(path, os.fstat(file.fileno()), sha256, ours=ours)
 
-    def _set_aside(self, path: str, number: int) -> None:
-        """Keep what the user has in the place of a file, unless it is the same, or staging wrote it."""
-        found = self._tree.own_status(path)
-        is_link = found is not None and stat.S_ISLNK(found.st_mode)
-        if found is None or self._record.is_ours(path, found) or (is_link and self._revision is not None):
-            return
-        whole = os.path.join(self._tree.root, path)
-        if not is_link and found.st_size == self._files[number].size:
-            sha256 = hash_file(hashlib.sha256(), whole, lambda _size: self._reading())
-            if sha256 == self._files.sha256(number):
-                return
+    def _keep(self, path: str) -> None:
+        """Set aside what the user has there."""
         aside = self._tree.set_aside(path)
         with self._recording:
             self.kept = [*self.kept, aside][-MOST_NAMED:]
+
+    def _clear(self, link: str, number: int) -> None:
+        """Set aside what the user has in the place of a link, unless it is the file itself."""
+        own = self._tree.status(link, follow=False)
+        if own is None or stat.S_ISLNK(own.st_mode) or self._record.is_ours(link, own):
+            return
+        size, sha256 = self._files[number].size, self._files.sha256(number)
+        whole = os.path.join(self._tree.root, link)
+        if own.st_size != size or hash_file(hashlib.sha256(), whole, lambda _size: self._reading()) != sha256:
+            self._keep(link)
 
     def finish(self) -> None:
         """Links and the ref come last."""
         for number, file in enumerate(self._files):
             for link in file.links if number in self.replace or not self._request.get("keep") else ():
                 self._gate()
-                self._set_aside(link, number)
+                self._clear(link, number)
                 self._tree.link(link, os.path.relpath(file.path, os.path.dirname(link)))
         ref, revision = self._request.get("ref"), self._revision
         if ref and revision and ref != revision:

@@ -81,18 +81,10 @@ class Tree:
         status = self.status(path)
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else -1
 
-    def status(self, path: str) -> os.stat_result | None:
-        """Status of what is at ``path``, or of what it links to; None if there is nothing."""
-        try:
-            with self.parent(path, make=False) as (folder, name):
-                return os.stat(name, dir_fd=folder)
-        except FileNotFoundError:
-            return None
-
-    def own_status(self, path: str) -> os.stat_result | None:
-        """Status of what is at ``path``, of a link itself; None if there is nothing."""
-        with contextlib.suppress(OSError), self.parent(path, make=False) as (folder, name):
-            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    def status(self, path: str, *, follow: bool = True) -> os.stat_result | None:
+        """Status of what is at ``path``, or with ``follow`` of what it links to; None if there is nothing."""
+        with contextlib.suppress(FileNotFoundError), self.parent(path, make=False) as (folder, name):
+            return os.stat(name, dir_fd=folder, follow_symlinks=follow)
         return None
 
     def remove(self, path: str) -> None:
@@ -126,7 +118,7 @@ class Tree:
     def set_aside(self, path: str) -> str:
         """Rename a file of the user's to ``NAME.replaced``, or ``NAME-1.replaced``; its whole new path."""
         names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
-        aside = next((name for name in names if self.own_status(name) is None), path + REPLACED)
+        aside = next((name for name in names if self.status(name, follow=False) is None), path + REPLACED)
         self.move(path, aside)
         return os.path.join(self.root, aside)
 

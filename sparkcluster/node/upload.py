@@ -71,7 +71,7 @@ def take(request: Request, source: int) -> dict[str, Any]:
         if request.get("model"):
             listed = Listed([Entry(path, size, 0, digest.digest(), ())])
             publisher = Publisher(request, listed, tree, gate, gate)
-            publisher.large(0, partial, file.fileno(), digest.hexdigest())
+            publisher.large(0, partial, digest.hexdigest())
             kept = next(iter(publisher.kept), None)
         else:
             tree.move(partial, path)

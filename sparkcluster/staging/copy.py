@@ -195,7 +195,6 @@ def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError
         "disk": f"{'sparkcluster models INVENTORY --prune; or ' * ('weights' in step.name)}df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
-        "linked": f"cp the file from a node that has it right to {path}   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
         "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
