@@ -97,7 +97,7 @@ def test_no_half_image(lab, update):
     lab.fault("o", "slow-link", "20mbit")
     running = stage()
     running.wait_for("GB from o")
-    spark.run(["pkill", "-KILL", "-f", "relay"])
+    spark.run(["pkill", "-KILL", "-f", "worker"])
     assert running.wait().code != 0
     lab.heal("o")
     assert not has(spark, new)
