@@ -14,17 +14,24 @@ them is removed as staged.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from sparkcluster.node import common
 from sparkcluster.node.model_files import Status, forget
+from sparkcluster.node.wire import Failed
+
+T = TypeVar("T")
+
+_THREADS = 4
 
 AnyStatus = os.stat_result | Status
 
@@ -165,3 +172,52 @@ def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _
             offset += size
             progress(size)
     return str(digest.hexdigest())
+
+
+def hash_files(
+    files: Iterable[tuple[T, str]],
+    note: Callable[[T, str, os.stat_result], None],
+    progress: Callable[[int], None],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Hash files, each given with its path: ``note`` gets it with its SHA-256 and status, ``progress`` the bytes read.
+
+    Hashing releases the GIL, so threads run in parallel. ``tick`` is called each second; all three one at a time.
+
+    Raises:
+        Failed: a file changed while it was read. Or what these functions raise: then the threads stop.
+    """
+    left, lock, over = iter(files), threading.Lock(), threading.Event()
+
+    def advance(size: int) -> None:
+        if over.is_set():
+            raise Failed("over", "the reading of files was stopped")
+        with lock:
+            progress(size)
+
+    def next_file() -> tuple[T, str] | None:
+        with lock:
+            return next(left, None)
+
+    def read() -> None:
+        while found := next_file():
+            file, path = found
+            before = stamp_of(os.stat(path))
+            sha256 = hash_file(hashlib.sha256(), path, advance)
+            after = os.stat(path)
+            if stamp_of(after) != before:
+                raise Failed("source", "%s changed while it was read" % path)
+            with lock:
+                note(file, sha256, after)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        working = {pool.submit(read) for _ in range(_THREADS)}
+        try:
+            while working:
+                ended, working = concurrent.futures.wait(working, 1, concurrent.futures.FIRST_COMPLETED)
+                for each in ended:
+                    each.result()
+                with lock:
+                    tick()
+        finally:
+            over.set()

@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from sparkcluster.node.file_hashes import hash_file
+from sparkcluster.node.file_hashes import hash_file, hash_files
 from sparkcluster.node.file_list import Entry, Listed
-from sparkcluster.node.hasher import Hasher
 from sparkcluster.node.listing import stay_inside
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.publish import Publisher
@@ -116,12 +115,12 @@ class Files:
         self.listed, self.tree, self.gate, self.busy = listed, tree, gate, time.monotonic()
         self._keep, self._revision = request.get("keep"), request.get("revision")
         self._lock, self._settling, self._settled = threading.Lock(), threading.Lock(), time.monotonic()
-        self._failed: OSError | None = None
+        self._failed: Exception | None = None
         self._unproved: dict[int, str] = {}  # SHA-256 of what arrived and is not renamed yet
         self._arriving: dict[int, Arriving] = {}
         self.versions: dict[int, int] = {}
         self._publisher = Publisher(request, listed, tree, gate, self.reading)
-        self._hasher = Hasher(self.reading, self._publisher.note)
+        self._hashes: dict[int, str] = {}
         self._written: queue.Queue[tuple[BinaryIO, int, int]] = queue.Queue(8)
         self._state = bytearray(self._found(number, file) for number, file in enumerate(listed))
         self.total = sum(file.size for file in listed)
@@ -129,9 +128,8 @@ class Files:
         last = (number for number, file in enumerate(listed) if file.path == "config.json")
         self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
         threading.Thread(target=self._evict, daemon=True).start()
-        for number, file in enumerate(listed) if request.get("hashes") else ():
-            if file.sha256 is None and self._state[number] == _HAS:
-                self._hasher.read(number, os.path.join(tree.root, file.path))
+        if request.get("hashes"):
+            threading.Thread(target=self._hash, daemon=True).start()
 
     def _found(self, number: int, file: Entry) -> int:
         if number in self._publisher.replace:
@@ -233,8 +231,21 @@ class Files:
 
     def hashes(self) -> dict[int, str]:
         """The SHA-256 of files that were read here for all nodes."""
-        self._failed = self._failed or self._hasher.failed
-        return self._hasher.found
+        return dict(self._hashes)
+
+    def _hash(self) -> None:
+        """Read the files whose SHA-256 is unknown."""
+
+        def note(number: int, sha256: str, status: os.stat_result) -> None:
+            self._hashes[number] = sha256
+            self._publisher.note(number, status, sha256)
+
+        unknown = [each for each, file in enumerate(self.listed) if not file.sha256 and self._state[each] == _HAS]
+        paths = ((number, os.path.join(self.tree.root, self.listed[number].path)) for number in unknown)
+        try:
+            hash_files(paths, note, lambda _size: self.reading())
+        except (OSError, Failed) as error:
+            self._failed = error
 
     def write(self, number: int) -> Arriving:
         """A large file to receive, from where an earlier stream or run stopped."""

@@ -12,21 +12,18 @@ content.
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import os
 import re
 import shlex
-import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
-from sparkcluster.node.file_hashes import Record, hash_file, stamp_of
+from sparkcluster.node.file_hashes import Record, hash_file, hash_files, stamp_of
 from sparkcluster.node.model_files import Status, model_files
 from sparkcluster.node.wire import Failed
 
-THREADS = 4
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
 # The hub names small files as Git does, by the SHA-1 of "blob SIZE\0" and the content; Artifactory's mirror of it by
@@ -111,14 +108,27 @@ def listing(
     if not files:
         raise Failed("source", "%s contains no files" % top)
 
-    def note(file: File, path: str) -> None:
-        after = os.stat(path)
-        if stamp_of(after) != file.status:
-            raise Failed("source", "%s changed while it was read" % path)
-        if record is not None and file.recorded in (None, file.sha256) and not file.is_misnamed:
-            record.add(recorded(file), after, str(file.sha256))
+    total, done = sum(file.status.st_size for file in unread), 0
 
-    _read(unread, top, note, check)
+    def note(file: File, sha256: str, status: os.stat_result) -> None:
+        file.sha256, file.status = sha256, Status(*stamp_of(status))
+        if file.blob and _SHA1.fullmatch(file.blob):
+            path = os.path.join(blobs, file.blob)
+            names = [hash_file(hashlib.sha1(text), path) for text in (b"blob %d\0" % status.st_size, b"")]
+            file.git = file.blob if file.blob in names else names[0]
+        if record is not None and file.recorded in (None, sha256) and not file.is_misnamed:
+            record.add(recorded(file), status, sha256)
+
+    def progress(size: int) -> None:
+        nonlocal done
+        done += size
+
+    def tick() -> None:
+        check()
+        common.emit({"bytes": done, "total": total})
+
+    unread.sort(key=lambda file: -file.status.st_size)
+    hash_files(((file, os.path.realpath(os.path.join(top, file.name))) for file in unread), note, progress, tick)
     return files
 
 
@@ -127,46 +137,6 @@ def stay_inside(path: str, real: str, inside: str) -> None:
     if not real.startswith(inside):
         text = "%s leads out of the model's cache, to %s; check it: %s" % (path, real, shlex.join(["ls", "-l", path]))
         raise Failed("source", text)
-
-
-def _read(files: list[File], top: str, note: Callable[[File, str], None], check: Callable[[], None]) -> None:
-    """Hash files below ``top``, each of which ``note`` gets then with its path; emit every second how far that is.
-
-    Hashing releases the GIL, so threads run in parallel; they stop where ``check`` or ``note`` fails.
-    """
-    left = iter(sorted(files, key=lambda file: -file.status.st_size))  # threads share it: the largest is taken first
-    total, done = sum(file.status.st_size for file in files), 0
-    lock, over = threading.Lock(), threading.Event()
-
-    def progress(size: int) -> None:
-        nonlocal done
-        with lock:
-            done += size
-        if over.is_set():
-            raise Failed("over", "the reading of files was stopped")
-
-    def read() -> None:
-        for file in left:
-            path = os.path.realpath(os.path.join(top, file.name))
-            file.sha256 = hash_file(hashlib.sha256(), path, progress)
-            if file.blob and _SHA1.fullmatch(file.blob):
-                names = [hash_file(hashlib.sha1(text), path) for text in (b"blob %d\0" % file.status.st_size, b"")]
-                file.git = file.blob if file.blob in names else names[0]
-            with lock:
-                note(file, path)
-
-    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
-        working = {pool.submit(read) for _ in range(THREADS)}
-        try:
-            while working:
-                ended, working = concurrent.futures.wait(working, 1, concurrent.futures.FIRST_COMPLETED)
-                for each in ended:
-                    each.result()
-                with lock:
-                    check()
-                common.emit({"bytes": done, "total": total})
-        finally:
-            over.set()
 
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:

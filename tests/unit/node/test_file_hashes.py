@@ -45,7 +45,7 @@ def reads(monkeypatch):
         found.append(Path(path).name)
         return real(digest, path, progress)
 
-    monkeypatch.setattr(listing, "hash_file", hash_file)
+    monkeypatch.setattr(file_hashes, "hash_file", hash_file)
     return found
 
 
