@@ -343,7 +343,7 @@ class Receiver:
                 version = None
                 file.restart()
                 continue
-            if answer.status != 206 or not 0 < answer.length <= file.size - file.at:
+            if answer.status != 206 or not 0 < (answer.length or 0) <= file.size - file.at:
                 raise Failed("link", _INVALID % line.to.node)
             version = self._versions[number] = line.to.node, answer.headers.get("ETag", "")
             while answer.length:
