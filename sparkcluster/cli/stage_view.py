@@ -21,7 +21,7 @@ def copied(done: StageReport, given: Path | None = None) -> None:
         verified = done.verified.get(staging.name) if staging.what == "weights" else None
         for each in done.corrupt if verified else ():
             if each.model == staging.name:
-                data(f"{head}: {each.mended}")
+                data(f"{head}: {each}")
         if not copies and verified:
             data(f"{head}: every byte was read, and is right on {', '.join(verified)}")
         elif not copies:

@@ -12,7 +12,7 @@ from sparkcluster.staging.copy import Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
-from sparkcluster.staging.trust import Corrupt, check, examine, union
+from sparkcluster.staging.trust import Corrupt, check, compare, union
 
 RequestOf = Callable[[str], Request]
 """The request for ``node.listing`` and ``node.worker`` on a node."""
@@ -39,8 +39,8 @@ def copy(
     for node in set(nodes).difference(sources):  # what it has in another size it lacks
         whole = {(each.name, each.size) for source in sources for each in lists[source].values()}
         lists[node] = {name: each for name, each in lists[node].items() if (name, each.size) in whole}
-    found = examine(lists, lists[sources[0]], staging.name)
-    check(found, lists, {node: weights.path or "" for node, weights in facts.items()})
+    found = compare(lists, lists[sources[0]], staging.name)
+    check(found, {node: weights.path or "" for node, weights in facts.items()})
     revision = request(sources[0]).get("revision")
     files = _files(run, staging, found.files, revision)
     numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
@@ -70,7 +70,7 @@ def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ..
     parts, facts, revision = staging.parts, _facts(run), request(staging.parts[0]).get("revision")
     lists = _look(run, staging, parts, lambda node: {**request(node), "verify": revision is None})
     found = union(lists, {node: facts[node].truncated for node in parts}, staging.name)
-    check(found, lists, {node: facts[node].path or "" for node in parts})
+    check(found, {node: facts[node].path or "" for node in parts})
     needed = {name for node in parts for name in facts[node].missing}
     whole = needed <= {file.name for file in found.files}
     # Without its configuration a directory does not look like a model.

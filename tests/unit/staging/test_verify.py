@@ -12,7 +12,7 @@ from sparkcluster.cli.stage_view import copied
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.trust import Verdict, judge
+from sparkcluster.staging.trust import right
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -93,13 +93,13 @@ def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world,
 def test_of_two_directories_that_differ_neither_is_changed(world, directory):
     flip(directory["a"] / "config.json")
     contents = {name: tree(place) for name, place in directory.items()}
-    with pytest.raises(StageError, match="which copy is right is unknown") as caught:
+    with pytest.raises(StageError, match="is known to be right") as caught:
         verify(world)
     assert {name: tree(place) for name, place in directory.items()} == contents
     for name, place in directory.items():
         digest = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
         assert f"SHA-256 {digest[:12]}… on {name}" in caught.value.message
-    assert caught.value.message.startswith("config.json differs between nodes")
+    assert caught.value.message.startswith("no copy of config.json is known to be right: ")
     removals = " or ".join(f"rm {place}/config.json   on {name}" for name, place in directory.items())
     assert caught.value.hint == f"{removals}, where it is wrong, then run this again"
 
@@ -119,7 +119,7 @@ def test_new_weights_of_the_user_are_not_replaced_by_the_old_ones_of_all_other_n
     verify(world)
     new = b"n" * 300_000
     (directory["a"] / "sub/model.safetensors").write_bytes(new)
-    with pytest.raises(StageError, match="which copy is right is unknown"):
+    with pytest.raises(StageError, match="is known to be right"):
         verify(world)
     assert (directory["a"] / "sub/model.safetensors").read_bytes() == new
     assert tree(directory["b"]) == tree(directory["c"]) == FILES
@@ -181,11 +181,10 @@ def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
         flip(path, at)
     flip((snapshot(world.nodes["a"]) / "config.json").resolve())
     before = {name: tree(host.hf_home) for name, host in world.nodes.items()}
-    with pytest.raises(StageError, match="no node has a right copy; 1 more corrupt") as caught:
+    with pytest.raises(StageError, match=r"no copy of model\.safetensors is known to be right: ") as caught:
         verify(world)
-    assert caught.value.message.startswith("a has a corrupt copy of model.safetensors (SHA-256 ")
-    removals = " and ".join(f"rm {path}   on {name}" for name, path in blobs.items())
-    assert caught.value.hint == f"{removals}, then run this again, which downloads it"
+    removals = " or ".join(f"rm {path}   on {name}" for name, path in blobs.items())
+    assert caught.value.hint == f"{removals}, where it is wrong, then run this again"
     assert {name: tree(host.hf_home) for name, host in world.nodes.items()} == before
 
 
@@ -207,21 +206,21 @@ def copies(**nodes):
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("found", "holders"),
     [
-        (copies(a=(GOOD, None, None), b=(GOOD, None, None)), Verdict(GOOD, ("a", "b"))),
-        (copies(a=(BAD, GOOD, None), b=(BAD, GOOD, None), c=(GOOD, GOOD, None)), Verdict(GOOD, ("c",))),
-        (copies(a=(BAD, GOOD, None), b=(WORSE, GOOD, None)), Verdict(GOOD)),
-        (copies(a=(BAD, None, GOOD), b=(GOOD, None, None)), Verdict(GOOD, ("b",))),
-        (copies(a=(BAD, None, GOOD), b=(WORSE, None, None)), Verdict(None)),
+        (copies(a=(GOOD, None, None), b=(GOOD, None, None)), "ab"),
+        (copies(a=(BAD, GOOD, None), b=(BAD, GOOD, None), c=(GOOD, GOOD, None)), "c"),
+        (copies(a=(BAD, GOOD, None), b=(WORSE, GOOD, None)), ""),
+        (copies(a=(BAD, None, GOOD), b=(GOOD, None, None)), "b"),
+        (copies(a=(BAD, None, GOOD), b=(WORSE, None, None)), ""),
         # however many agree: a may have newer weights
-        (copies(a=(BAD, None, None), b=(GOOD, None, GOOD), c=(GOOD, None, GOOD)), Verdict(None)),
+        (copies(a=(BAD, None, None), b=(GOOD, None, GOOD), c=(GOOD, None, GOOD)), ""),
         # one node's word about another one's file
-        (copies(a=(GOOD, None, None), b=(BAD, None, BAD)), Verdict(None)),
-        (copies(a=(GOOD, GOOD, None), b=(BAD, BAD, BAD)), Verdict(None)),
+        (copies(a=(GOOD, None, None), b=(BAD, None, BAD)), ""),
+        (copies(a=(GOOD, GOOD, None), b=(BAD, BAD, BAD)), ""),
         # no hash
-        (copies(a=(GOOD, "weights", None), b=(BAD, "weights", None)), Verdict(None)),
+        (copies(a=(GOOD, "weights", None), b=(BAD, "weights", None)), ""),
     ],
 )
-def test_the_verdict(found, verdict):
-    assert judge(found) == verdict
+def test_which_copies_are_right(found, holders):
+    assert "".join(right(found)) == holders
