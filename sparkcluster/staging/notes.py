@@ -50,13 +50,14 @@ def kept(path: str, node: str) -> str:
 
 def no_room(step: str, what: str, rooms: Mapping[str, Room]) -> list[StageError]:
     """One error for each node whose disk is too small."""
+    prune = "docker image prune" if "image" in step else "sparkcluster models INVENTORY --prune"
     return [
         StageError(
             f"{node} has {size(room.free)} free at {room.path} and needs {size(room.needed)} for {what}: "
             f"{size(room.needed - room.free)} are missing",
             node=node,
             step=step,
-            hint=f"{shell('du -sh', room.path)}/*   on {node}",
+            hint=f"{prune}; or on {node}: {shell('du -sh', room.path)}/*",
         )
         for node, room in rooms.items()
         if room.free < room.needed

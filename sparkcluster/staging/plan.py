@@ -16,10 +16,11 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
 from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
-from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.notes import no_room
+from sparkcluster.staging.order import Room
 from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
@@ -162,34 +163,27 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -
 
     The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
-    is_image = staging.what == "image"
-    if staging.size_bytes is None or not staging.missing or not (is_image or spec.playbook.model.id):
+    if staging.size_bytes is None or not staging.missing or (staging.what == "weights" and spec.playbook.model.path):
         return
-    sending = [_no_room(facts, staging, node) for node in staging.sources if is_image]
-    getting = [_no_room(facts, staging, node) for node in staging.nodes]
-    if errors := [error for error in (*getting, *(sending[:1] if all(sending) else ())) if error]:
+    step, what = f"copy {staging.what}", f"{staging.what} {staging.name}"
+    rooms = {node: _room(facts[node], _needed(facts, staging, node)) for node in (*staging.sources, *staging.nodes)}
+    errors = no_room(step, what, {node: rooms[node] for node in staging.nodes})
+    senders = no_room(step, f"sending {what}", {node: rooms[node] for node in staging.sources})
+    if len(senders) == len(staging.sources):
+        errors += senders[:1]
+    if errors:
         raise combined(errors)
 
 
-def _no_room(facts: Mapping[str, Facts], staging: Staging, node: str) -> StageError | None:
-    """The error of a node whose disk has too little for what it is to get or to send."""
-    needed = _needed(facts, staging, node)
-    disks = [disk for disk in read(facts[node].disks) or () if disk.purpose in needed]
+def _room(facts: Facts, needed: Mapping[str, int]) -> Room:
+    """Of the disks of which bytes are ``needed``, by purpose, the one with least left; two purposes may share one."""
+    disks = [disk for disk in read(facts.disks) or () if disk.purpose in needed]
+    rooms = [Room(free=0, needed=0, path="/")]
     for disk in disks:
         same = [each for each in disks if (each.total_bytes, each.free_bytes) == (disk.total_bytes, disk.free_bytes)]
         total = sum(needed[each.purpose] for each in same)
-        if disk.free_bytes < total:
-            need = f"{staging.what} {staging.name} need"
-            need = f"sending {need}s" if node in staging.sources else need
-            prune = "sparkcluster models INVENTORY --prune; or "
-            hints = {"image": f"on {node}: docker image prune"}
-            return StageError(
-                f"{node} has {size(disk.free_bytes)} free at {disk.path}, and {need} {size(total)}",
-                node=node,
-                step=f"copy {staging.what}",
-                hint=hints.get(staging.what, f"{prune}on {node}: {shell('du -sh', disk.path)}/*"),
-            )
-    return None
+        rooms.append(Room(free=disk.free_bytes, needed=max(0, total), path=disk.path))
+    return min(rooms, key=lambda room: room.free - room.needed)
 
 
 def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str, int]:
@@ -200,13 +194,13 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
     whole, found, engine = staging.size_bytes or 0, read(facts[node].weights), read(facts[node].docker)
     if staging.what != "image":
         return {"hf_home": whole - (found.size_bytes if found else 0)}
-    source = facts[(node if node in staging.sources else staging.sources[0])] if staging.sources else None
-    if source is None or not isinstance(source.image, Image):
+    first = facts[staging.sources[0]] if staging.sources else None
+    if first is None or not isinstance(first.image, Image):
         return {"docker": whole}
     if node in staging.sources:
-        left_out = left_out_bytes(source.image, source, [facts[each] for each in staging.nodes])
+        left_out = left_out_bytes(first.image, facts[node], [facts[each] for each in staging.nodes])
         return {"state": whole - left_out, "docker": whole if engine is not None and not engine.containerd_store else 0}
-    return {"docker": image_room_bytes(source, source.image, left_out_bytes(source.image, source, [facts[node]]))}
+    return {"docker": image_room_bytes(first, first.image, left_out_bytes(first.image, first, [facts[node]]))}
 
 
 def digest_to_pull(image: str, digest: str | None) -> str | None:
