@@ -12,7 +12,7 @@ from sparkcluster.cli.stage_view import copied
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.trust import right
+from sparkcluster.staging.trust import check, compare, right
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -75,7 +75,8 @@ def verify(world, **more):
 
 def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory, capsys):
     """The first node is not right by definition: what flipped there would be copied over every good copy."""
-    assert verify(world).corrupt == ()
+    copied(verify(world))
+    assert capsys.readouterr().out == "weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c\n"
     flip(directory["a"] / "sub/model.safetensors", 200_000)
     report = verify(world)
     for place in directory.values():
@@ -87,42 +88,6 @@ def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world,
     assert report.as_json()["corrupt"][0]["expected"] == hashlib.sha256(FILES["sub/model.safetensors"]).hexdigest()
     copied(report)
     assert "a had a corrupt copy of sub/model.safetensors" in capsys.readouterr().out
-
-
-@two
-def test_of_two_directories_that_differ_neither_is_changed(world, directory):
-    flip(directory["a"] / "config.json")
-    contents = {name: tree(place) for name, place in directory.items()}
-    with pytest.raises(StageError, match="is known to be right") as caught:
-        verify(world)
-    assert {name: tree(place) for name, place in directory.items()} == contents
-    for name, place in directory.items():
-        digest = hashlib.sha256((place / "config.json").read_bytes()).hexdigest()
-        assert f"SHA-256 {digest[:12]}… on {name}" in caught.value.message
-    assert caught.value.message.startswith("no copy of config.json is known to be right: ")
-    removals = " or ".join(f"rm {place}/config.json   on {name}" for name, place in directory.items())
-    assert caught.value.hint == f"{removals}, where it is wrong, then run this again"
-
-
-@two
-def test_of_two_directories_the_record_tells_which_is_right(world, directory):
-    """After a first verification both nodes know what the file was."""
-    assert verify(world).corrupt == ()
-    flip(directory["a"] / "config.json")
-    (found,) = verify(world).corrupt
-    assert (found.node, found.file) == ("a", "config.json")
-    for place in directory.values():
-        assert tree(place) == FILES
-
-
-def test_new_weights_of_the_user_are_not_replaced_by_the_old_ones_of_all_other_nodes(world, directory):
-    verify(world)
-    new = b"n" * 300_000
-    (directory["a"] / "sub/model.safetensors").write_bytes(new)
-    with pytest.raises(StageError, match="is known to be right"):
-        verify(world)
-    assert (directory["a"] / "sub/model.safetensors").read_bytes() == new
-    assert tree(directory["b"]) == tree(directory["c"]) == FILES
 
 
 def test_what_a_user_has_in_the_place_of_a_file_stays_beside_it(world, directory):
@@ -152,16 +117,6 @@ def test_a_users_link_stays_beside_the_file_that_takes_its_place(world, director
 
 
 @two
-def test_a_bit_that_flipped_in_the_hubs_cache_is_mended_by_the_blobs_name(world):
-    whole(world)
-    blob = (snapshot(world.nodes["a"]) / "model.safetensors").resolve()
-    flip(blob)
-    (found,) = verify(world).corrupt
-    assert (found.node, found.file, found.expected) == ("a", "model.safetensors", blob.name)
-    assert len({str(tree(host.hf_home)) for host in world.nodes.values()}) == 1
-
-
-@two
 def test_nodes_of_which_none_is_right_throughout_mend_each_other(world):
     whole(world)
     flip((snapshot(world.nodes["a"]) / "config.json").resolve())
@@ -171,30 +126,6 @@ def test_nodes_of_which_none_is_right_throughout_mend_each_other(world):
     for host in world.nodes.values():
         for path in snapshot(host).rglob("*.*"):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.resolve().name
-
-
-@two
-def test_a_file_that_is_corrupt_everywhere_is_an_error_with_the_command(world):
-    whole(world)
-    blobs = {name: (snapshot(host) / "model.safetensors").resolve() for name, host in world.nodes.items()}
-    for at, path in enumerate(blobs.values()):
-        flip(path, at)
-    flip((snapshot(world.nodes["a"]) / "config.json").resolve())
-    before = {name: tree(host.hf_home) for name, host in world.nodes.items()}
-    with pytest.raises(StageError, match=r"no copy of model\.safetensors is known to be right: ") as caught:
-        verify(world)
-    removals = " or ".join(f"rm {path}   on {name}" for name, path in blobs.items())
-    assert caught.value.hint == f"{removals}, where it is wrong, then run this again"
-    assert {name: tree(host.hf_home) for name, host in world.nodes.items()} == before
-
-
-def test_a_verification_that_finds_nothing_says_what_was_read(world, capsys):
-    whole(world)
-    report = verify(world)
-    assert not report.copied
-    assert report.as_json()["verified"] == {"Qwen/Qwen3-8B": ["a", "b", "c"]}
-    copied(report)
-    assert capsys.readouterr().out == "weights  Qwen/Qwen3-8B: every byte was read, and is right on a, b, c\n"
 
 
 def copies(**nodes):
@@ -224,3 +155,22 @@ def copies(**nodes):
 )
 def test_which_copies_are_right(found, holders):
     assert "".join(right(found)) == holders
+
+
+def test_where_no_copy_is_known_to_be_right_the_commands_that_remove_them_are_named():
+    """In the hub's cache that is the blob. Nothing is changed."""
+    lists = {
+        "a": {"m": copies(a=(GOOD, None, None))["a"], "n": copies(a=(BAD, GOOD, None))["a"]},
+        "b": {"m": copies(b=(BAD, None, None))["b"], "n": copies(b=(WORSE, GOOD, None))["b"]},
+    }
+    found = compare(lists, "mn", "o/m")
+    with pytest.raises(StageError) as caught:
+        check(found, {"a": "/w", "b": "/b w"})
+    assert caught.value.message == (
+        f"no copy of m is known to be right: SHA-256 {GOOD[:12]}… on a, SHA-256 {BAD[:12]}… on b, and of 1 more files; "
+        "nothing was changed"
+    )
+    assert caught.value.hint == "rm /w/m   on a or rm '/b w/m'   on b, where it is wrong, then run this again"
+    with pytest.raises(StageError) as caught:
+        check(compare(lists, "n", "o/m"), dict.fromkeys("ab", "/hub/o--m/snapshots/c"))
+    assert caught.value.hint == f"rm /hub/o--m/blobs/{GOOD}   on a or b, where it is wrong, then run this again"
