@@ -240,7 +240,7 @@ def cache(bench: Bench) -> Iterator[bool]:
 
 def memory(bench: Bench) -> Iterator[bool]:
     """Of all runs before."""
-    yield show("most memory of a program on a node (MiB)", bench.memory.most / 2**20, "", at_most=64)
+    yield show("most memory of a program on a node (MiB)", bench.memory.most / 2**20, "", at_most=96)
 
 
 def update(bench: Bench, store: str) -> Iterator[bool]:
