@@ -23,7 +23,7 @@ _LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
 
 
 class Listed(Fact):
-    """A file as ``node.relay`` lists it."""
+    """A file as ``node.listing`` lists it."""
 
     name: str
     size: Number

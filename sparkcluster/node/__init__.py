@@ -19,9 +19,11 @@ program: changes something; lives for.
 - ``watch``: no; one launch, or one ``logs -f``
 - ``ask``: no; one completion
 - ``observe``: no; one answer, seconds: counters are read twice
-- ``relay``: weights and images, by a worker that is a process of its own, and the record of verified files; what only
-  lists, for ``--hash``, changes nothing; one copy, or as long as the weights take to read; the worker outlives the
-  operator's connection
+- ``listing``: the record of verified files, under a lease; without one, for ``--hash``, nothing; as long as the weights
+  take to read
+- ``worker``: files that other nodes have, in a process of its own; one copy; that process outlives the operator's
+  connection
+- ``image_save``, ``image_load``: the blobs of an image, and the image; as long as Docker takes
 - ``fetch``: downloads weights, in a process of its own; one download; that process outlives the operator's connection
 - ``models``: no; what ``--prune`` removes, the agent removes; one answer, as long as all files take to be listed
 - ``pull``: pulls an image, in a process of its own; one download; that process outlives the operator's connection

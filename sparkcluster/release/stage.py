@@ -151,14 +151,11 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
         for staging, files in source.find_missing(view.spec, view.facts):
             stagings.append(staging)
             if options.dry_run:
-                sized = (from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
-                expected[staging.name] = tuple(sized)
-                continue
-            for node in staging.nodes:
+                expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
+            for node in () if options.dry_run else staging.nodes:
                 transfers.send(staging.what, node, files(view.facts[node].state_dir), staging.size_bytes or 0)
     copied = (*done.copied, *transfers.copied)
-    lacking = lacking_ray(view) if expect and "image" in options.what else None
-    if lacking is not None:
+    if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
         stagings.append(lacking)
         sizes = {node: ray.archive_bytes(view.facts[node]) for node in lacking.nodes}
         if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):

@@ -132,7 +132,7 @@ class ImageCopy:
             _run(run, source, "image_save", {"directory": directory(run, source)})
         return errors
 
-    def _save(self, source: str, request: Request) -> list[dict[str, Any]]:
+    def _save(self, source: str, request: Request) -> Sequence[dict[str, Any]]:
         """The files that ``source`` has made of its image."""
         step, report = self._run.step("image"), self._run.report("image", source, "saved")
         asked = {**request, "verify": True}

@@ -218,7 +218,7 @@ class _Remote:
             if error.code in _DENIED and not self.gated:
                 self.gated = True
                 return self.get(name, start, count)
-            return self._refused(error.code)
+            self._refused(error.code)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise SparkclusterError(
                 f"cannot query {self.endpoint} for {self.repository}: {getattr(error, 'reason', None) or error}",

@@ -125,7 +125,7 @@ def fetch_command(engine: EngineFacts, target: Path) -> list[str]:
     argv = [uv] if uv else [sys.executable, "-m"]
     argv += ["pip", "install", "--only-binary=:all:", "--require-hashes", "--no-deps", "--requirement", str(PINS)]
     argv += ["--target", str(target), f"--python-version={_python(engine)}"]
-    machine = re.sub(r".*linux_(\d+_\d+_)?", "", engine.platform)
+    machine = re.sub(r"^(?:\d+_){0,2}", "", engine.platform.rpartition("linux_")[2])
     if uv:
         platform = f"--python-platform={machine}-manylinux_2_{_GLIBC[0]}"
         return [*argv, "--no-progress", "--python", sys.executable, platform]

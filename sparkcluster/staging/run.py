@@ -185,8 +185,8 @@ class _Run:
             self.transfers.progress(node, f"{staging.what} {lacks}")
         check_disk_space(self.facts, staging, self.spec)
         if staging.what == "weights":
-            nodes = {node: self.facts[node] for node in staging.nodes}
-            ownership.take(self.changer, self.spec.playbook.model.id, nodes, self.images, self.transfers.progress)
+            lacking = {node: self.facts[node] for node in staging.nodes}
+            ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
         if not staging.sources and len(staging.parts) > 1:
             staging = self._unite(staging)
         if staging.missing and not staging.sources:

@@ -284,5 +284,5 @@ def test_sixty_thousand_small_files_take_little_memory(workers, small_disk):
         each.begin(files)
     chain((a, b))
     for each in (a, b):
-        assert each.wait("done", 300)["peak_bytes"] < 64 << 20
+        assert each.wait("done", 300)["peak_bytes"] < 96 << 20
     assert content(b.root) == content(a.root)
