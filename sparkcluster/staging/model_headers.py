@@ -218,7 +218,7 @@ class _Remote:
             if error.code in _DENIED and not self.gated:
                 self.gated = True
                 return self.get(name, start, count)
-            self._refused(error.code)
+            return self._refused(error.code)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise SparkclusterError(
                 f"cannot query {self.endpoint} for {self.repository}: {getattr(error, 'reason', None) or error}",
@@ -233,9 +233,9 @@ class _Remote:
             size = response.headers.get("Content-Length") or ""
         return response.read(count), int(size) if size.isdecimal() and len(size) < 20 else None
 
-    def _refused(self, code: int) -> None:
+    def _refused(self, code: int) -> Piece | None:
         if code == http.HTTPStatus.NOT_FOUND:
-            return
+            return None
         if code in _DENIED:
             raise SparkclusterError(
                 f"{self.endpoint} denies access to {self.repository} with{' this' if self.token else 'out a'} token",
