@@ -30,7 +30,7 @@ Document = dict[str, Any]
 
 PAUSE_S = 0.5  # between two looks at everything, and two words of a job
 GLANCE_S = 0.05  # between two looks whether a file was replaced
-_STOPPED_S = 30.0
+STOPPED_S = 30.0
 _ENDING_S = 8.0  # for a process that was told to end
 
 
@@ -151,7 +151,7 @@ def _follow(directory: str, check: Check, report: Callable[[Document], None]) ->
         stamp, running = _stamp(directory), common.is_locked(os.path.join(directory, "lock"))
         state = _state(directory)
         alive = alive if common.is_stopped(state.get("pid")) else time.monotonic()
-        if time.monotonic() - alive > _STOPPED_S:
+        if time.monotonic() - alive > STOPPED_S:
             raise Failed("stuck", "its process %d was stopped (SIGSTOP): kill -CONT %d" % (state["pid"], state["pid"]))
         report(state.get("said", {}))  # of nothing, too: a sign of life
         end = state.get("end")

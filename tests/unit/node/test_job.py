@@ -20,6 +20,7 @@ import json, os, subprocess, sys, time
 from sparkcluster.node import common, job, wire
 
 request = json.loads(sys.argv[1])
+job.STOPPED_S = request.get("stopped_s", job.STOPPED_S)
 
 def work(own):
     child = subprocess.Popen(["sleep", "60"])
@@ -186,6 +187,14 @@ def test_a_job_that_was_ended_is_named(world, signalled):
         os.kill(said["child"], signal.SIGKILL)
     else:
         assert gone(said["child"])
+
+
+def test_a_job_whose_process_stands_still_is_named_with_what_to_type(world):
+    program = world.program(stopped_s=0.5)
+    pid = world.until(lambda said: said.get("looks"))["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert last(program) == {"failed": f"its process {pid} was stopped (SIGSTOP): kill -CONT {pid}", "kind": "stuck"}
+    os.kill(pid, signal.SIGCONT)
 
 
 def test_lines_of_input_are_orders_and_their_end_is_not_the_jobs(world):
