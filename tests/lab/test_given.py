@@ -51,7 +51,7 @@ def test_an_image_that_docker_saved_reaches_both(lab, cli, tmp_path):
     done = cli("stage", lab.inventory, "image", "--from", archive, "--json").ok().json
     copied = [copy for copy in done["copied"] if copy["what"] == "image"]
     assert [(copy["node"], copy["source"]) for copy in copied] == [("a", "controller"), ("b", "a")]
-    assert copied[0]["bytes"] == archive.stat().st_size
+    assert 0.99 * archive.stat().st_size < copied[0]["bytes"] <= archive.stat().st_size
     for spark in (a, b):
         assert spark.run(["docker", "image", "inspect", "--format", "{{.Id}}", reference]).stdout == image
         assert spark.run(["sh", "-c", "find / -xdev -name '*.tar' -path '*staging*'"]).stdout == ""
