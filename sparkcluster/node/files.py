@@ -26,6 +26,7 @@ from sparkcluster.node.wire import CHUNK, Failed
 SMALL_BYTES = CHUNK
 """Up to this size files are copied whole, many at once."""
 _EVICT_BYTES = 64 << 20
+_NAMED = 64
 _BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
 _LACKS, _ARRIVED, _HAS, _LEFT = range(4)
 
@@ -101,8 +102,7 @@ class Files:
     """The files of a job in ``tree``, whose root has no links in it.
 
     ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``: files that are
-    there, and corrupt. With ``keep`` nothing else is changed, as on a node that had the whole model before; with
-    ``hashes`` what nobody knows the SHA-256 of is read here, for all nodes.
+    there, and corrupt. With ``keep`` nothing else is changed, as on a node that had the whole model before.
     ``gate`` is called before anything is changed, and may raise.
 
     Attributes:
@@ -118,6 +118,7 @@ class Files:
         self._failed: Exception | None = None
         self._unproved: dict[int, str] = {}  # SHA-256 of what arrived and is not renamed yet
         self._arriving: dict[int, Arriving] = {}
+        self._begun = threading.Condition(self._lock)
         self.versions: dict[int, int] = {}
         self._publisher = Publisher(request, listed, tree, gate, self.reading)
         self._hashes: dict[int, str] = {}
@@ -128,8 +129,7 @@ class Files:
         last = (number for number, file in enumerate(listed) if file.path == "config.json")
         self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
         threading.Thread(target=self._evict, daemon=True).start()
-        if request.get("hashes"):
-            threading.Thread(target=self._hash, daemon=True).start()
+        self._hashing = threading.Thread(target=self._hash, daemon=True)
 
     def _found(self, number: int, file: Entry) -> int:
         if number in self._publisher.replace:
@@ -193,6 +193,13 @@ class Files:
         """A large file of which a part is there."""
         return self._arriving.get(number)
 
+    def under_way(self, limit_s: float) -> list[int]:
+        """Some of the large files that arrive now; where there is none, as soon as something comes, or ``limit_s``."""
+        with self._lock:
+            had = self._had
+            self._begun.wait_for(lambda: self._arriving or self._had != had, limit_s)
+            return list(self._arriving)[:_NAMED]
+
     def version(self, number: int) -> int:
         """Tells what there is of a file from what was there, and was wrong."""
         return self.versions.get(number, 0)
@@ -211,6 +218,9 @@ class Files:
             state = _HAS  # it was renamed just now
         if state != _HAS:
             return None
+        with self._lock:
+            if self.listed.sha256(number) is None and self._hashing.ident is None:
+                self._hashing.start()
         whole = os.path.join(self.tree.root, path)
         real = os.path.realpath(whole)
         if self._revision:  # in a directory of the user's, links are the user's
@@ -252,6 +262,7 @@ class Files:
         found = self._arriving.get(number) or Arriving(self, number)
         with self._lock:
             self._arriving[number] = found
+            self._begun.notify_all()
         return found
 
     def arrived(self, file: Arriving) -> str:
@@ -298,6 +309,7 @@ class Files:
             self._state[number] = _ARRIVED
             self._had += file.size
             self._unproved[number] = found
+            self._begun.notify_all()
         return ""
 
     def settle(self, *, last: bool = False) -> list[tuple[int, str]]:

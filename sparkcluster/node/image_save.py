@@ -46,7 +46,7 @@ def save(request: Request, check: Check) -> dict[str, Any]:
     folder, asked = request["directory"], [request[name] for name in _ASKED]
     complete = os.path.join(folder, "complete.json")  # written last
     found = common.read_json(complete)
-    there = [os.path.exists(os.path.join(folder, PLACE + name)) for name, _ in found.get("blobs", ())]
+    there = [_size(os.path.join(folder, PLACE + name)) == size for name, size in found.get("blobs", ())]
     if found.get("asked") != asked or not all(there):
         clear(request)
         os.makedirs(os.path.join(folder, PLACE))
@@ -55,6 +55,10 @@ def save(request: Request, check: Check) -> dict[str, Any]:
     for name, size in found["blobs"]:
         common.emit({"file": {"name": PLACE + name, "size": size, "mtime": 0, "sha256": name}})
     return {}
+
+
+def _size(path: str) -> int | None:
+    return os.path.getsize(path) if os.path.exists(path) else None
 
 
 def _saved(request: Request, folder: str, pace: Pace) -> list[tuple[str, int]]:

@@ -150,18 +150,18 @@ class Sources:
                 return None
             return ways[stream % len(ways)]
 
-    def failed(self, to: Way, why: str, offset: int) -> None:
-        """A way broke, with so many bytes here; a node without any other is left."""
+    def failed(self, to: Way, why: str) -> None:
+        """A way broke; a node without any other is left."""
         with self._lock:
             if to not in self._ways:
                 return
-            gone = {"node": to.node, "why": why[:500], "offset": offset}
+            gone = {"node": to.node, "why": why[:500]}
             self._bad[to] = {**gone, "address": to.address}
             self._ways = [each for each in self._ways if each != to]
             if not self._ways:
                 self._leave(gone)
 
-    def empty(self, node: str, moved: float, offset: int) -> None:
+    def empty(self, node: str, moved: float) -> None:
         """A node has nothing new, and nothing ``moved`` there since (``time.monotonic``): the next one is asked."""
         with self._lock:
             if node != self.current or len(self._order) < 2:
@@ -169,14 +169,14 @@ class Sources:
             quiet_s = time.monotonic() - max(moved, self.turned)
             if quiet_s > (_EMPTY_S if self._order[1][1] == self.medium else _LEAVE_S):
                 self._order = [*self._order[1:], self._order[0]]
-                self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s), "offset": offset})
+                self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s)})
 
-    def corrupt(self, node: str, offset: int) -> None:
+    def corrupt(self, node: str) -> None:
         """A file from ``node`` has another SHA-256; after the second one it is left for this job."""
         with self._lock:
             self._corrupt[node] = self._corrupt.get(node, 0) + 1
             if self._corrupt[node] == _CORRUPT and node == self.current:
-                self._leave({"node": node, "why": "its files arrive with another SHA-256", "offset": offset})
+                self._leave({"node": node, "why": "its files arrive with another SHA-256"})
 
     def _leave(self, gone: dict[str, Any]) -> None:
         self._turn()
@@ -187,7 +187,7 @@ class Sources:
         self._corrupt.pop(node, None)
 
     def left(self, *, over: bool = False) -> list[dict[str, Any]]:
-        """Nodes that were left, why, and at how many bytes; and an ``address`` of one that sends by others.
+        """Nodes that were left, and why; and an ``address`` of one that sends by others.
 
         A node that fails loses all its ways within ``SILENT_S``: one is named after that, or when all is ``over``.
         """
@@ -223,6 +223,7 @@ class Receiver:
             self._state[number] = _LACKS
         self.lacking = self._state.count(_LACKS)
         self._later: dict[int, float] = {}
+        self._under_way: list[int] = []  # large files that arrived last where nothing else was new
         self._sent_by: dict[int, str] = {}
         self._versions: dict[int, tuple[str, str]] = {}  # of what there is of a large file: the node, and what it says
 
@@ -252,6 +253,8 @@ class Receiver:
                 if line is not None and line.to != to:
                     line.close()
                     line = None
+                if (begun := next((each for each in self._under_way if self._state[each] == _LACKS), None)) is not None:
+                    cursor, self._under_way = begun, []
                 numbers = self._take(cursor) if to is not None else []
                 if not numbers or to is None:
                     time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
@@ -267,13 +270,13 @@ class Receiver:
                     line = None
                     if error.kind != "link":
                         raise
-                    self.sources.failed(to, str(error), self._files.have())
+                    self.sources.failed(to, str(error))
                 finally:
                     self._give_back(numbers)
                 if self.received != before:
                     pauses = 0
                 else:
-                    self.sources.empty(to.node, self._files.busy, self._files.have())
+                    self.sources.empty(to.node, self._files.busy)
         except Exception as error:
             if not self._gate.over:
                 self.error = self.error or error
@@ -361,9 +364,11 @@ class Receiver:
         # else an earlier run, or another node, may be at fault: it is received again from its first byte
 
     def _nothing(self, answer: http.client.HTTPResponse) -> None:
-        """The node has nothing new: what it waits for itself may move."""
+        """The node has nothing new of that: what it waits for itself may move, and other files may arrive there."""
         with contextlib.suppress(ValueError):
             self._files.moved(max(0.0, float(answer.headers.get("Age", ""))))
+            under_way = [int(number) for number in answer.headers.get("Files", "").split(",") if number]
+            self._under_way = [number for number in under_way if 0 <= number < len(self._state)]
 
     def _got(self, number: int, node: str) -> None:
         self.sources.right(node)
@@ -377,7 +382,7 @@ class Receiver:
             self.wrong = [*self.wrong, {"file": number, "from": node, "sha256": sha256}][-MOST_NAMED:]
             self._later[number] = time.monotonic() + _FRESH_S
             self._state[number] = _LACKS
-        self.sources.corrupt(node, self._files.have())
+        self.sources.corrupt(node)
         if self.sources.all_corrupt():
             text = "%s arrived with another SHA-256 than it should have, from every node"
             raise Failed("hash", text % self._files.listed[number].path)

@@ -33,7 +33,6 @@ NEWS_S = 1.0
 _SILENT_S = 15.0  # a dialer that asks or reads nothing is cut off
 _RANGE_BYTES = 64 << 20
 _NEWS_BYTES, _LITTLE_S = 4 << 20, 0.05  # of a file that grows fast, no crumbs are sent
-_FREED_S = 0.5  # after which the kernel has freed what it sent last
 _CONNECTIONS, _STRANGERS = 256, 64
 
 
@@ -100,6 +99,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.error: Exception | None = None
         self._context = context
         self._strangers: dict[socket.socket, None] = {}
+        self._sent: dict[socket.socket, tuple[BinaryIO, int, int]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -142,6 +142,19 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
                 self.connections += 1
             return self.connections <= _CONNECTIONS
 
+    def sent(self, line: socket.socket, *part: Any) -> None:
+        """A part of a file is on its way: its file, first byte and end. What went before it was read by now."""
+        before = self._sent.pop(line, None)
+        if part:
+            self._sent[line] = part
+        if before is not None:
+            _forget(*before)
+
+    def forget(self) -> None:
+        """Drop from the page cache what was sent last: everybody has read it."""
+        for part in list(self._sent.values()):
+            _forget(*part)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection broke, which its other end sees; nothing is printed."""
 
@@ -154,14 +167,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._read: list[tuple[BinaryIO, int, int]] = []  # may still be on its way: then it cannot be dropped
         self._buffer = bytearray()
 
     def finish(self) -> None:
         super().finish()
-        if self._read and not self.server.gate.over:
-            time.sleep(_FREED_S)
-        self._drop()
+        self.server.sent(self.connection)
 
     def log_message(self, *_: Any) -> None:
         """Nobody reads what it prints."""
@@ -172,7 +182,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             self._answer(401)
             return
-        self._drop()  # who asks for more has read it
+        self.server.sent(self.connection)  # who asks for more has read it
         try:
             self.server.gate.wait()
             if self.path == "/":
@@ -250,11 +260,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._nothing()
 
     def _nothing(self) -> None:
-        """There is nothing new; ``Age`` says how long ago something moved."""
-        self._answer(503, Age="%.1f" % (time.monotonic() - self.server.files.busy))
+        """There is nothing new of that: ``Files`` arrive now, ``Age`` says how long ago something moved."""
+        files = self.server.files
+        under_way = ",".join(map(str, files.under_way(NEWS_S)))
+        self._answer(503, Files=under_way, Age="%.1f" % (time.monotonic() - files.busy))
 
     def _send(self, file: BinaryIO, offset: int, end: int) -> None:
-        self._read.append((file, offset, end))
+        self.server.sent(self.connection, file, offset, end)
         while offset < end:
             size = min(end - offset, self.server.gate.step)
             self.server.gate.take(size)
@@ -282,9 +294,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.connection.sendall(view[:found])
         return found
 
-    def _drop(self) -> None:
-        """Drop from the page cache what the other end has read."""
-        for file, begin, end in self._read:
-            with contextlib.suppress(OSError):
-                forget(file.fileno(), begin, end - begin)
-        self._read = []
+
+def _forget(file: BinaryIO, begin: int, end: int) -> None:
+    with contextlib.suppress(OSError):
+        forget(file.fileno(), begin, end - begin)

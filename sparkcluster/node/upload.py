@@ -62,7 +62,7 @@ def take(request: Request, source: int) -> dict[str, Any]:
         _receive(source, needed, file, digest, gate)
         if digest.hexdigest() != request["sha256"]:
             file.truncate(0)
-            raise Failed("hash", "%s arrived with another SHA-256 than it has on the operator's machine" % path)
+            raise Failed("hash", "%s arrived with another SHA-256 than it should have" % path)
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
         forget(file.fileno())

@@ -99,6 +99,8 @@ class Worker:
             return self._run()
         finally:
             self.gate.end()
+            for server in self.servers:
+                server.forget()
 
     def _run(self) -> Document:
         self.files = _files(self.request, self.job.directory, self._stand_still)

@@ -24,8 +24,8 @@ from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.staging import playbook_files, ray, vocabulary
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
+from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.copy_request import Settings
-from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
@@ -153,7 +153,8 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
             if options.dry_run:
                 expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
             for node in () if options.dry_run else staging.nodes:
-                transfers.send(staging.what, node, files(view.facts[node].state_dir), staging.size_bytes or 0)
+                sent = files(view.facts[node].state_dir)
+                transfers.send(staging.what, node, sent, staging.size_bytes or 0, name=staging.name)
     copied = (*done.copied, *transfers.copied)
     if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
         stagings.append(lacking)

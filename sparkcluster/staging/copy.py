@@ -21,6 +21,8 @@ from sparkcluster.staging.manifest import MOST_FILES, BadAnswer, ListedFile, Man
 
 A = TypeVar("A", bound="Answer")
 
+HERE = "this machine"
+VERIFY = "sparkcluster stage INVENTORY weights --verify"
 RESUME = "run this again: it resumes where it stopped"
 """Hint for failures that have no better one."""
 _STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
@@ -196,12 +198,16 @@ def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
-        "hash": "sparkcluster stage INVENTORY weights --verify   reads every copy, and names the one that is wrong",
+        "hash": f"{VERIFY}   reads every copy, and names the one that is wrong",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
         "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
         "unreached": f"ping from {failure.node} to {source}, and sudo ufw status on both",
-        "source": f"sparkcluster stage INVENTORY weights --verify   once {failure.node} is repaired",
+        "source": f"{VERIFY}   once {failure.node} is repaired",
     }
+    if source == HERE:  # a file that was given is not what it says
+        hints |= dict.fromkeys(("archive", "hash"), "make the file again where it was made, then run this again")
+    elif "weights" not in step.name:
+        hints |= dict.fromkeys(("source", "hash"), RESUME)
     comes = source != failure.node and failure.kind in {"archive", "blobs", "link", "partial"}
     between = f" from {source}" if comes else ""
     full = "the disk is full: " if failure.kind == "disk" else ""

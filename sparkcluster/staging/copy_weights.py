@@ -8,7 +8,7 @@ from typing import Any
 from sparkcluster.facts.base import read
 from sparkcluster.facts.weights import Weights
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Failure, stage_error
+from sparkcluster.staging.copy import VERIFY, Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
@@ -40,17 +40,19 @@ def copy(
         whole = {(each.name, each.size) for source in sources for each in lists[source].values()}
         lists[node] = {name: each for name, each in lists[node].items() if (name, each.size) in whole}
     found = compare(lists, lists[sources[0]], staging.name)
-    check(found, {node: weights.path or "" for node, weights in facts.items()})
+    hint = f"{VERIFY}   takes it from a node that has it right" if len(nodes) < len(sources) else ""
+    check(found, {node: weights.path or "" for node, weights in facts.items()}, hint)
     revision = request(sources[0]).get("revision")
     files = _files(run, staging, found.files, revision)
     numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
     replace: dict[str, list[int]] = {}
     for each in found.corrupt:
-        run.progress(each.node, str(each))
         name = f"snapshots/{revision}/{each.file}" if revision else each.file
         replace.setdefault(each.node, []).append(numbers[name])
     if staging.missing or replace:
         run.move(staging.what, request, [*sources, *staging.nodes], files, replace)
+    for each in found.corrupt:
+        run.progress(each.node, str(each))
     return nodes, found.corrupt
 
 

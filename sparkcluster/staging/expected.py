@@ -11,8 +11,9 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import HUB_ADDRESS, registry_of
 from sparkcluster.staging.artifacts import endpoint
 from sparkcluster.staging.chain import Rates, Way, chain, expected_s, probable
+from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.copy_request import Settings
-from sparkcluster.staging.notes import HERE, link
+from sparkcluster.staging.notes import link
 from sparkcluster.staging.plan import Staging
 from sparkcluster.topology.model import Topology
 

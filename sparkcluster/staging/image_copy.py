@@ -117,11 +117,13 @@ class ImageCopy:
             self.images[node] = self._image.model_copy(update={"id": image_id})
             if node in arrived:
                 run.record_copy("image", node, dataclasses.replace(arrived[node], seconds=time.monotonic() - begin))
+            else:  # its files had arrived in an earlier run
+                run.record("image", node, source, 0, begin)
             run.progress(node, "image complete")
 
         def move() -> None:
             def root(node: str) -> Request:
-                return {"what": "files", "root": directory(run, node), "verify": True}
+                return {"what": "files", "root": directory(run, node)}
 
             run.move("image", root, [source, *missing], files, arrived=arrived.__setitem__)
 
@@ -129,15 +131,15 @@ class ImageCopy:
         failed = {error.node for error in errors}
         errors += _errors(lambda: run.at_once(load_it, [node for node in missing if node not in failed]))
         if not errors:
-            _run(run, source, "image_save", {"directory": directory(run, source)})
+            for left in _errors(lambda: _run(run, source, "image_save", {"directory": directory(run, source)})):
+                run.progress(source, left.message)
         return errors
 
     def _save(self, source: str, request: Request) -> Sequence[dict[str, Any]]:
         """The files that ``source`` has made of its image."""
         step, report = self._run.step("image"), self._run.report("image", source, "saved")
-        asked = {**request, "verify": True}
-        files = list_files(step, self._run.fleet[source], asked, report, program="image_save").files
-        if len(files) > _MOST_BLOBS or any(file["path"] != BLOBS + file["sha256"] for file in files):
+        files = list_files(step, self._run.fleet[source], request, report, program="image_save").files
+        if len(files) > _MOST_BLOBS or any(file["path"] != f"{BLOBS}{file['sha256']}" for file in files):
             raise stage_error(step, Failure(source, "archive", "the image's files are not named by their SHA-256"))
         return files
 

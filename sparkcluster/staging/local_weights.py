@@ -18,9 +18,8 @@ from sparkcluster.report import size
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Request, endpoint
-from sparkcluster.staging.copy import Failure, Step, follow, list_files, stage_error
+from sparkcluster.staging.copy import HERE, Failure, Step, follow, list_files, stage_error
 from sparkcluster.staging.manifest import Manifest
-from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
 

@@ -10,8 +10,6 @@ from sparkcluster.report import duration, share, size
 from sparkcluster.staging.chain import Rates, Way, expected_s
 from sparkcluster.staging.order import FailedSource, Room, Wrong
 
-HERE = "this machine"
-
 _NETWORKS = {"rail": "its cable", "wire": "the management network", "wifi": "WiFi", "tunnel": "a tunnel"}
 
 

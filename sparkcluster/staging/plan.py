@@ -198,8 +198,10 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
     if first is None or not isinstance(first.image, Image):
         return {"docker": whole}
     if node in staging.sources:
+        if engine is None or engine.containerd_store:  # whose files have names of which this is not known before
+            return {"state": whole}
         left_out = left_out_bytes(first.image, facts[node], [facts[each] for each in staging.nodes])
-        return {"state": whole - left_out, "docker": whole if engine is not None and not engine.containerd_store else 0}
+        return {"state": whole - left_out, "docker": whole}
     return {"docker": image_room_bytes(first, first.image, left_out_bytes(first.image, first, [facts[node]]))}
 
 

@@ -16,25 +16,26 @@ from sparkcluster.staging.transfers import Sending, SendingTo
 
 
 def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Staging, SendingTo]]:
-    """What is beside the playbook and not on nodes, and what is sent to each of them, by its state directory."""
-    for each in spec.beside.values():
-        lack = tuple((name, "missing") for name, node in facts.items() if each.mark not in node.files)
-        if lack:
-            yield Staging("files", each.source, (), lack, (), each.size_bytes), partial(files, each)
-
-
-def files(beside: Beside, state_dir: str) -> Iterator[Sending]:
-    """The files of ``beside``, for the node with ``state_dir``, where it counts as there once the last one is.
+    """What is beside the playbook and not on nodes, and what is sent to each of them, by its state directory.
 
     Raises:
         StageError: it is of a release, and no longer here.
     """
-    if not beside.members:
-        raise StageError(
-            f"{beside.source} is gone, which was beside the playbook of a release",
-            step="copy files",
-            hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
-        )
+    for each in spec.beside.values():
+        lack = tuple((name, "missing") for name, node in facts.items() if each.mark not in node.files)
+        if lack:
+            if not each.members:
+                raise StageError(
+                    f"{each.source} is gone, which was beside the playbook of a release",
+                    node=lack[0][0],
+                    step="copy files",
+                    hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
+                )
+            yield Staging("files", each.source, (), lack, (), each.size_bytes), partial(files, each)
+
+
+def files(beside: Beside, state_dir: str) -> Iterator[Sending]:
+    """The files of ``beside``, for the node with ``state_dir``, where it counts as there once the last one is."""
     root = beside.folder(state_dir)
     for member in beside.members:
         yield member.local, {"root": root, "path": member.path, "sha256": member.sha256}

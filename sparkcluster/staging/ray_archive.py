@@ -121,7 +121,7 @@ def _make(engine: EngineFacts, report: Report, run: Run) -> Archive:
 
 def fetch_command(engine: EngineFacts, target: Path) -> list[str]:
     """Command that fetches Ray and its dependencies into ``target``: by uv, whose tools have no pip, or by pip."""
-    uv = shutil.which("uv")
+    uv = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     argv = [uv] if uv else [sys.executable, "-m"]
     argv += ["pip", "install", "--only-binary=:all:", "--require-hashes", "--no-deps", "--requirement", str(PINS)]
     argv += ["--target", str(target), f"--python-version={_python(engine)}"]

@@ -19,10 +19,9 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
 from sparkcluster.staging import copy_weights, ownership
 from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
-from sparkcluster.staging.copy import RESUME, Progress
+from sparkcluster.staging.copy import HERE, RESUME, Progress
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.image_copy import ImageCopy
-from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
 from sparkcluster.staging.transfers import Copied, Transfers
 from sparkcluster.topology.model import Topology

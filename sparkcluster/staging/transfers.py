@@ -100,7 +100,6 @@ class Transfers:
             LeaseLost: another operator has the lease.
         """
         requests = {node: {**request(node), "replace": list((replace or {}).get(node, ()))} for node in nodes}
-        requests[next(iter(requests))]["hashes"] = True
         step, what_files = self.step(what), Files(what, requests, files)
         job = Job(step, self.fleet, self.facts, self.topology, what_files, settings=self.settings, report=self.shown)
         try:
@@ -117,14 +116,16 @@ class Transfers:
             cluster = self.lease(node)["cluster"]
             observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
-    def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int) -> None:
+    def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int, *, name: str = "") -> None:
         """Send ``files`` of this machine to ``node``, one by one; they have ``total`` bytes. What arrived stays.
+
+        People read ``name`` in place of ``what``.
 
         Raises:
             StageError: a file cannot be read, or did not arrive.
             LeaseLost: another operator has the lease.
         """
-        self.progress(node, f"{what}, {size(total)} from this machine")
+        self.progress(node, f"{name or what}, {size(total)} from this machine")
         begin, sent, before, size_bytes = time.monotonic(), 0, 0, 0
         step, shown = self.step(what), self.moving(what, node, "controller")
 
@@ -137,7 +138,8 @@ class Transfers:
             try:
                 done = send(step, self.fleet[node], source, request, report)
             except OSError as error:
-                raise StageError(f"{error.filename} cannot be read: {error.strerror}", step=step.name) from error
+                unread = f"{error.filename or what} cannot be read: {error.strerror}"
+                raise StageError(unread, step=step.name) from error
             if done.kept is not None:
                 self.shown.note(kept(done.kept, node))
             sent, before = sent + done.bytes, before + size_bytes

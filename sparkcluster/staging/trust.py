@@ -93,8 +93,11 @@ def union(lists: Lists, truncated: Mapping[str, Collection[str]], model: str) ->
     return compare(counting, dict.fromkeys(name for found in counting.values() for name in found), model)
 
 
-def check(compared: Compared, places: Mapping[str, str]) -> None:
-    """StageError if of a file no copy is known to be right; ``places`` has the model's directory by node."""
+def check(compared: Compared, places: Mapping[str, str], hint: str = "") -> None:
+    """StageError if of a file no copy is known to be right; ``places`` has the model's directory by node.
+
+    Without another ``hint`` it says how to remove the copies.
+    """
     more = f", and of {len(compared.unknown) - 1} more files" if len(compared.unknown) > 1 else ""
     for file, copies in compared.unknown.items():
         hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in copies.items())
@@ -102,7 +105,7 @@ def check(compared: Compared, places: Mapping[str, str]) -> None:
             f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
             node=next(iter(copies)),
             step="stage weights",
-            hint=f"{_removal(copies, places)}, where it is wrong, then run this again",
+            hint=hint or f"{_removal(copies, places)}, where it is wrong, then run this again",
         )
 
 

@@ -48,7 +48,6 @@ class World:
     def move(self, requests, files=None, **settings):
         """Copy what ``requests`` say by node; a's is the source."""
         spec, facts = self.cluster({name: name for name in self.nodes}), self.facts()
-        requests["a"]["hashes"] = True
         what = Files("weights", requests, files or self.listed(requests["a"]))
         self.job = Job(
             self.step, Fleet(self.nodes), facts, build(spec, facts), what,

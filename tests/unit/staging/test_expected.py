@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.expected import BUILD, moves
-from sparkcluster.staging.notes import HERE
 from sparkcluster.staging.plan import Staging
 from sparkcluster.topology.build import build
 
