@@ -59,7 +59,7 @@ class Manifest:
     """
 
     listed: Mapping[str, ListedFile]
-    files: Sequence[dict[str, Any]]
+    files: list[dict[str, Any]]
 
     @classmethod
     def of(cls, found: Iterable[ListedFile], revision: str | None, *, judged: bool = False) -> Manifest:

@@ -218,7 +218,9 @@ class _Remote:
             if error.code in _DENIED and not self.gated:
                 self.gated = True
                 return self.get(name, start, count)
-            return self._refused(error.code)
+            if error.code == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise self._refused(error.code) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise SparkclusterError(
                 f"cannot query {self.endpoint} for {self.repository}: {getattr(error, 'reason', None) or error}",
@@ -233,15 +235,13 @@ class _Remote:
             size = response.headers.get("Content-Length") or ""
         return response.read(count), int(size) if size.isdecimal() and len(size) < 20 else None
 
-    def _refused(self, code: int) -> Piece | None:
-        if code == http.HTTPStatus.NOT_FOUND:
-            return None
+    def _refused(self, code: int) -> SparkclusterError:
         if code in _DENIED:
-            raise SparkclusterError(
+            return SparkclusterError(
                 f"{self.endpoint} denies access to {self.repository} with{' this' if self.token else 'out a'} token",
                 hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
             )
-        raise SparkclusterError(
+        return SparkclusterError(
             f"{self.endpoint} answered {code} for {self.repository}",
             hint="try again later, or pass a local directory or config.json to --config",
         )

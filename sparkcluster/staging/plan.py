@@ -196,7 +196,7 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
         return {"hf_home": whole - (found.size_bytes if found else 0)}
     first = facts[staging.sources[0]] if staging.sources else None
     if first is None or not isinstance(first.image, Image):
-        return {"docker": whole}
+        return {"docker": 2 * whole}  # Docker keeps an archive that it loads until the last layer is unpacked
     if node in staging.sources:
         if engine is None or engine.containerd_store:  # whose files have names of which this is not known before
             return {"state": whole}

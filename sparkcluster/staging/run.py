@@ -103,16 +103,16 @@ def stage(
             run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
             transfers.facts, what = transfers.collected(run.spec, list(facts), "weights"), ["weights"]
         for each in artifacts(run.spec, what):
-            staging = find_missing(transfers.facts, topology, run.spec, each, given=given is not None)
+            staging = run.sized(find_missing(transfers.facts, topology, run.spec, each, given=given is not None))
             stagings.append(staging)
-            if not dry_run:
-                if staging.missing:
-                    shown.step("copy", f"{staging.what} {staging.name}")
-                run.bring(staging)
-            else:
-                check_disk_space(transfers.facts, staging, run.spec)
-                if expect and (found := run.expect(staging)):
+            check_disk_space(transfers.facts, staging, run.spec)
+            if dry_run:
+                if expect and staging.missing and (found := run.expect(staging)):
                     expected[staging.name] = found
+                continue
+            if staging.missing:
+                shown.step("copy", f"{staging.what} {staging.name}")
+            run.bring(staging)
         if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
             head = topology.groups[0].head.name
             now = transfers.collected(run.spec, [head], "weights") if stagings[-1].missing else transfers.facts
@@ -140,25 +140,31 @@ class _Run:
         """The facts of the nodes, as far as they were collected again."""
         return self.transfers.facts
 
-    def expect(self, staging: Staging) -> tuple[Expected, ...]:
-        """What would move to the nodes that lack it.
+    def sized(self, staging: Staging) -> Staging:
+        """The same with the size of what is given on this machine, where no node has it, and this machine has.
 
         Raises:
-            StageError: what is given on this machine cannot be used.
+            StageError: what is given cannot be used.
         """
-        given = self._given_bytes(staging)
-        if not staging.missing:
-            return ()
+        if self.given is None or staging.sources:
+            return staging
+        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
+
+        if staging.what == "image":
+            return dataclasses.replace(staging, size_bytes=local_image.read(self.given, staging.name).size_bytes)
+        place = local_weights.locate(self.given, self.spec)
+        found = None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
+        return dataclasses.replace(staging, size_bytes=found)
+
+    def expect(self, staging: Staging) -> tuple[Expected, ...]:
+        """What would move to the nodes that lack it."""
         from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
 
-        total = staging.size_bytes if staging.sources else given
-        outside = HERE if given is not None else BUILD if staging.built else publisher(staging)
-        if total is None and staging.what == "weights":
-            from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
-
-            total = size_of(self.spec.playbook.model)
-        present = dict.fromkeys(staging.nodes, 0)
+        total, present = staging.size_bytes, dict.fromkeys(staging.nodes, 0)
+        outside = HERE if total is not None else BUILD if staging.built else publisher(staging)
         if staging.what == "weights":
+            total = size_of(self.spec.playbook.model) if total is None else total
             present = {node: weights.size_bytes for node in present if (weights := read(self.facts[node].weights))}
         elif staging.sources and isinstance(image := self.facts[staging.sources[0]].image, Image):
             receivers = [self.facts[node] for node in present]
@@ -167,22 +173,10 @@ class _Run:
         transfers = self.transfers
         return moves(staging, self.facts, transfers.topology, transfers.settings, sizes=sizes, outside=outside)
 
-    def _given_bytes(self, staging: Staging) -> int | None:
-        """The size of what is on this machine, where no node has it; None where this machine has not either."""
-        if self.given is None or staging.sources:
-            return None
-        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
-
-        if staging.what == "image":
-            return local_image.read(self.given, staging.name).size_bytes
-        place = local_weights.locate(self.given, self.spec)
-        return None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
-
     def bring(self, staging: Staging) -> None:
         """Download it where no node has it, then copy it to the others."""
         for node, lacks in staging.missing:
             self.transfers.progress(node, f"{staging.what} {lacks}")
-        check_disk_space(self.facts, staging, self.spec)
         if staging.what == "weights":
             lacking = {node: self.facts[node] for node in staging.nodes}
             ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
@@ -196,8 +190,8 @@ class _Run:
             self.images = copy.images
         elif staging.missing or self.verify:
             request = partial(self._request, staging)
-            nodes, corrupt = copy_weights.copy(self.transfers, staging, request, verify=self.verify)
-            self.verified |= {staging.name: nodes} if self.verify else {}
+            read_on, corrupt = copy_weights.copy(self.transfers, staging, request, verify=self.verify)
+            self.verified |= {staging.name: read_on} if self.verify else {}
             self.corrupt += corrupt
 
     def _unite(self, staging: Staging) -> Staging:
@@ -214,15 +208,12 @@ class _Run:
         transfers = self.transfers
         if staging.what == "image":
             archive = local_image.read(self.given, staging.name)
-            check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=2 * archive.size_bytes), self.spec)
             node = local_image.bring(transfers, staging, archive)
             return self._left(staging, [node], f"{self.given} was loaded")
         place = local_weights.locate(self.given, self.spec)
         if place is None:
             return None
         files = local_weights.read(transfers, place, self.spec)
-        size_bytes = sum(file["size"] for file in files)
-        check_disk_space(self.facts, dataclasses.replace(staging, size_bytes=size_bytes), self.spec)
         request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
         local_weights.bring(transfers, staging, place, files, request)
         return self._left(staging, staging.nodes, f"{self.given} has not all of it")
