@@ -114,7 +114,7 @@ class Files:
     def __init__(self, request: dict[str, Any], listed: Listed, tree: Tree, gate: Callable[[], None]) -> None:
         self.listed, self.tree, self.gate, self.busy = listed, tree, gate, time.monotonic()
         self._keep, self._revision = request.get("keep"), request.get("revision")
-        self._lock, self._settling, self._settled = threading.Lock(), threading.Lock(), time.monotonic()
+        self._lock, self._settled = threading.Lock(), time.monotonic()
         self._failed: Exception | None = None
         self._unproved: dict[int, str] = {}  # SHA-256 of what arrived and is not renamed yet
         self._arriving: dict[int, Arriving] = {}
@@ -198,7 +198,7 @@ class Files:
         with self._lock:
             had = self._had
             self._begun.wait_for(lambda: self._arriving or self._had != had, limit_s)
-            return list(self._arriving)[:_NAMED]
+            return [number for number, file in self._arriving.items() if 0 < file.at < file.size][:_NAMED]
 
     def version(self, number: int) -> int:
         """Tells what there is of a file from what was there, and was wrong."""
@@ -257,6 +257,11 @@ class Files:
         except (OSError, Failed) as error:
             self._failed = error
 
+    def resume(self, number: int) -> None:
+        """Read what an earlier run received of a file, if it did, which may take long."""
+        if number not in self._arriving and self.begun(number):
+            self.write(number)
+
     def write(self, number: int) -> Arriving:
         """A large file to receive, from where an earlier stream or run stopped."""
         found = self._arriving.get(number) or Arriving(self, number)
@@ -270,8 +275,9 @@ class Files:
         number, found = file.number, file.hexdigest()
         right = self.listed.sha256(number)
         if right is None:
-            self._unproved[number] = found
-            self._state[number] = _ARRIVED
+            with self._lock:
+                self._unproved[number] = found
+                self._state[number] = _ARRIVED
         elif right == found:
             self._publish(file, found)
         else:
@@ -318,27 +324,26 @@ class Files:
         Raises:
             OSError: the disk failed.
         """
-        with self._settling:
-            if self._failed:
-                raise self._failed
-            with self._lock:
-                known = {number: found for number, found in self._unproved.items() if self.listed.sha256(number)}
-            wrong = [(number, found) for number, found in known.items() if self.listed.sha256(number) != found]
-            for number, _ in wrong:
-                self._reject(number)
-                del known[number]
-            small = [number for number in known if number not in self._arriving and (last or number != self._last)]
-            if small and (last or len(small) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
-                for number in self._publisher.small((each, self.partial(each), known[each]) for each in small):
-                    self._state[number] = _HAS
-                    del self._unproved[number]
-                self._settled = time.monotonic()
-            for number in [number for number in known if number in self._arriving]:
-                self._publish(self._arriving[number], known[number])
+        if self._failed:
+            raise self._failed
+        with self._lock:
+            known = {number: found for number, found in self._unproved.items() if self.listed.sha256(number)}
+        wrong = [(number, found) for number, found in known.items() if self.listed.sha256(number) != found]
+        for number, _ in wrong:
+            self._reject(number)
+            del known[number]
+        small = [number for number in known if number not in self._arriving and (last or number != self._last)]
+        if small and (last or len(small) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
+            for number in self._publisher.small((each, self.partial(each), known[each]) for each in small):
+                self._state[number] = _HAS
                 del self._unproved[number]
-            if last and not wrong:
-                self._publisher.finish()
-            return wrong
+            self._settled = time.monotonic()
+        for number in [number for number in known if number in self._arriving]:
+            self._publish(self._arriving[number], known[number])
+            del self._unproved[number]
+        if last and not wrong:
+            self._publisher.finish()
+        return wrong
 
     def _reject(self, number: int) -> None:
         """What arrived is not what the source has, as that read it meanwhile."""
@@ -346,7 +351,8 @@ class Files:
         if file is not None:
             file.restart()
         else:
-            self._had -= self.listed[number].size
+            with self._lock:
+                self._had -= self.listed[number].size
             with contextlib.suppress(OSError):
                 self.tree.remove(self.partial(number))
         self._state[number] = _LACKS

@@ -105,6 +105,9 @@ class Publisher:
             partial = "%s/.%s.partial" % (folder, name)
             with self._tree.writer(partial) as out:
                 out.write(revision.encode())
+                out.flush()
+                os.fsync(out.fileno())
+            self._gate()
             self._tree.move(partial, "refs/" + ref)
         self.save()
 

@@ -58,22 +58,25 @@ class Line:
 
     def __init__(self, to: Way, limit_s: float = _DIAL_S) -> None:
         self.to = to
-        if to.cert is None:
-            self._line = http.client.HTTPConnection(to.address, to.port, timeout=limit_s)
-        else:
-            self._line = http.client.HTTPSConnection(to.address, to.port, timeout=limit_s, context=tls.dialer(to.cert))
-        self._line.auto_open = 0
         with link_errors("cannot connect to %s: no answer" % to.address, limit_s):
+            if to.cert is None:
+                self._line = http.client.HTTPConnection(to.address, to.port, timeout=limit_s)
+            else:
+                context = tls.dialer(to.cert)
+                self._line = http.client.HTTPSConnection(to.address, to.port, timeout=limit_s, context=context)
+            self._line.auto_open = 0
             self._line.connect()
         nonce = os.urandom(16).hex()
         proof = self.get("/", Nonce=nonce).headers.get("Proof", "")
-        if not hmac.compare_digest(proof.encode(), wire.proof(to.token, b"listener", nonce.encode()).hex().encode()):
+        right = hmac.compare_digest(proof.encode(), wire.proof(to.token, b"listener", nonce.encode()).hex().encode())
+        if not right or self._line.sock is None:
             self.close()
             raise Failed("link", "another program answers at %s, port %d" % (to.address, to.port))
         self._line.sock.settimeout(SILENT_S)
 
     def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
         """The answer to a request, whose body is to be read; Failed of kind ``link`` as above."""
+        self.used = time.monotonic()
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         headers["Authorization"] = "Bearer " + wire.proof(self.to.token, b"dialer", b"").hex()
         with link_errors("%s said nothing" % self.to.node, SILENT_S):
@@ -114,6 +117,7 @@ class Sources:
         self.given = False
         self._order: list[tuple[str, str | None, list[Way]]] = []
         self._ways: list[Way] = []
+        self._at = 0
         self._left: list[dict[str, Any]] = []
         self._bad: dict[Way, dict[str, Any]] = {}
         self._corrupt: dict[str, int] = {}
@@ -121,9 +125,10 @@ class Sources:
         self._lock = threading.Lock()
 
     def set(self, order: list[dict[str, Any]]) -> None:
-        """Pull from these from now on."""
+        """Pull from these from now on; what failed before counts no longer."""
         with self._lock:
             self.given = bool(order)
+            self._bad, self._left = {}, []
             self._order = [
                 (each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]]) for each in order
             ]
@@ -132,10 +137,10 @@ class Sources:
     def _turn(self) -> None:
         """Pull from the first that is left."""
         self.turned = time.monotonic()
-        for node, medium, ways in self._order:
+        for at, (node, medium, ways) in enumerate(self._order):
             self._ways = [each for each in ways if each not in self._bad]
             if self._ways and self._corrupt.get(node, 0) < _CORRUPT:
-                self.current, self.medium = node, medium
+                self.current, self.medium, self._at = node, medium, at
                 return
         self.current, self.medium, self._ways = None, None, []
 
@@ -166,9 +171,10 @@ class Sources:
         with self._lock:
             if node != self.current or len(self._order) < 2:
                 return
+            order = [*self._order[self._at + 1 :], *self._order[: self._at + 1]]
             quiet_s = time.monotonic() - max(moved, self.turned)
-            if quiet_s > (_EMPTY_S if self._order[1][1] == self.medium else _LEAVE_S):
-                self._order = [*self._order[1:], self._order[0]]
+            if quiet_s > (_EMPTY_S if order[0][1] == self.medium else _LEAVE_S):
+                self._order = order
                 self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s)})
 
     def corrupt(self, node: str) -> None:
@@ -203,7 +209,7 @@ class Sources:
 
 
 class Receiver:
-    """Receives what ``files`` lacks from ``sources``, in threads.
+    """Receives what ``files`` lacks from ``sources``, in threads; ``arrived`` is set when that is nothing any more.
 
     Attributes:
         received: bytes that arrived.
@@ -212,12 +218,12 @@ class Receiver:
         error: why it cannot go on.
     """
 
-    def __init__(self, files: Files, gate: Gate) -> None:
+    def __init__(self, files: Files, gate: Gate, arrived: threading.Event) -> None:
         self.sources = Sources()
         self.received, self.first = 0, 0.0
         self.wrong: list[dict[str, Any]] = []
         self.error: Exception | None = None
-        self._files, self._gate, self._lock = files, gate, threading.Lock()
+        self._files, self._gate, self._arrived, self._lock = files, gate, arrived, threading.Lock()
         self._state = bytearray(len(files.listed))
         for number in files.missing():
             self._state[number] = _LACKS
@@ -225,6 +231,7 @@ class Receiver:
         self._later: dict[int, float] = {}
         self._under_way: list[int] = []  # large files that arrived last where nothing else was new
         self._sent_by: dict[int, str] = {}
+        self._rejected: set[int] = set()
         self._versions: dict[int, tuple[str, str]] = {}  # of what there is of a large file: the node, and what it says
 
     def start(self) -> None:
@@ -240,8 +247,13 @@ class Receiver:
     def again(self, number: int, sha256: str) -> None:
         """A file that arrived is wrong, as is known by now."""
         with self._lock:
-            self.lacking += 1
-        self._is_wrong(number, self._sent_by.get(number, ""), sha256)
+            if self._state[number] == _TAKEN:
+                self._rejected.add(number)  # whoever received it has not said so yet
+            else:
+                self.lacking += 1
+                self._state[number] = _LACKS
+        if number in self._sent_by:
+            self._is_wrong(number, self._sent_by.pop(number), sha256)
 
     def _run(self, stream: int) -> None:
         line: Line | None = None
@@ -250,27 +262,27 @@ class Receiver:
             while not self._gate.over:
                 self._gate.wait()
                 to = self.sources.pick(stream) if self.lacking else None
-                if line is not None and line.to != to:
-                    line.close()
-                    line = None
                 if (begun := next((each for each in self._under_way if self._state[each] == _LACKS), None)) is not None:
                     cursor, self._under_way = begun, []
                 numbers = self._take(cursor) if to is not None else []
                 if not numbers or to is None:
+                    line = _closed(line)
                     time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
                     cursor, pauses = 0, pauses + 1
                     continue
-                cursor, before = numbers[-1] + 1, self.received
+                cursor, before, closings = numbers[-1] + 1, self.received, self._gate.closings
                 try:
+                    self._files.resume(numbers[0])
+                    if line is not None and (line.to != to or time.monotonic() - line.used > SILENT_S):
+                        line = _closed(line)
                     line = line or Line(to)
                     self._receive(line, numbers, stream)
                 except Failed as error:
-                    if line is not None:
-                        line.close()
-                    line = None
+                    line = _closed(line)
                     if error.kind != "link":
                         raise
-                    self.sources.failed(to, str(error))
+                    if closings == self._gate.closings:  # else both ends stood still for another operator
+                        self.sources.failed(to, str(error))
                 finally:
                     self._give_back(numbers)
                 if self.received != before:
@@ -290,7 +302,7 @@ class Receiver:
                 size = self._files.listed[number].size
                 if self._later.get(number, 0.0) > now:
                     continue
-                if taken and total + size > GROUP_BYTES:
+                if taken and (size > SMALL_BYTES or total + size > GROUP_BYTES):
                     break
                 taken.append(number)
                 total += size
@@ -314,11 +326,12 @@ class Receiver:
 
     def _small(self, line: Line, numbers: list[int]) -> None:
         answer = line.get("/" + ",".join(map(str, numbers)))
-        if answer.status != 200:
+        if answer.status == 503:
             self._nothing(answer)
             return
-        here = [number for number in numbers if str(number) in answer.headers.get("Files", "").split(",")]
-        if answer.length != sum(self._files.listed[number].size for number in here):
+        said = set(answer.headers.get("Files", "").split(","))
+        here = [number for number in numbers if str(number) in said]
+        if answer.status != 200 or answer.length != sum(self._files.listed[number].size for number in here):
             raise Failed("link", _INVALID % line.to.node)
         for number in here:
             data = bytearray(self._files.listed[number].size)
@@ -332,36 +345,37 @@ class Receiver:
                 self._got(number, line.to.node)
 
     def _large(self, line: Line, number: int, stream: int) -> None:
-        file, version = self._files.write(number), self._versions.get(number)
-        buffer = memoryview(bytearray(_PART_BYTES))
-        while file.at < file.size:
+        file, version = self._files.arriving(number), self._versions.get(number)
+        size, buffer = self._files.listed[number].size, memoryview(bytearray(_PART_BYTES))
+        while file is None or file.at < size:
             if self.sources.pick(stream) != line.to:
                 return
-            same = {"If_Match": version[1]} if version and version[0] == line.to.node and file.at else {}
-            answer = line.get("/%d" % number, Range="bytes=%d-" % file.at, **same)
+            at = file.at if file is not None else 0
+            same = {"If_Match": version[1]} if version and version[0] == line.to.node and at else {}
+            answer = line.get("/%d" % number, Range="bytes=%d-" % at, **same)
             if answer.status == 503:
                 self._nothing(answer)
                 return
-            if answer.status == 412 and same:
+            if answer.status == 412 and same and file is not None:
                 version = None
                 file.restart()
                 continue
-            if answer.status != 206 or not 0 < (answer.length or 0) <= file.size - file.at:
+            if answer.status != 206 or not 0 < (answer.length or 0) <= size - at:
                 raise Failed("link", _INVALID % line.to.node)
+            file = file or self._files.write(number)
             version = self._versions[number] = line.to.node, answer.headers.get("ETag", "")
             while answer.length:
-                part = buffer[: min(_PART_BYTES, answer.length, file.size - file.at)]
+                part = buffer[: min(_PART_BYTES, answer.length, size - file.at)]
                 line.fill(answer, part)
                 self._gate.wait()
                 file.write(part, line.to.node)
                 self._count(len(part))
-        sources = set(file.sources)
+        alone = file.sources == {line.to.node}  # else an earlier run, or another node, may be at fault
         wrong = self._files.arrived(file)
         if not wrong:
-            self._got(number, line.to.node)
-        elif sources == {line.to.node}:
+            self._got(number, line.to.node, alone=alone)
+        elif alone:
             self._is_wrong(number, line.to.node, wrong)
-        # else an earlier run, or another node, may be at fault: it is received again from its first byte
 
     def _nothing(self, answer: http.client.HTTPResponse) -> None:
         """The node has nothing new of that: what it waits for itself may move, and other files may arrive there."""
@@ -370,12 +384,20 @@ class Receiver:
             under_way = [int(number) for number in answer.headers.get("Files", "").split(",") if number]
             self._under_way = [number for number in under_way if 0 <= number < len(self._state)]
 
-    def _got(self, number: int, node: str) -> None:
+    def _got(self, number: int, node: str, *, alone: bool = True) -> None:
+        """A file is here, all of which a ``node`` sent, if ``alone``."""
         self.sources.right(node)
         with self._lock:
-            self._sent_by[number] = node
+            if number in self._rejected:
+                self._rejected.discard(number)
+                self._state[number] = _LACKS
+                return
+            if alone:
+                self._sent_by[number] = node
             self._state[number] = _HAS
             self.lacking -= 1
+            if not self.lacking:
+                self._arrived.set()
 
     def _is_wrong(self, number: int, node: str, sha256: str) -> None:
         with self._lock:
@@ -391,3 +413,9 @@ class Receiver:
         with self._lock:
             self.received += size
             self.first = self.first or time.monotonic()
+
+
+def _closed(line: Line | None) -> Line | None:
+    if line is not None:
+        line.close()
+    return None

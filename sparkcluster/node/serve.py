@@ -20,6 +20,7 @@ import socketserver
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import wire
@@ -31,7 +32,7 @@ MOST_FILES, GROUP_BYTES = 2048, 4 << 20
 """Small files in a request, and bytes of them."""
 NEWS_S = 1.0
 _SILENT_S = 15.0  # a dialer that asks or reads nothing is cut off
-_RANGE_BYTES = 64 << 20
+_RANGE_BYTES, _PART_BYTES = 64 << 20, 1 << 18
 _NEWS_BYTES, _LITTLE_S = 4 << 20, 0.05  # of a file that grows fast, no crumbs are sent
 _CONNECTIONS, _STRANGERS = 256, 64
 
@@ -40,15 +41,25 @@ class Gate:
     """Whether a worker may go on: closed while another operator has the lease, over when the job is.
 
     ``limit_bytes_s`` is the most that passes, over all connections.
+
+    Attributes:
+        closings: how often it was closed.
+        step: bytes that are to pass at once.
     """
 
     def __init__(self, limit_bytes_s: int | None = None) -> None:
         self.open = threading.Event()
         self.open.set()
         self.over = False
+        self.closings = 0
         # a reader hears of us several times a second, also where four connections share a low limit
         self.step = max(4096, min(CHUNK, limit_bytes_s // 16)) if limit_bytes_s else 16 * CHUNK
         self._limit, self._free, self._lock = limit_bytes_s, time.monotonic(), threading.Lock()
+
+    def close(self) -> None:
+        """Let nobody pass for now."""
+        self.closings += self.open.is_set()
+        self.open.clear()
 
     def end(self) -> None:
         """Let nobody pass any more."""
@@ -212,13 +223,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if offset >= size:
             self._answer(416)
             return
-        version, arriving = '"%d"' % files.version(number), files.arriving(number)
+        arriving = files.arriving(number)
         if arriving is None:
             there, file = size, self._opened(number)
         else:
             there, file = arriving.readable(offset, NEWS_S), arriving.file
             if there > offset:
                 there = arriving.readable(min(offset + _NEWS_BYTES, size - 1), _LITTLE_S)
+        version = '"%d"' % files.version(number)  # whoever waited may have got another one
         if self.headers.get("If-Match", version) != version:
             self._answer(412)
         elif file is None or there <= offset:
@@ -230,15 +242,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(file, offset, there)
 
     def _opened(self, number: int) -> BinaryIO | None:
-        """A file that is here whole.
-
-        Raises:
-            Failed: it should be, and cannot be read.
-        """
-        try:
+        """A file that is here whole; Failed if it should be, and cannot be read."""
+        with _source_errors():
             return self.server.files.reader(number)
-        except OSError as error:
-            raise Failed("source", wire.because(error)) from None
 
     def _small(self, numbers: list[int]) -> None:
         """Send of the first 4 MiB of small files those that are here."""
@@ -247,17 +253,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             size = self.server.files.listed[number].size if number < len(self.server.files.listed) else SMALL_BYTES + 1
             file = self._opened(number) if size <= SMALL_BYTES and len(data) + size <= GROUP_BYTES else None
             if file is not None:
-                with file:
+                with file, _source_errors():
                     data += file.read()
                     forget(file.fileno())
                 here.append(str(number))
-        if here:
-            self._answer(200, len(data), Files=",".join(here))
-            for at in range(0, len(data), self.server.gate.step):
-                self.server.gate.take(len(data[at : at + self.server.gate.step]))
-                self.wfile.write(data[at : at + self.server.gate.step])
-        else:
+        if not here:
             self._nothing()
+            return
+        self._answer(200, len(data), Files=",".join(here))
+        step = min(self.server.gate.step, _PART_BYTES)
+        for at in range(0, len(data), step):
+            part = data[at : at + step]
+            self.server.gate.take(len(part))
+            self.wfile.write(part)
 
     def _nothing(self) -> None:
         """There is nothing new of that: ``Files`` arrive now, ``Age`` says how long ago something moved."""
@@ -288,11 +296,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
         With new memory for each part this took 1.6 s of the processor for 1 GB, where TLS alone takes 0.4 s.
         """
-        self._buffer = self._buffer or bytearray(CHUNK)
+        self._buffer = self._buffer or bytearray(_PART_BYTES)
         with memoryview(self._buffer) as view:
             found = os.preadv(file.fileno(), [view[:size]], offset)
             self.connection.sendall(view[:found])
         return found
+
+
+@contextlib.contextmanager
+def _source_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed("source", wire.because(error)) from None
 
 
 def _forget(file: BinaryIO, begin: int, end: int) -> None:

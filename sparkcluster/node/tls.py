@@ -6,16 +6,11 @@ Nobody signs it: it is the only one that the dialer trusts. The dialer proves it
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ssl
+import ssl
 
 
 def listener(cert: str, private_key: str) -> ssl.SSLContext:
     """The context of a worker that listens, by its certificate and key in PEM; the key is in memory alone."""
-    import ssl  # 2 MB of memory, where nothing is encrypted
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     handle = os.memfd_create("certificate")
@@ -29,8 +24,6 @@ def listener(cert: str, private_key: str) -> ssl.SSLContext:
 
 def dialer(cert: str) -> ssl.SSLContext:
     """The context of a worker that dials the one that has ``cert``, in PEM, and no other."""
-    import ssl
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
+import json
 import os
 import re
 import threading
@@ -64,7 +66,9 @@ def begin(request: Request, lines: BinaryIO) -> Document:
     def action(own: job.Job) -> Document:
         return Worker(request, own).run()
 
-    what, order = request.get("files_sha256"), {"lease": lease}
+    asked = [request.get(name) for name in ("files_sha256", "listen", "replace", "limit_bytes_s")]
+    what = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    order = {"lease": lease, "look": None}
     return job.run(directory, request["cluster"], action, check, what=what, order=order, lines=lines, report=report)
 
 
@@ -88,7 +92,8 @@ class Worker:
         self.idle: float | None = None
         self.before: Document = {}
         self.error: Exception | None = None
-        self.news = threading.Event()
+        self.news, self.arrived = threading.Event(), threading.Event()
+        self.looked: list[Document] = []
         self.looks_at_lease = threading.get_ident()
         self.taken_at: float | None = None
         self.rested = 0.0
@@ -104,7 +109,7 @@ class Worker:
 
     def _run(self) -> Document:
         self.files = _files(self.request, self.job.directory, self._stand_still)
-        self.receiver = receive.Receiver(self.files, self.gate)
+        self.receiver = receive.Receiver(self.files, self.gate, self.arrived)
         self.servers = self._listen()
         ports = {server.server_address[0]: server.port for server in self.servers}
         self.said.update(ports=ports, token=self.request["token"], cert=self.request.get("cert"))
@@ -116,10 +121,6 @@ class Worker:
             order = self.job.order()
             self._obey(order)
             self._raise()
-            # A thread that stands still in the middle of making files visible lets nobody else do it.
-            arrived = not self.receiver.lacking and not self.files.waits()
-            if arrived and "whole" not in self.said and self.gate.open.is_set():
-                self._finish()
             self._say()
             self._cancelled(order)
             if order.get("end") or self._is_over():
@@ -127,11 +128,10 @@ class Worker:
             self._pause(order)
 
     def _pause(self, order: Document) -> None:
-        """Wait for the next round, but no longer than for another ``order``, news, or the last file."""
-        until, lacking = time.monotonic() + _TICK_S, self.receiver.lacking
-        while time.monotonic() < until and self.job.order() is order and bool(self.receiver.lacking) == bool(lacking):
-            if self.news.wait(job.GLANCE_S):
-                break
+        """Wait for the next round, but no longer than for another ``order`` or news."""
+        until = time.monotonic() + _TICK_S
+        while time.monotonic() < until and self.job.order() is order and not self.news.wait(job.GLANCE_S):
+            continue
         self.news.clear()
 
     def _listen(self) -> list[Server]:
@@ -155,7 +155,7 @@ class Worker:
         try:
             common.not_taken(self.job.order()["lease"])
         except common.Refused:
-            self.gate.open.clear()
+            self.gate.close()
             self.taken_at = self.taken_at or now
             if now - self.taken_at > _ADOPTED_S:
                 raise
@@ -212,7 +212,7 @@ class Worker:
         if not before:
             self.said.pop("reached", None)
         for name, act in (("sha256", self._learn), ("from", self.receiver.sources.set), ("look", self._look)):
-            if name in order and order[name] != before.get(name):
+            if order.get(name) is not None and order[name] != before.get(name):
                 act(order[name])
         self.before = order
 
@@ -221,7 +221,8 @@ class Worker:
 
     def _look(self, ways: list[Document]) -> None:
         """Dial all of them at once, in threads, and say who proved its token."""
-        reached: dict[str, list[str]] = {each["node"]: [] for each in ways}
+        self.looked, reached = ways, dict[str, list[str]]({each["node"]: [] for each in ways})
+        self.said.pop("reached", None)
 
         def dial(each: Document) -> None:
             with contextlib.suppress(Failed):
@@ -231,7 +232,8 @@ class Worker:
         def look() -> None:
             with concurrent.futures.ThreadPoolExecutor(_LOOKS) as pool:
                 list(pool.map(dial, ways))
-            self.said["reached"] = reached
+            if self.looked is ways:
+                self.said["reached"] = reached
             self.news.set()
 
         threading.Thread(target=look, daemon=True).start()
@@ -239,29 +241,26 @@ class Worker:
     # what it has
 
     def _settle(self) -> None:
-        """Rename what arrived, in a thread: it waits for the disk."""
+        """Make visible what arrived, in a thread: it waits for the disk. It alone rejects, so the end is its to say."""
         try:
             while not self.gate.over:
-                for number, sha256 in self.files.settle():
+                last = "whole" not in self.said and not self.receiver.lacking and not self.files.waits()
+                wrong = self.files.settle(last=last)
+                for number, sha256 in wrong:
                     self.receiver.again(number, sha256)
-                time.sleep(_TICK_S)
+                if last and not wrong:
+                    self._whole()
+                self.arrived.wait(_TICK_S)
+                self.arrived.clear()
         except Exception as error:
             if not self.gate.over:
                 self.error = error
 
-    def _finish(self) -> None:
-        """Everything arrived."""
-        wrong = self.files.settle(last=True)
-        for number, sha256 in wrong:
-            self.receiver.again(number, sha256)
-        if wrong:
-            return
+    def _whole(self) -> None:
         seconds = max(0.0, time.monotonic() - self.receiver.first) if self.receiver.first else 0.0
-        self.said["whole"] = {
-            "bytes": self.receiver.received,
-            "seconds": round(seconds, 3),
-            "peak_bytes": peak_bytes(),
-        }
+        done = {"bytes": self.receiver.received, "seconds": round(seconds, 3), "peak_bytes": peak_bytes()}
+        self.said["whole"] = done
+        self.news.set()
 
     def _say(self) -> None:
         self.said.update(
