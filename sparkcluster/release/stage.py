@@ -153,8 +153,9 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
             if options.dry_run:
                 expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
             for node in () if options.dry_run else staging.nodes:
-                sent = files(view.facts[node].state_dir)
-                transfers.send(staging.what, node, sent, staging.size_bytes or 0, name=staging.name)
+                transfers.send(
+                    staging.what, node, files(view.facts[node].state_dir), staging.size_bytes, name=staging.name
+                )
     copied = (*done.copied, *transfers.copied)
     if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
         stagings.append(lacking)

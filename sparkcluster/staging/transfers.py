@@ -116,7 +116,7 @@ class Transfers:
             cluster = self.lease(node)["cluster"]
             observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
-    def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int, *, name: str = "") -> None:
+    def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int | None, *, name: str = "") -> None:
         """Send ``files`` of this machine to ``node``, one by one; they have ``total`` bytes. What arrived stays.
 
         People read ``name`` in place of ``what``.
@@ -125,14 +125,14 @@ class Transfers:
             StageError: a file cannot be read, or did not arrive.
             LeaseLost: another operator has the lease.
         """
-        self.progress(node, f"{name or what}, {size(total)} from this machine")
+        self.progress(node, f"{name or what}, {size(total or 0)} from this machine")
         begin, sent, before, size_bytes = time.monotonic(), 0, 0, 0
         step, shown = self.step(what), self.moving(what, node, "controller")
 
         def report(done: int, this: int) -> None:
             nonlocal size_bytes
             size_bytes = this
-            shown(before + done, total)
+            shown(before + done, total or 0)
 
         for source, request in files:
             try:
