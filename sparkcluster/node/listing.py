@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
-from sparkcluster.node.file_hashes import Record, hash_file, hash_files, stamp_of
+from sparkcluster.node.file_hashes import Record, hash_file, hash_files
 from sparkcluster.node.model_files import Status, model_files
 from sparkcluster.node.wire import Failed
 
@@ -41,10 +41,10 @@ class File:
         recorded: where all files are read to verify them, the SHA-256 of the record.
     """
 
-    __slots__ = ("blob", "git", "name", "recorded", "sha256", "status")
+    __slots__ = ("blob", "git", "mtime", "name", "recorded", "sha256", "size")
 
     def __init__(self, name: str, status: Status, blob: str | None) -> None:
-        self.name, self.status, self.blob = name, status, blob
+        self.name, self.blob, self.size, self.mtime = name, blob, status.st_size, max(0, status.st_mtime_ns)
         self.sha256: str | None = None
         self.git: str | None = None
         self.recorded: str | None = None
@@ -57,9 +57,7 @@ class File:
 
     def as_json(self) -> dict[str, Any]:
         """What the controller is told of it; times in ns."""
-        found = {"size": self.status.st_size, "mtime": max(0, self.status.st_mtime_ns)}
-        names = {name: getattr(self, name) for name in ("name", "blob", "sha256", "git", "recorded")}
-        return {**found, **{name: value for name, value in names.items() if value is not None}}
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
 
 def listing(
@@ -108,10 +106,10 @@ def listing(
     if not files:
         raise Failed("source", "%s contains no files" % top)
 
-    total, done = sum(file.status.st_size for file in unread), 0
+    total, done = sum(file.size for file in unread), 0
 
     def note(file: File, sha256: str, status: os.stat_result) -> None:
-        file.sha256, file.status = sha256, Status(*stamp_of(status))
+        file.sha256, file.size, file.mtime = sha256, status.st_size, max(0, status.st_mtime_ns)
         if file.blob and _SHA1.fullmatch(file.blob):
             path = os.path.join(blobs, file.blob)
             names = [hash_file(hashlib.sha1(text), path) for text in (b"blob %d\0" % status.st_size, b"")]
@@ -127,7 +125,7 @@ def listing(
         check()
         common.emit({"bytes": done, "total": total})
 
-    unread.sort(key=lambda file: -file.status.st_size)
+    unread.sort(key=lambda file: -file.size)
     hash_files(((file, os.path.realpath(os.path.join(top, file.name))) for file in unread), note, progress, tick)
     return files
 
