@@ -30,7 +30,6 @@ from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 from sparkcluster.staging.run import stage as stage_all
 from sparkcluster.staging.transfers import Copied, Transfers
-from sparkcluster.topology.model import Topology
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,28 +144,23 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
         settings=settings,
         given=options.given,
     )
-    stagings, expected = list(done.stagings), dict(done.expected)
-    transfers = _transfers(changer, view, view.topology, settings, report)
+    stagings, expected, facts = list(done.stagings), dict(done.expected), dict(view.facts)
+    transfers = Transfers(changer.fleet, facts, view.topology, changer.lease, report.progress, report, settings)
     for source in (vocabulary, playbook_files) if "weights" in options.what else ():
         for staging, files in source.find_missing(view.spec, view.facts):
             stagings.append(staging)
             if options.dry_run:
                 expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
             for node in () if options.dry_run else staging.nodes:
-                transfers.send(
-                    staging.what, node, files(view.facts[node].state_dir), staging.size_bytes, name=staging.name
-                )
-    copied = (*done.copied, *transfers.copied)
+                sent, name = files(view.facts[node].state_dir), staging.name
+                transfers.send(staging.what, node, sent, staging.size_bytes, name=name)
     if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
         stagings.append(lacking)
         sizes = {node: ray.archive_bytes(view.facts[node]) for node in lacking.nodes}
         if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):
             expected[lacking.name] = found
+    copied = (*done.copied, *transfers.copied)
     return dataclasses.replace(done, stagings=tuple(stagings), copied=copied, expected=expected)
-
-
-def _transfers(changer: Changer, view: View, topology: Topology, settings: Settings, report: Report) -> Transfers:
-    return Transfers(changer.fleet, dict(view.facts), topology, changer.lease, report.progress, report, settings)
 
 
 def lacking_ray(view: View) -> Staging | None:
@@ -186,7 +180,8 @@ def bring_ray(
         return [], view
     report.step("copy", lacking.name)
     changer = acquire()
-    transfers = _transfers(changer, view, view.topology, (options or Options()).settings(view.spec), report)
+    settings, facts = (options or Options()).settings(view.spec), dict(view.facts)
+    transfers = Transfers(changer.fleet, facts, view.topology, changer.lease, report.progress, report, settings)
     try:
         ray.stage(changer, transfers, lacking)
     except StageError as error:
@@ -194,7 +189,6 @@ def bring_ray(
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
         return [], changed(view, view.facts, bring_ray=False)
-    facts = dict(view.facts)
     for name in lacking.nodes:
         if (engine := engine_of(facts[name])) is not None:
             facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
