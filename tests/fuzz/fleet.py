@@ -124,7 +124,9 @@ class Host(FakeHost):
     It is given up where a worker on it says nothing for ``silent_s``.
     """
 
-    def __init__(self, name: str, answer: Callable[[str, str, dict[str, Any]], list[bytes]], silent_s: float) -> None:
+    def __init__(
+        self, name: str, answer: Callable[[str, str, dict[str, Any]], list[bytes]], silent_s: float = math.inf
+    ) -> None:
         super().__init__(name)
         self.answer, self.silent_s = answer, silent_s
 
