@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import docker, programs
+from sparkcluster.node.shared import BLOBS
 from sparkcluster.node.wire import Failed
 
 Document = dict[str, Any]
 Request = dict[str, Any]
 
-PLACE = "blobs/sha256/"
 OTHER = "the image's archive is that of another image: its configuration or its layers differ"
 # docker save writes all layers to disk before its first byte of output; docker load unpacks after the last byte.
 SILENT_S = 1200.0
@@ -65,7 +65,7 @@ class Blobs:
     """
 
     def __init__(self, request: Request, names: Iterable[str]) -> None:
-        self.folder = os.path.join(request["directory"], PLACE)
+        self.folder = os.path.join(request["directory"], BLOBS)
         self.sizes = {name: os.path.getsize(self.folder + name) for name in names}
         self.documents = dict(self._documents())
         self.config = next((each for each in self.documents if self._is_config(each, request)), "")
@@ -116,9 +116,9 @@ class Blobs:
 
     def end(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of what makes an archive of the blobs: one image, and no name for it."""
-        layers = [PLACE + name for name, _ in self.layers]
+        layers = [BLOBS + name for name, _ in self.layers]
         documents: dict[str, Any] = {
-            "manifest.json": [{"Config": PLACE + self.config, "RepoTags": None, "Layers": layers}]
+            "manifest.json": [{"Config": BLOBS + self.config, "RepoTags": None, "Layers": layers}]
         }
         if self.manifest:
             kind = self.documents[self.manifest].get("mediaType") or "application/vnd.oci.image.manifest.v1+json"

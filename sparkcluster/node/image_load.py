@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any, BinaryIO
 
 from sparkcluster.node import docker, image_layers, programs, wire
-from sparkcluster.node.image_blobs import OTHER, PLACE, Blobs, clear, last_line, within
+from sparkcluster.node.image_blobs import OTHER, Blobs, clear, last_line, within
 from sparkcluster.node.machine import Machine, Unreadable
 from sparkcluster.node.model_files import forget
-from sparkcluster.node.shared import staged_as
+from sparkcluster.node.shared import BLOBS, staged_as
 from sparkcluster.node.wire import CHUNK, Check, Failed, Pace
 
 Request = dict[str, Any]
@@ -92,7 +92,7 @@ def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
             with contextlib.suppress(BrokenPipeError):  # it failed, and its output says why
                 for name in files:
                     with open(blobs.folder + name, "rb") as file:
-                        _add(stdin, PLACE + name, blobs.sizes[name], _chunks(file), pace)
+                        _add(stdin, BLOBS + name, blobs.sizes[name], _chunks(file), pace)
                     os.unlink(blobs.folder + name)
                 for name, content in blobs.end():
                     _add(stdin, name, len(content), [content], pace)

@@ -20,8 +20,9 @@ from collections.abc import Collection, Iterator
 from typing import IO, Any, BinaryIO
 
 from sparkcluster.node import common, docker, image_layers, programs, wire
-from sparkcluster.node.image_blobs import OTHER, PLACE, Blobs, clear, last_line, within
+from sparkcluster.node.image_blobs import OTHER, Blobs, clear, last_line, within
 from sparkcluster.node.model_files import forget
+from sparkcluster.node.shared import BLOBS
 from sparkcluster.node.wire import CHUNK, Check, Failed, Pace
 
 Request = dict[str, Any]
@@ -46,14 +47,14 @@ def save(request: Request, check: Check) -> dict[str, Any]:
     folder, asked = request["directory"], [request[name] for name in _ASKED]
     complete = os.path.join(folder, "complete.json")  # written last
     found = common.read_json(complete)
-    there = [_size(os.path.join(folder, PLACE + name)) == size for name, size in found.get("blobs", ())]
+    there = [_size(os.path.join(folder, BLOBS + name)) == size for name, size in found.get("blobs", ())]
     if found.get("asked") != asked or not all(there):
         clear(request)
-        os.makedirs(os.path.join(folder, PLACE))
+        os.makedirs(os.path.join(folder, BLOBS))
         found = {"asked": asked, "blobs": _saved(request, folder, Pace(request["size"], check))}
         common.write_atomically(complete, json.dumps(found).encode())
     for name, size in found["blobs"]:
-        common.emit({"file": {"name": PLACE + name, "size": size, "mtime": 0, "sha256": name}})
+        common.emit({"file": {"name": BLOBS + name, "size": size, "mtime": 0, "sha256": name}})
     return {}
 
 
@@ -67,8 +68,8 @@ def _saved(request: Request, folder: str, pace: Pace) -> list[tuple[str, int]]:
     skipped = {digest or diff[7:] for diff, digest in have.items()}  # names, from Docker 25 on
     command = docker.save(request["image_id"], _platform(engine))
     with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
-        _take_apart(_printed(process, errors, pace), os.path.join(folder, PLACE), skipped)
-    blobs = Blobs(request, os.listdir(os.path.join(folder, PLACE)))
+        _take_apart(_printed(process, errors, pace), os.path.join(folder, BLOBS), skipped)
+    blobs = Blobs(request, os.listdir(os.path.join(folder, BLOBS)))
     needed = {name for document in blobs.documents for name in blobs.named(document)} - skipped
     if blobs.config:
         files = zip(request["layers"], blobs.layers, strict=True)

@@ -21,13 +21,13 @@ from typing import Any, BinaryIO
 from sparkcluster.node import common, file_list, job, receive, tls, wire
 from sparkcluster.node.files import Files
 from sparkcluster.node.serve import Gate, Server
+from sparkcluster.node.shared import FILES_LIST
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 Document = dict[str, Any]
 
-FILES_NAME = "files.jsonl"
 _TICK_S = 0.25
 _ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
 _ALONE_S = 60.0  # without operator, and without anything to do
@@ -76,7 +76,7 @@ def _files(request: Request, directory: str, gate: Callable[[], None]) -> Files:
     """The files of a request, of which the list is in the ``directory`` of the job."""
     tree = Tree(os.path.realpath(common.expand(request["root"])))
     tree.lock(_OTHER_S, gate)
-    listed = file_list.read(os.path.join(directory, FILES_NAME), request.get("files_sha256"))
+    listed = file_list.read(os.path.join(directory, FILES_LIST), request.get("files_sha256"))
     return Files(request, listed, tree, gate)
 
 

@@ -18,6 +18,7 @@ from sparkcluster.facts.engine import is_known
 from sparkcluster.facts.layers import shared
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.program import stream
+from sparkcluster.node.shared import BLOBS
 from sparkcluster.report import share, size
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Request
@@ -27,8 +28,6 @@ from sparkcluster.staging.plan import Staging, digest_to_pull
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Transfers
 
-BLOBS = "blobs/sha256/"
-"""Folder of the files of an image, which are called by their SHA-256."""
 _MOST_BLOBS = 2_000
 _UNKNOWN = {"version": "", "containerd_store": False}
 

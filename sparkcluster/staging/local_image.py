@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import StageError
-from sparkcluster.node.shared import repository_of
-from sparkcluster.staging.image_copy import BLOBS, directory, image_request, load
+from sparkcluster.node.shared import BLOBS, repository_of
+from sparkcluster.staging.image_copy import directory, image_request, load
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
 

@@ -31,6 +31,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
+from sparkcluster.node.shared import FILES_LIST
 from sparkcluster.report import Medium
 from sparkcluster.staging.copy import Answer, Done
 
@@ -118,7 +119,7 @@ def key(what: str, place: str) -> str:
 
 def files_path(state_dir: str, cluster: str, key: str) -> str:
     """Where the list of files of a job lies on a node."""
-    return f"{state_dir}/clusters/{cluster}/staging/{key}/files.jsonl"
+    return f"{state_dir}/clusters/{cluster}/staging/{key}/{FILES_LIST}"
 
 
 def files_lines(files: Iterable[Mapping[str, Any]]) -> bytes:
