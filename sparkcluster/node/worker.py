@@ -185,12 +185,12 @@ class Worker:
         for error in (self.error, self.receiver.error, *(server.error for server in self.servers)):
             if error is not None:
                 raise error
-        now, lacking = time.monotonic(), self.receiver.lacking
+        now, lacking = time.monotonic(), self.files.lacking()
         if not (lacking or self.files.waits()) or not self.receiver.sources.given or not self.gate.open.is_set():
             self.rested = now
         elif now - max(self.files.busy, self.rested) > (_PATIENCE_S if lacking else _HASHING_S):
             rest = " and %d more" % (lacking - 1) if lacking > 1 else ""
-            raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))
+            raise Failed("missing", "no node sends %s%s" % (self.files.waiting(), rest))
 
     def _is_over(self) -> bool:
         """Whether nobody follows, and there is nothing to do and nobody to serve."""
@@ -244,10 +244,10 @@ class Worker:
         """Make visible what arrived, in a thread: it waits for the disk. It alone rejects, so the end is its to say."""
         try:
             while not self.gate.over:
-                last = "whole" not in self.said and not self.receiver.lacking and not self.files.waits()
+                last = "whole" not in self.said and not self.files.lacking() and not self.files.waits()
                 wrong = self.files.settle(last=last)
-                for number, sha256 in wrong:
-                    self.receiver.again(number, sha256)
+                for each in wrong:
+                    self.receiver.is_wrong(*each)
                 if last and not wrong:
                     self._whole()
                 self.arrived.wait(_TICK_S)
