@@ -23,13 +23,11 @@ class Document:
         values: the mapping.
         name: path or repository, as the user knows it.
         path: where in the file this mapping stands, empty for the file itself.
-        layered: whether something of one layer was laid over it.
     """
 
     values: Mapping[str, Any]
     name: str
     path: str = ""
-    layered: bool = False
 
     def refused(self, key: str, what: str) -> UsageError:
         """An error about ``key`` of this document."""
@@ -76,18 +74,30 @@ class Document:
     def words(self, key: str, count: int | None = None) -> list[str] | None:
         """The list of texts under ``key``, ``count`` long; None where it is not there."""
         value = self._checked(key, lambda value: _is_list(value, str), "a list of strings")
-        if value is not None and count is not None and len(value) != count:
-            raise self.refused(key, f"names {len(value)} layers, the model has {count}")
-        return None if value is None else list(value)
+        return None if value is None else self._counted(key, value, count)
 
-    def numbers(self, key: str) -> list[int]:
-        """The list of whole numbers under ``key``; empty where it is not there."""
-        return list(self._checked(key, lambda value: _is_list(value, int), "a list of whole numbers") or ())
+    def numbers(self, key: str, count: int | None = None) -> list[int]:
+        """The list of whole numbers under ``key``, ``count`` long; empty where it is not there and has no ``count``."""
+        value = self._checked(key, lambda value: _is_list(value, int), "a list of whole numbers")
+        return self._counted(key, value or [], count)
+
+    def _counted(self, key: str, value: list[Any], count: int | None) -> list[Any]:
+        if count is not None and len(value) != count:
+            raise self.refused(key, f"names {len(value)} layers, the model has {count}")
+        return value
 
     def below(self, key: str) -> Document | None:
         """The mapping under ``key``, None where it is not there."""
         value = self._checked(key, lambda value: isinstance(value, Mapping), "a mapping")
         return None if value is None else Document(value, self.name, f"{self.path}.{key}" if self.path else key)
+
+    def members(self, key: str) -> dict[str, Document]:
+        """The mappings in the mapping under ``key``, by their names; none where it is not there."""
+        below = self.below(key)
+        if below is None:
+            return {}
+        found = {name: below.below(name) for name in below.values}
+        return {name: each for name, each in found.items() if each is not None}
 
     def _checked(self, key: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
         """The value under ``key``, None where it is not there; a UsageError where it is not ``kind``."""
@@ -100,7 +110,7 @@ class Document:
         """This mapping with the keys of ``other`` laid over it."""
         if other is None:
             return self
-        return Document({**self.values, **other.values}, self.name, other.path, layered=True)
+        return Document({**self.values, **other.values}, self.name, other.path)
 
 
 def _is_list(value: object, kind: type) -> bool:
@@ -108,7 +118,5 @@ def _is_list(value: object, kind: type) -> bool:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
-        return "a number of more than 77 digits"
     text = repr(value) if isinstance(value, (str, int, float, bool)) else type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."

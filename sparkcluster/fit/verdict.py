@@ -124,7 +124,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if engine.device == "cpu":
         return 2 * GIB
     tokens = engine.batched_tokens
-    wide = max(config.feed_forward, 2 * config.shape.hidden)
+    wide = max(*config.widths, 2 * config.shape.hidden)
     each = 4 * config.shape.hidden + 2 * wide / engine.ranks
     if config.experts is not None:
         chosen = min(8, config.experts.count)
