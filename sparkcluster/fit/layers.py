@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import Literal
 
 from sparkcluster.fit.defaults import Engine
@@ -86,7 +87,7 @@ class State:
         """Numbers of the convolution's state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
         taps = self.kernel - 1
         if self.kind == "mamba2":
-            groups = self.groups if self.groups % ranks == 0 else self.groups + ranks - self.groups
+            groups = self.groups if self.groups % ranks == 0 else ranks  # replicated
             return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
         if self.kind == "delta":
             return (2 * self.groups * self.state_size + self.width) // ranks * (taps + speculative)
@@ -154,6 +155,17 @@ class Page:
         if mode == "all":
             return ceil(engine.context, self.block) + engine.drafted
         return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
+
+
+Group = Counter[Page]
+"""Layers that share a table of blocks: how many have which page."""
+
+
+def split(group: Group, size: int) -> list[Group]:
+    """``group``, of whose pages there are equally many, as groups with at most ``size`` of each."""
+    count = max(group.values())
+    number = ceil(count, size)
+    return [Counter(dict.fromkeys(group, len(range(at, count, number)))) for at in range(number)]
 
 
 def ceil(number: int, by: int) -> int:
