@@ -123,11 +123,8 @@ def _text(top: Document) -> Document:
 
 
 def _dtype(top: Document, text: Document) -> str:
-    for part in (text, top):
-        for key in ("dtype", "torch_dtype"):
-            value = part.text(key).removeprefix("torch.")
-            if value:
-                if value not in DTYPE_BYTES:
-                    raise part.refused(key, f"is not a supported dtype: {value[:40]}")
-                return value
-    return "bfloat16"
+    named = text.text("dtype") or text.text("torch_dtype") or top.text("dtype") or top.text("torch_dtype")
+    named = named.removeprefix("torch.") or "bfloat16"
+    if named not in DTYPE_BYTES:
+        raise top.refused("dtype", f"is not supported: {named[:40]}")
+    return named

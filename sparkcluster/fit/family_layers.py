@@ -41,8 +41,6 @@ UNKNOWN = {
     "zamba2": "its shared attention layers are not computed",
 }
 """Families whose memory is not computed, and what is missing."""
-PURE_STATES = {"mamba", "falcon_mamba", "mamba2"}
-MAMBA1 = {"mamba", "falcon_mamba", "jamba"}
 ATTENTION_WORDS = {"full_attention", "attention", "*"}
 SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
 STATE_WORDS = {"mamba", "mamba2", "linear_attention", "conv", "M"}
@@ -94,6 +92,8 @@ def _missing(text: Document, shape: Shape) -> str | None:
     """Why the memory of a model is not computed; None where it is."""
     if shape.model_type.removesuffix("_text") in UNKNOWN:
         return UNKNOWN[shape.model_type.removesuffix("_text")]
+    if shape.heads == 0:
+        return "it has no attention heads"
     if text.has("linear_attn_config"):
         return UNKNOWN["kimi_linear"]
     if text.has("block_configs"):
@@ -191,8 +191,6 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
 
 def _alike(text: Document, shape: Shape) -> str | None:
     """The word of each layer, for families whose layers are all alike."""
-    if shape.model_type in PURE_STATES:
-        return "mamba"
     if shape.model_type == "falcon_h1":
         return BOTH
     if shape.model_type in LATENT and text.has("kv_lora_rank"):
@@ -234,8 +232,6 @@ def _windows(text: Document, shape: Shape) -> list[str]:
 def _attention(
     text: Document, shape: Shape, *, window: int | None = None, chunk: int | None = None, index_dim: int = 0
 ) -> Attention:
-    if shape.heads == 0:
-        raise text.refused("num_attention_heads", "is missing")
     heads = text.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=shape.heads, most=4096)
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or shape.head_dim
     if shape.model_type.startswith("gemma4") and window is None:
@@ -260,15 +256,14 @@ def _state(kind: str, text: Document, shape: Shape) -> State:
         keys = text.number("linear_num_key_heads", most=4096)
         kernel = text.number("linear_conv_kernel_dim", most=1024)
         return State("delta", values * value_dim, kernel, values, value_dim, key_dim, keys)
-    return _mamba1(text, shape) if shape.model_type in MAMBA1 else _mamba2(text, shape)
+    return _mamba1(text, shape) if shape.model_type == "jamba" else _mamba2(text, shape)
 
 
 def _mamba1(text: Document, shape: Shape) -> State:
     expand = text.number("mamba_expand", "expand", default=2, most=1024)
-    width = text.number("intermediate_size", default=expand * shape.hidden) if shape.model_type != "jamba" else 0
     return State(
         "mamba1",
-        width or expand * shape.hidden,
+        expand * shape.hidden,
         text.number("mamba_d_conv", "conv_kernel", most=1024),
         state_size=text.number("mamba_d_state", "state_size", most=1 << 16),
     )

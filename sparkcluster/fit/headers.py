@@ -1,8 +1,7 @@
 """A model's config.json and the headers of its tensors, from a directory, a file or the hub; never the tensors.
 
 Of the hub only the first bytes of each file are requested, by range. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN``
-(or the file that ``hf auth login`` writes) opens gated models; the token is sent for no other model, and to no other
-host.
+opens gated models, as in staging; the token is sent for no other model, and to no other host.
 
 ``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried in its place and fails the tests of hostile input:
 
@@ -22,7 +21,6 @@ import contextlib
 import dataclasses
 import http.client
 import os
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -38,8 +36,9 @@ from sparkcluster.fit.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
 
 FIRST_BYTES = 1 << 20
-TOTAL_LIMIT = 256_000_000
-"""All headers of a model together, in bytes; those of the largest checkpoints have some 30 MB."""
+LIMIT = 256_000_000
+"""Bytes of a config.json, of an index, and of all headers of a model together, of which each file may have an equal part;
+those of the largest checkpoints have some 30 MB."""
 TIMEOUT_S = 30
 AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
@@ -113,7 +112,7 @@ def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = Tru
     if index is not None:
         names = safetensors.index(index, files.where + INDEX)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        headers = list(pool.map(files.header, names))
+        headers = list(pool.map(partial(files.header, limit=LIMIT // max(len(names), 1)), names))
     absent = [file for file, header in zip(names, headers, strict=True) if header is None]
     if index is not None and absent:
         raise UsageError(
@@ -124,6 +123,7 @@ def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = Tru
     return Source(name, config, tensors or None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Files:
     """The files of a model.
 
@@ -132,35 +132,26 @@ class _Files:
         get: so many of the first bytes of a file; None if there is no such file.
     """
 
-    def __init__(self, where: str, get: Callable[[str, int], Piece | None]) -> None:
-        self.where = where
-        self.get = get
-        self._left_bytes = TOTAL_LIMIT
-        self._lock = threading.Lock()
+    where: str
+    get: Callable[[str, int], Piece | None]
 
     def document(self, name: str) -> dict[str, Any] | None:
         """A file of JSON; None if there is none."""
-        found = self.get(name, safetensors.HEADER_LIMIT + 1)
+        found = self.get(name, LIMIT + 1)
         if found is None:
             return None
         text, _ = found
-        if len(text) > safetensors.HEADER_LIMIT:
-            raise safetensors.broken(self.where + name, f"is larger than {safetensors.HEADER_LIMIT:,} bytes")
+        if len(text) > LIMIT:
+            raise safetensors.broken(self.where + name, f"is larger than {LIMIT:,} bytes")
         return safetensors.document(text, self.where + name)
 
-    def header(self, name: str) -> list[Tensor] | None:
-        """The tensors of a file; None if there is none."""
+    def header(self, name: str, limit: int) -> list[Tensor] | None:
+        """The tensors of a file, whose header may have ``limit`` bytes; None if there is none."""
         first = self.get(name, FIRST_BYTES)
         if first is None:
             return None
         (text, size), shown = first, self.where + name
-        end = safetensors.header_end(text, size, shown)
-        with self._lock:
-            self._left_bytes -= end
-            if self._left_bytes < 0:
-                raise safetensors.broken(
-                    shown, f"and the files before it have headers of more than {TOTAL_LIMIT:,} bytes"
-                )
+        end = safetensors.header_end(text, size, shown, limit)
         if end > len(text):
             text, size = self.get(name, end) or first
         return safetensors.header(text[:end], size, shown)
@@ -198,7 +189,9 @@ class _Remote:
         self.endpoint = (os.environ.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
-        self.token, self.gated = _token(), False
+        token = os.environ.get("HF_TOKEN", "").strip()
+        self.token = token if token.isascii() and token.isprintable() else ""
+        self.gated = False
         self.commit: str | None = None
         self.opener = urllib.request.build_opener(_SameHost())
 
@@ -212,7 +205,9 @@ class _Remote:
         try:
             with self.opener.open(request, timeout=TIMEOUT_S) as response:
                 self.commit = self.commit or response.headers.get("X-Repo-Commit")
-                return response.read(count), _size(response)
+                size = response.headers.get("Content-Range") or response.headers.get("Content-Length") or ""
+                size = size.rpartition("/")[2]  # a hub may ignore the range, and send the whole file
+                return response.read(count), int(size) if size.isdecimal() and len(size) < 20 else None
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in _DENIED and not self.gated:
@@ -235,22 +230,3 @@ class _Remote:
             f"cannot query {self.endpoint} for {self.repository}: {why}",
             hint="check the network and HF_ENDPOINT, or pass a local directory or config.json to --config",
         )
-
-
-def _size(response: Any) -> int | None:
-    """Bytes of the whole file; None where the hub does not say."""
-    if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-        size = (response.headers.get("Content-Range") or "").rpartition("/")[2]
-    else:  # the hub ignores the range and sends the whole file
-        size = response.headers.get("Content-Length") or ""
-    return int(size) if size.isdecimal() and len(size) < 20 else None
-
-
-def _token() -> str | None:
-    token = os.environ.get("HF_TOKEN")
-    if not token:
-        home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            token = (Path(home).expanduser() / "token").read_text(encoding="utf-8")
-    token = (token or "").strip()
-    return token if token.isascii() and token.isprintable() and token else None

@@ -129,8 +129,7 @@ def _state_mode(config: ModelConfig, engine: Engine) -> str:
     """How states are kept for prefix caching: not at all, at block ends (align), or at each of them (all)."""
     caching = engine.prefix_caching
     if caching is None:
-        has_attention = any(not isinstance(cache, State) for cache in config.caches)
-        caching = has_attention and engine.has("hybrid models cache prefixes")
+        caching = engine.has("hybrid models cache prefixes")
     if not caching or not any(isinstance(cache, State) for cache in config.caches):
         return "none"
     everywhere = any(isinstance(cache, State) and cache.kind == "mamba2" for cache in config.caches)
@@ -167,12 +166,10 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
     token = math.floor(first.numbers_per_token(engine.ranks) * number_size) if first is not None else 0
     states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
     block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
-    padded = block * token if first is not None else 0
     pages: list[Page] = []
-    sizes = iter(states)
     for cache in caches:
         if isinstance(cache, State):
-            size = max(next(sizes), padded)
+            size = max(_state_bytes(cache, config, engine, model), block * token)
             interval = engine.context if mode == "none" else block
             kept = cache.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
             pages.append(Page("state", interval, size, checkpoint=int(kept)))

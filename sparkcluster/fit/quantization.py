@@ -63,6 +63,11 @@ class Names:
         return any(pattern.match(each) for pattern in self.patterns for each in shown)
 
 
+EXPERTS = Names(parts=("experts",))
+Groups = tuple[tuple[Names, float | None], ...]
+"""Modules, and the bits of a weight of them with its scales; None where they are not known."""
+
+
 def names(entries: Iterable[str], document: Document, key: str) -> Names:
     """The modules that ``entries`` list.
 
@@ -120,26 +125,26 @@ class Quantization:
         if found is None:
             return Rules(PLAIN)
         if self.experts_bits is not None:  # what is left out of four bits has eight
-            return Rules(8.0, groups=((Names(parts=("experts",)), self.experts_bits),))
+            return Rules(8.0, ((EXPERTS, self.experts_bits),))
         inner = found.below("quantization") or found
         ignored: list[str] = []
         for document in (found, inner):
             for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
                 ignored += document.words(key) or ()
         if self.kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
-            return Rules(bits, names([*ignored, "mtp"], found, "ignore"), _extra(found))
-        ignore = names(ignored, found, "ignore")
+            return Rules(bits, ((names([*ignored, "mtp"], found, "ignore"), PLAIN), *_extra(found)))
+        ignore = (names(ignored, found, "ignore"), PLAIN)
         if self.kind == "mxfp4":  # gpt-oss quantizes its experts alone
-            return Rules(PLAIN, ignore, ((Names(parts=("experts",)), bits),))
+            return Rules(PLAIN, (ignore, (EXPERTS, bits)))
         if self.kind == "compressed-tensors":
             listed = _groups(found)
             named = [(targets, each) for targets, each in listed if "Linear" not in targets]
             rest = next((each for targets, each in listed if "Linear" in targets), PLAIN if named else None)
-            return Rules(rest, ignore, tuple((names(targets, found, "targets"), each) for targets, each in named))
+            return Rules(rest, (ignore, *((names(targets, found, "targets"), each) for targets, each in named)))
         layers = _layers(inner) or _layers(found)
         if self.kind == "modelopt-mixed":
             bits = PLAIN if layers else None
-        return Rules(bits, ignore, layers)
+        return Rules(bits, (ignore, *layers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,18 +153,14 @@ class Rules:
 
     Attributes:
         rest: of what nothing else names; None where that is not known.
-        ignored: modules that are not quantized.
-        groups: modules that are quantized differently, the first that names one counts.
+        groups: modules that have others, the first that names one counts.
     """
 
     rest: float | None
-    ignored: Names = Names()
-    groups: tuple[tuple[Names, float | None], ...] = ()
+    groups: Groups = ()
 
     def bits(self, name: str) -> float | None:
         """Bits of a weight of the module ``name``, with its scales; PLAIN as the model's dtype, None if unknown."""
-        if name in self.ignored:
-            return PLAIN
         for group, bits in self.groups:
             if name in group:
                 return bits
@@ -228,7 +229,7 @@ def _groups(found: Document) -> list[tuple[list[str], float | None]]:
     return listed
 
 
-def _layers(found: Document) -> tuple[tuple[Names, float | None], ...]:
+def _layers(found: Document) -> Groups:
     """ModelOpt's quantized_layers: the algorithm of each module."""
     by_bits: dict[float | None, list[str]] = {}
     for name, each in found.members("quantized_layers").items():
@@ -236,7 +237,7 @@ def _layers(found: Document) -> tuple[tuple[Names, float | None], ...]:
     return tuple((names(modules, found, "quantized_layers"), bits) for bits, modules in by_bits.items())
 
 
-def _extra(found: Document) -> tuple[tuple[Names, float | None], ...]:
+def _extra(found: Document) -> Groups:
     """AutoRound's extra_config: modules that have other bits than the rest."""
     by_bits: dict[float, list[str]] = {}
     for name, each in found.members("extra_config").items():

@@ -16,8 +16,6 @@ from typing import Any
 from sparkcluster.errors import UsageError
 
 LENGTH_BYTES = 8
-HEADER_LIMIT = 100_000_000
-"""The library's limit on a header, in bytes; also that on an index and on a config.json."""
 FILES_LIMIT = 4096
 
 
@@ -40,8 +38,10 @@ def of_checkpoint(names: Iterable[str]) -> list[str]:
     return [name for name in files if not name.startswith("consolidated")] or files
 
 
-def header_end(first: bytes, size_bytes: int | None, name: str) -> int:
+def header_end(first: bytes, size_bytes: int | None, name: str, limit: int) -> int:
     """Where the header ends in a file of ``size_bytes`` (None if unknown), by the first eight bytes.
+
+    Its length may be ``limit`` bytes.
 
     Raises:
         UsageError: the file is truncated, or not a safetensors file.
@@ -49,8 +49,8 @@ def header_end(first: bytes, size_bytes: int | None, name: str) -> int:
     if len(first) < LENGTH_BYTES:
         raise broken(name, f"has {len(first)} bytes; a safetensors file has at least eight")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
-    if length > HEADER_LIMIT:
-        raise broken(name, f"has a header of {length:,} bytes, and at most {HEADER_LIMIT:,} are allowed")
+    if length > limit:
+        raise broken(name, f"has a header of {length:,} bytes, and at most {limit:,} are allowed")
     if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
         raise broken(name, f"is truncated: its header has {length:,} bytes, the file {size_bytes:,}")
     return LENGTH_BYTES + length

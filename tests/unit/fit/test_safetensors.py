@@ -181,13 +181,13 @@ def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch):
     """Each is far below the limit of one; 4096 of them would take all memory."""
     lengths = [int.from_bytes(SHARDED[name][:8], "little") for name in ("one.safetensors", "two.safetensors")]
     assert max(lengths) < 200 < sum(lengths)
-    monkeypatch.setattr(headers, "TOTAL_LIMIT", 200)
+    monkeypatch.setattr(headers, "LIMIT", 200)
     hub(SHARDED)
     for read, model in (
         (headers.from_path, write(tmp_path / "m", SHARDED)),
         (headers.from_hub, "some/model"),
     ):
-        with pytest.raises(UsageError, match="and the files before it have headers of more than 200 bytes"):
+        with pytest.raises(UsageError, match="and at most 100 are allowed"):
             read(model)
 
 
