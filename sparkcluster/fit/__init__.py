@@ -6,7 +6,7 @@ that the config names (``modules``). ``kv.layout`` makes the KV cache of an ``En
 and what changed with its versions). ``verdict.fit`` says whether both fit a ``Machine``, and what to change.
 ``shipped`` has what is recorded of models.
 
-``headers`` and ``known`` alone read what is not passed in: a model's files, from a directory or the hub. ``known`` gives
-a playbook's model, a ``Source``, from there or as recorded. The other rooms that are functions from data to data import
-neither.
+``headers`` and ``known`` alone read what is not passed in: a model's files, from a directory or the hub. ``known``
+gives a playbook's model, a ``Source``, from there or as recorded. The other rooms that are functions from data to data
+import neither.
 """

@@ -6,41 +6,19 @@ A family that remembers in another way than those written here is refused by nam
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 from sparkcluster.errors import UsageError
 from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, State
 from sparkcluster.fit.read import Document
 
-# ModelArchConfigConvertorBase.is_deepseek_mla, less those with a cache of another shape (UNKNOWN).
-LATENT = {
-    "axk1",
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "glm4_moe_lite",
-    "glm_moe_dsa",
-    "kimi_k2",
-    "longcat_flash",
-    "pangu_ultra_moe",
-}
-# Those whose tokens are selected (DeepSeek sparse attention): one class of the engine serves all of them.
-SPARSE = {"deepseek_v32", "glm_moe_dsa"}
+_FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+LATENT, SPARSE = frozenset(_FILE["latent"]), frozenset(_FILE["sparse"])
+UNKNOWN: dict[str, dict[str, str]] = _FILE["unknown"]
+"""Families whose memory is not computed."""
 INDEXED = "minimax_m3"
-UNKNOWN = {
-    "bailing_hybrid": "the states of its linear attention are not computed",
-    "deepseek_v41": "its layers that reuse the keys of others, and its lookup tables (Engram), are not computed",
-    "dots3_note": "the keys that its sparse attention selects by are not computed",
-    "glm5_next": "the states of its delta attention, and its pooled keys, are not computed",
-    "hy_v4": "the keys that its sparse attention selects by are not computed",
-    "kimi_k3": "the states of its delta attention (KDA) are not computed",
-    "kimi_linear": "the states of its delta attention (KDA) are not computed",
-    "minimax": "the states of its lightning attention are not computed",
-    "nemotron-nas": "its layers differ in what config.json calls block_configs, which is not read",
-    "qwen4_exp": "its compressed keys (QSA) and lookup tables (PLE) are not computed",
-    "zamba2": "its shared attention layers are not computed",
-}
-"""Families whose memory is not computed, and what is missing."""
 ATTENTION_WORDS = {"full_attention", "attention", "*"}
 SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
 STATE_WORDS = {"mamba", "mamba2", "linear_attention", "conv", "M"}
@@ -90,17 +68,14 @@ def layers(text: Document, shape: Shape) -> list[Layer]:
 
 def _missing(text: Document, shape: Shape) -> str | None:
     """Why the memory of a model is not computed; None where it is."""
-    if shape.model_type.removesuffix("_text") in UNKNOWN:
-        return UNKNOWN[shape.model_type.removesuffix("_text")]
+    for name, family in UNKNOWN.items():
+        if shape.model_type.removesuffix("_text") == name or text.has(family.get("key", "")):
+            return family["missing"]
     if shape.heads == 0:
         return "it has no attention heads"
-    if text.has("linear_attn_config"):
-        return UNKNOWN["kimi_linear"]
-    if text.has("block_configs"):
-        return UNKNOWN["nemotron-nas"]
     selects = text.has("index_topk") and shape.model_type not in SPARSE and not is_compressed(text)
     if selects or (text.has("sparse_attention_config") and not shape.model_type.startswith(INDEXED)):
-        return UNKNOWN["dots3_note"]
+        return UNKNOWN["dots3_note"]["missing"]
     return None
 
 

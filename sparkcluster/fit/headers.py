@@ -37,8 +37,8 @@ from sparkcluster.node.shared import HUB_ADDRESS
 
 FIRST_BYTES = 1 << 20
 LIMIT = 256_000_000
-"""Bytes of a config.json, of an index, and of all headers of a model together, of which each file may have an equal part;
-those of the largest checkpoints have some 30 MB."""
+"""Bytes of a config.json, of an index, and of all headers of a model together, of which each file may have an equal
+part; those of the largest checkpoints have some 30 MB."""
 TIMEOUT_S = 30
 AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
