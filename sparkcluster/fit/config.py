@@ -93,7 +93,7 @@ def parse(document: object, name: str) -> ModelConfig:
         raise text.refused("layer_types", "lists no layer with attention or a state")
     return ModelConfig(
         name=name,
-        architecture=next(iter(top.words("architectures") or ()), ""),
+        architecture=next(iter(top.words("architectures")), ""),
         layers=tuple(layers),
         caches=caches,
         drafts=tuple(family_layers.drafts(text, shape, caches)),

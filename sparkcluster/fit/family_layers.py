@@ -107,9 +107,12 @@ def _caches(kind: str, at: int, text: Document, shape: Shape) -> list[Cache]:  #
 def _index_dim(at: int, text: Document, shape: Shape) -> int:
     """Width of the key by which a layer of MiniMax M3 selects tokens; 0 where it does not."""
     sparse = text.below("sparse_attention_config") if shape.model_type.startswith(INDEXED) else None
-    if sparse is None or not sparse.numbers("sparse_attention_freq", shape.layers)[at]:
+    if sparse is None:
         return 0
-    return sparse.number("sparse_index_dim", most=1 << 14)
+    often = sparse.numbers("sparse_attention_freq", shape.layers)
+    if not often:
+        raise sparse.refused("sparse_attention_freq", "is missing")
+    return sparse.number("sparse_index_dim", most=1 << 14) if often[at] else 0
 
 
 def _latent(at: int, text: Document, shape: Shape) -> Latent:
@@ -150,7 +153,7 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
             raise text.refused("hybrid_override_pattern", f"names {len(pattern)} layers, the model has {layers}")
         return pattern
     words = text.words("layer_types", layers) or text.words("layers_block_type", layers)
-    if words is not None:
+    if words:
         return words
     for key, other in (("attn_layer_indices", "mamba"), ("full_attn_idxs", "conv")):  # bamba, lfm2
         if text.has(key):
@@ -190,8 +193,8 @@ def _windows(text: Document, shape: Shape) -> list[str]:
         every = text.number("sliding_window_pattern", "_sliding_window_pattern", default=usual, most=1024)
         return _every(every, "sliding_attention", layers)
     if family.startswith("llama4") and text.has("attention_chunk_size"):
-        if text.numbers("no_rope_layers"):
-            chunked = text.numbers("no_rope_layers", layers)
+        chunked = text.numbers("no_rope_layers", layers)
+        if chunked:
             return ["chunked_attention" if each else "full_attention" for each in chunked]
         return _every(text.number("no_rope_layer_interval", default=4, most=1024), "chunked_attention", layers)
     if family.startswith(("qwen2", "qwen3")):
@@ -330,12 +333,11 @@ def is_mixed(text: Document, shape: Shape, layer: int, kind: str) -> bool:
     if shape.model_type.startswith("nemotron"):
         return kind in {"E", "O", "moe"}
     words = text.words("mlp_layer_types")
-    if words is not None:
+    if words:
         return layer >= len(words) or words[layer] != "dense"
-    often = text.values.get("moe_layer_freq")
-    if isinstance(often, list):
-        numbers = text.numbers("moe_layer_freq")
-        return layer >= len(numbers) or numbers[layer] != 0
+    if isinstance(text.values.get("moe_layer_freq"), list):
+        often = text.numbers("moe_layer_freq")
+        return layer >= len(often) or often[layer] != 0
     if layer in text.numbers("mlp_only_layers"):
         return False
     step = text.number("decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period", default=1, most=1024)

@@ -31,13 +31,9 @@ class Attention:
     chunk: int | None = None
     index_dim: int = 0
 
-    def rank_heads(self, ranks: int) -> int:
-        """KV heads on each of ``ranks``; fewer heads than ranks are replicated."""
-        return max(1, self.kv_heads // ranks)
-
     def numbers_per_token(self, ranks: int) -> int:
-        """Numbers kept of each token on one of ``ranks``."""
-        return self.rank_heads(ranks) * (self.head_dim + self.value_dim)
+        """Numbers kept of each token on one of ``ranks``; fewer heads than ranks are replicated."""
+        return max(1, self.kv_heads // ranks) * (self.head_dim + self.value_dim)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

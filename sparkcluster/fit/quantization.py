@@ -130,7 +130,7 @@ class Quantization:
         ignored: list[str] = []
         for document in (found, inner):
             for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
-                ignored += document.words(key) or ()
+                ignored += document.words(key)
         if self.kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
             return Rules(bits, ((names([*ignored, "mtp"], found, "ignore"), PLAIN), *_extra(found)))
         ignore = (names(ignored, found, "ignore"), PLAIN)

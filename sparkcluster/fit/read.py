@@ -71,20 +71,13 @@ class Document:
         value = self._checked(key, lambda value: isinstance(value, str), "a string")
         return default if value is None else str(value)
 
-    def words(self, key: str, count: int | None = None) -> list[str] | None:
-        """The list of texts under ``key``, ``count`` long; None where it is not there."""
-        value = self._checked(key, lambda value: _is_list(value, str), "a list of strings")
-        return None if value is None else self._counted(key, value, count)
+    def words(self, key: str, count: int | None = None) -> list[str]:
+        """The list of texts under ``key``, ``count`` long; empty where it is not there."""
+        return self._listed(key, str, "strings", count)
 
     def numbers(self, key: str, count: int | None = None) -> list[int]:
-        """The list of whole numbers under ``key``, ``count`` long; empty where it is not there and has no ``count``."""
-        value = self._checked(key, lambda value: _is_list(value, int), "a list of whole numbers")
-        return self._counted(key, value or [], count)
-
-    def _counted(self, key: str, value: list[Any], count: int | None) -> list[Any]:
-        if count is not None and len(value) != count:
-            raise self.refused(key, f"names {len(value)} layers, the model has {count}")
-        return value
+        """The list of whole numbers under ``key``, ``count`` long; empty where it is not there."""
+        return self._listed(key, int, "whole numbers", count)
 
     def below(self, key: str) -> Document | None:
         """The mapping under ``key``, None where it is not there."""
@@ -106,15 +99,20 @@ class Document:
             raise self.refused(key, f"must be {kind}, is {_short(value)}")
         return value
 
+    def _listed(self, key: str, kind: type, members: str, count: int | None) -> list[Any]:
+        def is_valid(value: object) -> bool:
+            return isinstance(value, list) and all(type(member) is kind for member in value)
+
+        found: list[Any] = self._checked(key, is_valid, f"a list of {members}") or []
+        if found and count is not None and len(found) != count:
+            raise self.refused(key, f"names {len(found)} layers, the model has {count}")
+        return found
+
     def over(self, other: Document | None) -> Document:
         """This mapping with the keys of ``other`` laid over it."""
         if other is None:
             return self
         return Document({**self.values, **other.values}, self.name, other.path)
-
-
-def _is_list(value: object, kind: type) -> bool:
-    return isinstance(value, list) and all(type(member) is kind for member in value)
 
 
 def _short(value: object) -> str:
