@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import family_layers, quantization
 from sparkcluster.fit.family_layers import Experts, Layer, Shape
-from sparkcluster.fit.layers import Attention, Cache, Latent
+from sparkcluster.fit.layers import Attention, Cache
 from sparkcluster.fit.quantization import Quantization
 from sparkcluster.fit.read import Document
 
@@ -57,11 +57,6 @@ class ModelConfig:
     def kv_heads(self) -> int | None:
         """KV heads of the first attention layer; None for latent attention, or none at all."""
         return next((cache.kv_heads for cache in self.caches if isinstance(cache, Attention)), None)
-
-    @property
-    def latent(self) -> bool:
-        """Whether its attention is latent (MLA)."""
-        return any(isinstance(cache, Latent) for cache in self.caches)
 
 
 def parse(document: object, name: str) -> ModelConfig:

@@ -165,7 +165,7 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
     first = next((cache for cache in caches if isinstance(cache, (Attention, Latent))), None)
     token = math.floor(first.numbers_per_token(engine.ranks) * number_size) if first is not None else 0
     states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
-    block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
+    block = _block(engine, caches, token=token, state=max(states, default=0), mode=mode)
     pages: list[Page] = []
     for cache in caches:
         if isinstance(cache, State):
@@ -197,9 +197,9 @@ def _attention_page(cache: Attention | Latent, block: int, token: int, engine: E
     return Page("full", block, block * token)
 
 
-def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
+def _block(engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
     """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
-    latent = config.latent
+    latent = any(isinstance(cache, Latent) for cache in caches)
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
     if any(isinstance(cache, Compressed) for cache in caches):
         return max(block, kv_packed.BLOCK)

@@ -82,12 +82,11 @@ class State:
     def convolution_numbers(self, ranks: int, speculative: int) -> int:
         """Numbers of the convolution's state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
         taps = self.kernel - 1
-        if self.kind == "mamba2":
-            groups = self.groups if self.groups % ranks == 0 else ranks  # replicated
-            return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
-        if self.kind == "delta":
-            return (2 * self.groups * self.state_size + self.width) // ranks * (taps + speculative)
-        return self.width // ranks * taps
+        if self.kind not in {"mamba2", "delta"}:
+            return self.width // ranks * taps
+        replicated = self.kind == "mamba2" and self.groups % ranks
+        groups = ranks if replicated else self.groups
+        return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
 
     def recurrent_numbers(self, ranks: int) -> int:
         """Numbers of the recurrent state on one of ``ranks``."""
