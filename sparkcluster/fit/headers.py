@@ -187,6 +187,8 @@ class _Remote:
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
         self.endpoint = (os.environ.get("HF_ENDPOINT") or HUB_ADDRESS).rstrip("/")
+        if not self.endpoint.startswith(("http://", "https://")):
+            raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
         token = os.environ.get("HF_TOKEN", "").strip()

@@ -76,20 +76,20 @@ def names(entries: Iterable[str], document: Document, key: str) -> Names:
     """
     exact, parts, patterns = set(), [], []
     for entry in dict.fromkeys(entries):
-        expression = entry.startswith("re:")
-        if expression or "*" in entry:
-            text = entry.removeprefix("re:") if expression else _PREFIX.sub("", entry)
-            costly = expression and _COSTLY.search(text)
-            if len(text) > _LONGEST or text.count("*") + text.count("+") * expression > _STARS or costly:
+        bare = _PREFIX.sub("", entry)
+        if entry.startswith("re:"):
+            text = entry.removeprefix("re:")
+            if len(text) > _LONGEST or text.count("*") + text.count("+") > _STARS or _COSTLY.search(text):
                 raise document.refused(key, f"lists a pattern that is not supported: {entry[:40]}")
             try:
-                patterns.append(re.compile(text if expression else fnmatch.translate(text)))
+                patterns.append(re.compile(text))
             except re.error:
                 raise document.refused(key, f"lists a pattern that is not valid: {entry[:40]}") from None
-            continue
-        bare = _PREFIX.sub("", entry)
-        exact.add(bare)
-        if "layers." not in bare:
+        elif "*" in entry:
+            patterns.append(re.compile(fnmatch.translate(bare)))
+        elif "layers." in bare:
+            exact.add(bare)
+        else:
             parts.append(bare)
     return Names(frozenset(exact), tuple(parts), tuple(patterns))
 

@@ -191,6 +191,13 @@ def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch):
             read(model)
 
 
+def test_a_hub_without_a_scheme_is_one_clear_error(monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "hub.example")
+    with pytest.raises(UsageError, match=r"HF_ENDPOINT is hub\.example, which is not an http address"):
+        headers.from_hub("some/model")
+
+
 def test_a_token_with_line_breaks_is_not_sent(hub, monkeypatch):
     made = hub({"config.json": CONFIG})
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
