@@ -63,13 +63,9 @@ class Layout:
         """The smallest pool that holds ``requests`` requests of full context; of one, that vLLM starts with."""
         return (requests * self.request_blocks + int(self.engine.has("one block is held back"))) * self.block_bytes
 
-    def blocks(self, pool_bytes: int) -> int:
-        """Blocks of a pool."""
-        return max(0, pool_bytes // self.block_bytes)
-
     def concurrency(self, pool_bytes: int) -> float:
         """``Maximum concurrency`` as vLLM logs it: requests of full context."""
-        return self.blocks(pool_bytes) / self.request_blocks
+        return max(0, pool_bytes // self.block_bytes) / self.request_blocks
 
     def tokens(self, pool_bytes: int) -> int:
         """``GPU KV cache size`` as vLLM logs it.
@@ -79,7 +75,7 @@ class Layout:
         """
         if self.engine.has("size is concurrency times context"):
             return int(self.concurrency(pool_bytes) * self.engine.context)
-        return self.blocks(pool_bytes) // len(self.groups) * min(page.block for page, _ in self.groups)
+        return max(0, pool_bytes // self.block_bytes) // len(self.groups) * min(page.block for page, _ in self.groups)
 
     @property
     def token_bytes(self) -> float:

@@ -59,8 +59,10 @@ def modules(config: ModelConfig) -> Iterator[Module]:
         for cache in layer.caches:
             yield from _mixer(f"layers.{at}.", cache, config)
         yield from _feed_forward(f"layers.{at}.", at, layer.kind, config)
+    # DeepSeek V3 and GLM number the layers of their drafts on after the others.
+    numbered = text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
     for at, cache in enumerate(config.drafts):
-        name = f"layers.{shape.layers + at}." if _is_numbered(text) else f"mtp.layers.{at}."
+        name = f"layers.{shape.layers + at}." if numbered else f"mtp.layers.{at}."
         yield Module(f"{name}fc", shape.hidden, 2 * shape.hidden)
         yield from _mixer(name, cache, config)
         kind = "E" if _is_nemotron(shape) else "full_attention"
@@ -203,11 +205,6 @@ def _vision(top: Document, hidden: int) -> Iterator[Module]:
         yield Module("visual.blocks.mlp", 2 * wide, width, layers)
         merged = width * vision.number("spatial_merge_size", default=1, most=64) ** 2
         yield Module("visual.merger", merged + hidden, merged)
-
-
-def _is_numbered(text: Document) -> bool:
-    """Whether a checkpoint numbers the layers of its drafts on after the others, as DeepSeek V3 and GLM."""
-    return text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
 
 
 def _is_nemotron(shape: Shape) -> bool:
