@@ -55,11 +55,6 @@ def endpoint(token: str | None) -> str | None:
     return os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None)
 
 
-def is_offline() -> bool:
-    """Whether the user wants no hub asked; as huggingface_hub reads the variable."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-
-
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:
     """Request for ``node.listing`` and ``node.worker`` on ``node``; ``first`` is the node whose revision all get."""
     model, weights = spec.playbook.model, facts[first].weights

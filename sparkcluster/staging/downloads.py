@@ -12,7 +12,7 @@ from sparkcluster.node.shared import registry_of
 from sparkcluster.report import size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import download_request, is_offline
+from sparkcluster.staging.artifacts import download_request
 from sparkcluster.staging.copy import Done, Failure, stage_error
 from sparkcluster.staging.plan import Staging, no_weights
 from sparkcluster.staging.pull import run_job
@@ -39,6 +39,8 @@ class Downloads:
         Raises:
             SparkclusterError: of the first that tried, with those of the others.
         """
+        from sparkcluster.fit.headers import is_offline  # noqa: PLC0415 - slow, and few need it
+
         staging, errors = self.staging, list[SparkclusterError]()
         offline = staging.what == "weights" and is_offline()
         if not staging.download or offline:
@@ -74,7 +76,7 @@ class Downloads:
             RegistryAuth: the registry requires a login.
             LeaseLost: another operator has the lease.
         """
-        from sparkcluster.staging.model_headers import is_gated  # noqa: PLC0415 - slow, and few need it
+        from sparkcluster.fit.headers import is_gated  # noqa: PLC0415 - likewise
 
         name, model, run = self.staging.name, self.spec.playbook.model, self.run
         done, token = self._attempt(node, digest, None), os.environ.get("HF_TOKEN")

@@ -158,8 +158,8 @@ class _Run:
 
     def expect(self, staging: Staging) -> tuple[Expected, ...]:
         """What would move to the nodes that lack it."""
-        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
-        from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
+        from sparkcluster.fit.known import size_of  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - likewise
 
         total, present = staging.size_bytes, dict.fromkeys(staging.nodes, 0)
         outside = HERE if total is not None else BUILD if staging.built else publisher(staging)
