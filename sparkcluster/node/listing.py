@@ -64,14 +64,14 @@ def listing(
     root: str,
     revision: str | None,
     choice: Any,
-    record: Record | None = None,
+    record: Record,
     *,
     verify: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> list[File]:
     """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
 
-    ``check`` is called every second while files are read.
+    ``check`` is called every second while files are read, and once they are.
 
     Raises:
         Failed: there is no such directory, it has no files, or one is a link out of the hub's cache.
@@ -89,24 +89,24 @@ def listing(
         return "blobs/" + file.blob if file.blob else below + file.name
 
     files: list[File] = []
-    unread: list[File] = []
+    unread: list[tuple[File, str]] = []
     for name, real, status in model_files(top, choice):
         if revision:
             stay_inside(os.path.join(top, name), real, os.path.join(home, ""))
         folder, last = os.path.split(real)
         file = File(name, status, last if revision and folder == blobs else None)
-        known = record.known(recorded(file), status) if record is not None else None
+        known = record.known(recorded(file), status)
         if verify:
             file.recorded = known
         elif known or _SHA256.fullmatch(file.blob or ""):
             file.sha256 = known or file.blob
         if verify or (file.sha256 is None and status.st_size <= _SMALL_BYTES):
-            unread.append(file)
+            unread.append((file, real))
         files.append(file)
     if not files:
         raise Failed("source", "%s contains no files" % top)
 
-    total, done = sum(file.size for file in unread), 0
+    total, done = sum(file.size for file, _ in unread), 0
 
     def note(file: File, sha256: str, status: os.stat_result) -> None:
         file.sha256, file.size, file.mtime = sha256, status.st_size, max(0, status.st_mtime_ns)
@@ -114,7 +114,7 @@ def listing(
             path = os.path.join(blobs, file.blob)
             names = [hash_file(hashlib.sha1(text), path) for text in (b"blob %d\0" % status.st_size, b"")]
             file.git = file.blob if file.blob in names else names[0]
-        if record is not None and file.recorded in (None, sha256) and not file.is_misnamed:
+        if file.recorded in (None, sha256) and not file.is_misnamed:
             record.add(recorded(file), status, sha256)
 
     def progress(size: int) -> None:
@@ -125,8 +125,8 @@ def listing(
         check()
         common.emit({"bytes": done, "total": total})
 
-    unread.sort(key=lambda file: -file.size)
-    hash_files(((file, os.path.realpath(os.path.join(top, file.name))) for file in unread), note, progress, tick)
+    unread.sort(key=lambda each: -each[0].size)
+    hash_files(unread, note, progress, tick)
     return files
 
 
@@ -148,21 +148,16 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
 def list_files(request: dict[str, Any], check: wire.Check) -> dict[str, Any]:
     """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
 
-    What was read is recorded under a lease alone: without one nothing is changed here.
+    What was read is recorded under a lease alone, which has a ``state_dir``: without one nothing is changed here.
     """
-    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
+    record = Record(request.get("state_dir"), request["root"])
 
-    def check_and_save() -> None:
-        if record is not None:
-            record.save(request["cluster"])  # this program may be killed
+    def save_and_check() -> None:
+        record.save(request.get("cluster", ""))  # this program may be killed
         check()
 
     choice, verify = request.get("choice"), bool(request.get("verify"))
-    try:
-        found = listing(request["root"], request.get("revision"), choice, record, verify=verify, check=check_and_save)
-    finally:
-        if record is not None:
-            record.save(request["cluster"])
+    found = listing(request["root"], request.get("revision"), choice, record, verify=verify, check=save_and_check)
     for each in found:
         common.emit({"file": each.as_json()})
     return {}
