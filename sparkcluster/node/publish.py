@@ -55,7 +55,9 @@ class Publisher:
 
     def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
         """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
-        _sync_file_system(self._tree.root)
+        # thousands at once, in place of one by one
+        if subprocess.call(["sync", "--file-system", self._tree.root]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._tree.root)
         for number, partial, sha256 in arrived:
             self._publish(number, partial, sha256)
             yield number
@@ -121,9 +123,3 @@ class Publisher:
         """Write the record."""
         with self._recording:
             self._record.save(self._request["cluster"], self._made)
-
-
-def _sync_file_system(path: str) -> None:
-    """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
-    if subprocess.call(["sync", "--file-system", path]):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), path)

@@ -19,23 +19,20 @@ from typing import Any, BinaryIO
 from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import hash_file
 from sparkcluster.node.file_list import Entry, Listed
-from sparkcluster.node.model_files import forget
 from sparkcluster.node.publish import Publisher
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
-
-Request = dict[str, Any]
 
 _OTHER_S = 20.0  # within which another one that takes the same file ends
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
 
 
-def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
+def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
     """Take it; the answer is a ``wire.outcome``."""
     return wire.outcome(lambda: take(request, stdin.fileno()))
 
 
-def take(request: Request, source: int) -> dict[str, Any]:
+def take(request: dict[str, Any], source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     common.check_epoch(request)
     tree, path, size = Tree(common.expand(request["root"])), request["path"], request["size"]
@@ -49,11 +46,10 @@ def take(request: Request, source: int) -> dict[str, Any]:
         return {"bytes": 0}
     folder, name = os.path.split(path)
     partial = os.path.join(folder, ".%s.%s.partial" % (name, request["sha256"][:8]))
-    offset, digest = tree.size(partial), hashlib.sha256()
-    if 0 < offset <= size:
+    begun, digest = tree.size(partial), hashlib.sha256()
+    offset = begun if 0 < begun <= size else 0
+    if offset:
         hash_file(digest, os.path.join(tree.root, partial))
-    else:
-        offset = 0
     free, needed = shutil.disk_usage(tree.root).free, size - offset
     if free < needed + _RESERVE_BYTES:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (tree.root, free / 1e9, needed / 1e9))
@@ -65,17 +61,12 @@ def take(request: Request, source: int) -> dict[str, Any]:
             raise Failed("hash", "%s arrived with another SHA-256 than it should have" % path)
         os.fchmod(file.fileno(), 0o644)
         os.fsync(file.fileno())
-        forget(file.fileno())
-        gate()
-        kept = None
-        if request.get("model"):
-            listed = Listed([Entry(path, size, 0, digest.digest(), ())])
-            publisher = Publisher(request, listed, tree, gate, gate)
-            publisher.large(0, partial, digest.hexdigest())
-            kept = next(iter(publisher.kept), None)
-        else:
-            tree.move(partial, path)
-    return {"bytes": needed, "kept": kept}
+    # What the user has in the place of a model's file is kept; what else is sent goes below the state directory.
+    replace = () if request.get("model") else (0,)
+    listed = Listed([Entry(path, size, 0, digest.digest(), ())])
+    publisher = Publisher({**request, "replace": replace}, listed, tree, gate, gate)
+    publisher.large(0, partial, digest.hexdigest())
+    return {"bytes": needed, "kept": next(iter(publisher.kept), None)}
 
 
 def _receive(source: int, size: int, file: BinaryIO, digest: Any, gate: Callable[[], None]) -> None:
