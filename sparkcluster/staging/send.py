@@ -23,11 +23,11 @@ _CHUNK = 1 << 18
 def send(
     step: Step,
     host: Host,
-    source: Path | bytes | IO[bytes],
+    source: Path | IO[bytes],
     request: dict[str, Any],
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Done:
-    """Send ``source``, a file, its content or an open one, to where ``request`` says (``root``, ``path``, …).
+    """Send the file ``source``, which may be open, to where ``request`` says (``root``, ``path``, …).
 
     ``report`` gets the bytes that are there, and all. It goes on where an earlier run stopped.
 
@@ -39,9 +39,7 @@ def send(
         LeaseLost: another operator has the lease; nothing of the file is under its name.
         OSError: ``source`` cannot be read.
     """
-    opened = (
-        io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") if isinstance(source, Path) else source
-    )
+    opened = source.open("rb") if isinstance(source, Path) else source
     size, sent = opened.seek(0, io.SEEK_END), 0
     whole = {**request, "size": size, **step.lease(host.name)}
     with opened as file, stage_errors(step, host.name), stream(host, "upload", whole) as running:
@@ -73,4 +71,4 @@ def bring(step: Step, host: Host, key: str, content: bytes) -> None:
     lease = step.lease(host.name)
     root, _, name = files_path(lease["state_dir"], lease["cluster"], key).rpartition("/")
     digest = hashlib.sha256(content).hexdigest()
-    send(step, host, content, {"root": root, "path": name, "sha256": digest})
+    send(step, host, io.BytesIO(content), {"root": root, "path": name, "sha256": digest})

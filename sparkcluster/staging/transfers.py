@@ -30,8 +30,8 @@ from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
-Sending = tuple[Path | bytes | IO[bytes], Request]
-"""A file of this machine, its content, or an open one, and the request that takes it (``node.upload``)."""
+Sending = tuple[Path | IO[bytes], Request]
+"""A file of this machine, which may be open, and the request that takes it (``node.upload``)."""
 SendingTo = Callable[[str], Iterable[Sending]]
 """What is sent to a node, by its state directory."""
 
