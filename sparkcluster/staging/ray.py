@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from sparkcluster.facts.docker import EngineFacts
@@ -37,13 +37,8 @@ def archive_bytes(facts: Facts) -> int | None:
     return archive.path.stat().st_size if archive is not None else None
 
 
-def stage(
-    changer: Changer,
-    run: Transfers,
-    staging: Staging,
-    get_archive: Callable[[EngineFacts, ray_archive.Report], Archive] = ray_archive.get_archive,
-) -> None:
-    """Copy Ray to the nodes that lack it, and unpack it there; ``get_archive`` packs it here, or finds it in the cache.
+def stage(changer: Changer, run: Transfers, staging: Staging) -> None:
+    """Fetch Ray unless it is cached here, copy it to the nodes that lack it, and unpack it there.
 
     Raises:
         StageError: it cannot be fetched or copied.
@@ -52,7 +47,7 @@ def stage(
     engines = {node: engine for node in staging.nodes if (engine := engine_of(run.facts[node])) is not None}
     for name in dict.fromkeys(map(ray_name, engines.values())):
         nodes = [node for node, engine in engines.items() if ray_name(engine) == name]
-        archive = get_archive(engines[nodes[0]], partial(run.progress, nodes[0]))
+        archive = ray_archive.get_archive(engines[nodes[0]], partial(run.progress, nodes[0]))
         _bring(changer, run, archive, {node: engines[node] for node in nodes})
 
 
