@@ -35,21 +35,6 @@ class Corrupt:
         return f"{self.node} had a corrupt copy of {what}; replaced by that of {self.source}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """What came of comparing copies.
-
-    Attributes:
-        files: those of which a right copy is known, each as the first node lists it that has one.
-        corrupt: the copies of them that are wrong.
-        unknown: files of which no copy is known to be right.
-    """
-
-    files: tuple[ListedFile, ...]
-    corrupt: tuple[Corrupt, ...]
-    unknown: Mapping[str, Copies]
-
-
 def right(copies: Copies) -> Copies:
     """Those of ``copies`` that are right; none where nothing tells.
 
@@ -61,8 +46,17 @@ def right(copies: Copies) -> Copies:
     return found if agree and all(copy.is_right or copy.promised in hashes for copy in copies.values()) else {}
 
 
-def compare(lists: Lists, names: Iterable[str], model: str) -> Compared:
-    """Judge the files ``names`` of ``model``, each of which a node lists."""
+def compare(
+    lists: Lists, names: Iterable[str], model: str, places: Mapping[str, str], hint: str = ""
+) -> tuple[list[ListedFile], list[Corrupt]]:
+    """Judge the files ``names`` of ``model``, each of which a node lists; ``places`` has the directory by node.
+
+    Returns:
+        Each file as the first node lists it that has it right, and the copies that are wrong.
+
+    Raises:
+        StageError: of a file no copy is known to be right. Without another ``hint`` it says how to remove the copies.
+    """
     files: list[ListedFile] = []
     corrupt: list[Corrupt] = []
     unknown: dict[str, Copies] = {}
@@ -76,11 +70,22 @@ def compare(lists: Lists, names: Iterable[str], model: str) -> Compared:
         files.append(good[source])
         wrong = {node: copy for node, copy in copies.items() if node not in good}
         corrupt += [Corrupt(model, node, name, str(it.sha256), str(it.promised), source) for node, it in wrong.items()]
-    return Compared(tuple(files), tuple(corrupt), unknown)
+    more = f", and of {len(unknown) - 1} more files" if len(unknown) > 1 else ""
+    for file, having in unknown.items():
+        hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in having.items())
+        raise StageError(
+            f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
+            node=next(iter(having)),
+            step="stage weights",
+            hint=hint or f"{_removal(having, places)}, where it is wrong, then run this again",
+        )
+    return files, corrupt
 
 
-def union(lists: Lists, truncated: Mapping[str, Collection[str]], model: str) -> Compared:
-    """Judge all files of a ``model`` that no node has whole, of which each node lists some.
+def union(
+    lists: Lists, truncated: Mapping[str, Collection[str]], model: str, places: Mapping[str, str]
+) -> list[ListedFile]:
+    """All files of a ``model`` that no node has whole, of which each node lists some, judged as by ``compare``.
 
     A copy counts if it is whole, not ``truncated`` as its node's facts say, and its content is known and what its name
     in the hub's cache says. A record, which may be older than the file, says nothing here.
@@ -90,23 +95,8 @@ def union(lists: Lists, truncated: Mapping[str, Collection[str]], model: str) ->
         copies = {name: file.model_copy(update={"recorded": None}) for name, file in found.items()}
         whole = {name: file for name, file in copies.items() if file.sha256 and name not in truncated[node]}
         counting[node] = {name: file for name, file in whole.items() if file.is_right}
-    return compare(counting, dict.fromkeys(name for found in counting.values() for name in found), model)
-
-
-def check(compared: Compared, places: Mapping[str, str], hint: str = "") -> None:
-    """StageError if of a file no copy is known to be right; ``places`` has the model's directory by node.
-
-    Without another ``hint`` it says how to remove the copies.
-    """
-    more = f", and of {len(compared.unknown) - 1} more files" if len(compared.unknown) > 1 else ""
-    for file, copies in compared.unknown.items():
-        hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in copies.items())
-        raise StageError(
-            f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
-            node=next(iter(copies)),
-            step="stage weights",
-            hint=hint or f"{_removal(copies, places)}, where it is wrong, then run this again",
-        )
+    names = dict.fromkeys(name for found in counting.values() for name in found)
+    return compare(counting, names, model, places)[0]
 
 
 def _short(sha256: str | None) -> str:

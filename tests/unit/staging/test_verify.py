@@ -12,7 +12,7 @@ from sparkcluster.cli.stage_view import copied
 from sparkcluster.errors import StageError
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.trust import check, compare, right
+from sparkcluster.staging.trust import compare, right
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -163,14 +163,13 @@ def test_where_no_copy_is_known_to_be_right_the_commands_that_remove_them_are_na
         "a": {"m": copies(a=(GOOD, None, None))["a"], "n": copies(a=(BAD, GOOD, None))["a"]},
         "b": {"m": copies(b=(BAD, None, None))["b"], "n": copies(b=(WORSE, GOOD, None))["b"]},
     }
-    found = compare(lists, "mn", "o/m")
     with pytest.raises(StageError) as caught:
-        check(found, {"a": "/w", "b": "/b w"})
+        compare(lists, "mn", "o/m", {"a": "/w", "b": "/b w"})
     assert caught.value.message == (
         f"no copy of m is known to be right: SHA-256 {GOOD[:12]}… on a, SHA-256 {BAD[:12]}… on b, and of 1 more files; "
         "nothing was changed"
     )
     assert caught.value.hint == "rm /w/m   on a or rm '/b w/m'   on b, where it is wrong, then run this again"
     with pytest.raises(StageError) as caught:
-        check(compare(lists, "n", "o/m"), dict.fromkeys("ab", "/hub/o--m/snapshots/c"))
+        compare(lists, "n", "o/m", dict.fromkeys("ab", "/hub/o--m/snapshots/c"))
     assert caught.value.hint == f"rm /hub/o--m/blobs/{GOOD}   on a or b, where it is wrong, then run this again"
