@@ -11,7 +11,7 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.node import models
-from sparkcluster.staging import downloads
+from sparkcluster.staging import outside
 from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT
@@ -108,7 +108,7 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
     monkeypatch.setattr(
-        downloads, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
+        outside, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}

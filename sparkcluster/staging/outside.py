@@ -1,27 +1,114 @@
-"""Downloads an artifact that no node has: on a node, or weights on this machine where no node reaches the hub."""
+"""Gets what no node has: one node downloads or builds it, or this machine downloads weights where no node can.
+
+On a node that is a job, which outlives this connection.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from sparkcluster.errors import HostSilent, RegistryAuth, SparkclusterError, StageError
+from sparkcluster.errors import BuildFailed, HostSilent, RegistryAuth, SparkclusterError, StageError
+from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.local import LocalHost
+from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
-from sparkcluster.report import size
+from sparkcluster.report import count, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import download_request, is_offline
-from sparkcluster.staging.copy import Done, Failure, stage_error
+from sparkcluster.spec.playbook import Build
+from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.staging import small_files
+from sparkcluster.staging.artifacts import Request, download_request, is_offline
+from sparkcluster.staging.copy import HERE, Answer, Done, Failure, Report, Step, follow, stage_error, stage_errors
+from sparkcluster.staging.local_weights import step_here
 from sparkcluster.staging.plan import Staging, no_weights
-from sparkcluster.staging.pull import run_job
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined
 from sparkcluster.staging.transfers import Transfers
 
+_CANCEL_S = 5
+
+
+def run_job(
+    step: Step,
+    host: Host,
+    program: str,
+    request: Request,
+    report: Report = lambda _done, _total: None,
+    *,
+    heard: Callable[[Answer], None] = lambda _: None,
+) -> Done | Failure:
+    """The end of a job on ``host`` that ``program`` (pull, fetch or build) starts or follows.
+
+    Ctrl-C ends the job unless another command follows it.
+
+    Raises:
+        StageError: the node fell silent, and the job goes on; or it was stopped.
+        LeaseLost: another operator has the lease.
+    """
+    whole = {**request, **step.lease(host.name), "do": "run"}
+    try:
+        with stage_errors(step, host.name), stream(host, program, whole) as running:
+            return follow(step, host.name, running, report, heard)
+    except (StageError, KeyboardInterrupt) as error:
+        if error.__cause__ is None:
+            with contextlib.suppress(SparkclusterError), stream(host, program, {**whole, "do": "cancel"}) as running:
+                next(running.lines(_CANCEL_S), None)
+        elif isinstance(error, StageError) and isinstance(error.__cause__, HostSilent):
+            error.hint = f"the {program} continues on {host.name}: run this again to follow it"
+        raise
+
+
+def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
+    """Send ``files`` to the first node that lacks the image, and build it there; returns that node.
+
+    Raises:
+        BuildFailed: the build failed; with its last lines.
+        StageError: the files did not reach the node, or it stayed silent; a build that was begun goes on there.
+        LeaseLost: another operator has the lease.
+    """
+    node, begin, step = staging.download[0], time.monotonic(), run.step("image")
+    facts, wanted = run.facts[node], spec.playbook.build or Build(context=files.source)
+    if files.mark not in facts.files:
+        run.send("files", node, small_files.of_playbook(files, facts.state_dir), files.size_bytes)
+    run.shown.note(f"building {staging.name} on {node}, of {spec.playbook.image} and {files.source}")
+    log: list[str] = []
+
+    def heard(last: Answer) -> None:
+        log[:] = last.log or log
+        minutes = int(time.monotonic() - begin) // 60
+        run.progress(node, f"building, {count(minutes, 'minute')}: {''.join(log[-1:])}")
+
+    request = {
+        "reference": staging.name,
+        "base": spec.playbook.image,
+        "folder": files.place(facts.state_dir),
+        "dockerfile": wanted.dockerfile,
+        "script": wanted.script,
+        "limit_s": wanted.timeout_s,
+    }
+    done = run_job(step, run.fleet[node], "build", request, heard=heard)
+    if isinstance(done, Failure) and done.kind == "build":
+        raise BuildFailed(
+            f"{files.source} could not be built on {node}: {done.text}",
+            node=node,
+            step=step.name,
+            hint=f"change {files.source}/{wanted.script or wanted.dockerfile}, then run this again; "
+            "nothing else was changed",
+            log=log,
+        )
+    if isinstance(done, Failure):
+        raise stage_error(step, done)
+    run.record("image", node, "build", 0, begin)
+    return node
+
 
 @dataclasses.dataclass
-class Downloads:
+class Download:
     """The download of what ``staging`` lacks.
 
     Attributes:
@@ -58,13 +145,35 @@ class Downloads:
                 self.run.record(staging.what, node, "download", moved, begin)
                 return node
         if staging.what == "weights" and len(self.no_hub) == len(errors):
-            from sparkcluster.staging import local_weights  # noqa: PLC0415 - few runs need it
-
             try:
-                return local_weights.download(self.run, self.spec)
+                return self.here()
             except StageError as error:
                 errors.append(error)
         raise combined(errors)
+
+    def here(self) -> Path:
+        """Download the model to the Hugging Face cache of this machine, by its ``hf``; that cache.
+
+        Raises:
+            StageError: this machine cannot either.
+        """
+        run, step, said = self.run, step_here(self.run), set[str]()
+        home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+        request = download_request(self.spec, run.facts[self.staging.download[0]], "weights", None)
+        shown = run.moving("weights", HERE, "download")
+
+        def report(done: int, total: int) -> None:
+            if not said:
+                said.add(amount := size(total) if total else "of unknown size")
+                does = f"this machine downloads {self.staging.name}, {amount}, to {home}, and sends it"
+                run.shown.note(f"no node reaches the hub: {does}")
+            shown(done, total)
+
+        with stream(LocalHost(HERE), "fetch", {**request, "hf_home": str(home), "image": None}) as running:
+            done = follow(step, HERE, running, report)
+        if isinstance(done, Failure):
+            raise stage_error(step, done)
+        return home
 
     def on(self, node: str, digest: str | None = None) -> int:
         """Bytes that ``node`` downloaded; of an image by its ``digest``, if that is known.
