@@ -16,13 +16,12 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import Record, hash_file, hash_files
 from sparkcluster.node.model_files import Status, model_files
-from sparkcluster.node.wire import Failed
+from sparkcluster.node.wire import Check, Failed
 
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -61,17 +60,11 @@ class File:
 
 
 def listing(
-    root: str,
-    revision: str | None,
-    choice: Any,
-    record: Record,
-    *,
-    verify: bool = False,
-    check: Callable[[], None] = lambda: None,
+    root: str, revision: str | None, choice: Any, record: Record, *, verify: bool = False, check: Check = lambda: None
 ) -> list[File]:
     """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
 
-    ``check`` is called every second while files are read, and once they are.
+    ``check`` is called every second while files are read.
 
     Raises:
         Failed: there is no such directory, it has no files, or one is a link out of the hub's cache.
@@ -106,8 +99,6 @@ def listing(
     if not files:
         raise Failed("source", "%s contains no files" % top)
 
-    total, done = sum(file.size for file, _ in unread), 0
-
     def note(file: File, sha256: str, status: os.stat_result) -> None:
         file.sha256, file.size, file.mtime = sha256, status.st_size, max(0, status.st_mtime_ns)
         if file.blob and _SHA1.fullmatch(file.blob):
@@ -117,16 +108,9 @@ def listing(
         if file.recorded in (None, sha256) and not file.is_misnamed:
             record.add(recorded(file), status, sha256)
 
-    def progress(size: int) -> None:
-        nonlocal done
-        done += size
-
-    def tick() -> None:
-        check()
-        common.emit({"bytes": done, "total": total})
-
     unread.sort(key=lambda each: -each[0].size)
-    hash_files(unread, note, progress, tick)
+    pace = wire.Pace(sum(file.size for file, _ in unread), check)
+    hash_files(unread, note, pace.add, pace.add)
     return files
 
 
@@ -145,7 +129,7 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
     return wire.outcome(lambda: list_files(request, lambda: None))
 
 
-def list_files(request: dict[str, Any], check: wire.Check) -> dict[str, Any]:
+def list_files(request: dict[str, Any], check: Check) -> dict[str, Any]:
     """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
 
     What was read is recorded under a lease alone, which has a ``state_dir``: without one nothing is changed here.
@@ -158,6 +142,7 @@ def list_files(request: dict[str, Any], check: wire.Check) -> dict[str, Any]:
 
     choice, verify = request.get("choice"), bool(request.get("verify"))
     found = listing(request["root"], request.get("revision"), choice, record, verify=verify, check=save_and_check)
+    save_and_check()
     for each in found:
         common.emit({"file": each.as_json()})
     return {}
