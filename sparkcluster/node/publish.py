@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 from sparkcluster.node.file_hashes import Record, hash_file
 from sparkcluster.node.file_list import Listed
 from sparkcluster.node.model_files import forget
-from sparkcluster.node.shared import MOST_NAMED
+from sparkcluster.node.shared import MOST_NAMED, REPLACED
 from sparkcluster.node.tree import Tree
 
 
@@ -79,10 +80,12 @@ class Publisher:
             self._record.add(path, os.fstat(file.fileno()), sha256, ours=ours)
 
     def _keep(self, path: str) -> None:
-        """Set aside what the user has there."""
-        aside = self._tree.set_aside(path)
+        """Rename what the user has there to ``NAME.replaced``, or ``NAME-1.replaced``."""
+        names = (path + ("-%d" % place if place else "") + REPLACED for place in itertools.count())
+        aside = next(name for name in names if self._tree.status(name, follow=False) is None)
+        self._tree.move(path, aside)
         with self._recording:
-            self.kept = [*self.kept, aside][-MOST_NAMED:]
+            self.kept = [*self.kept, os.path.join(self._tree.root, aside)][-MOST_NAMED:]
 
     def _clear(self, link: str, number: int) -> None:
         """Set aside what the user has in the place of a link, unless it is the file itself."""
