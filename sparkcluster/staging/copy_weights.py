@@ -40,7 +40,7 @@ def copy(
         whole = {(each.name, each.size) for source in sources for each in lists[source].values()}
         lists[node] = {name: each for name, each in lists[node].items() if (name, each.size) in whole}
     hint = f"{VERIFY}   takes it from a node that has it right" if len(nodes) < len(sources) else ""
-    found, corrupt = compare(lists, lists[sources[0]], staging.name, _places(facts), hint)
+    found, corrupt = compare(lists, lists[sources[0]], staging.name, facts, hint)
     revision = request(sources[0]).get("revision")
     files = _files(run, staging, found, revision)
     numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
@@ -50,8 +50,6 @@ def copy(
         replace.setdefault(each.node, []).append(numbers[name])
     if staging.missing or replace:
         run.move(staging.what, request, [*sources, *staging.nodes], files, replace)
-    for each in corrupt:
-        run.progress(each.node, str(each))
     return nodes, corrupt
 
 
@@ -70,7 +68,7 @@ def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ..
     """
     parts, facts, revision = staging.parts, _facts(run), request(staging.parts[0]).get("revision")
     lists = _look(run, staging, parts, lambda node: {**request(node), "verify": revision is None})
-    found = union(lists, {node: facts[node].truncated for node in parts}, staging.name, _places(facts))
+    found = union(lists, staging.name, facts)
     needed = {name for node in parts for name in facts[node].missing}
     whole = needed <= {file.name for file in found}
     # Without its configuration a directory does not look like a model.
@@ -82,11 +80,6 @@ def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ..
 
 def _facts(run: Transfers) -> Mapping[str, Weights]:
     return {node: weights for node, each in run.facts.items() if (weights := read(each.weights)) is not None}
-
-
-def _places(facts: Mapping[str, Weights]) -> Mapping[str, str]:
-    """The directory of the model, by node."""
-    return {node: weights.path or "" for node, weights in facts.items()}
 
 
 def _look(

@@ -101,8 +101,13 @@ def bring(run: Transfers, spec: Spec, staging: Staging, place: Place, request: C
     if not all(file["sha256"] for file in found.files):  # a cache names files by their content, but for few
         found = _listed(run, place, spec, verify=True)
     files, places = found.files, {file["path"]: place.root / file["path"] for file in found.files}
-    if place.snapshot is None:
-        _check_links(place.root, found)
+    for name in found.listed if place.snapshot is None else ():
+        if not (real := (place.root / name).resolve()).is_relative_to(place.root):
+            raise StageError(
+                f"{place.root / name} leads out of the directory, to {real}",
+                step=_STEP,
+                hint="put a copy in place of the link, or give the directory that has the file",
+            )
     if place.snapshot is None and place.revision is not None:  # a plain file here, and a blob there
         named = [each.model_copy(update={"blob": each.sha256}) for each in found.listed.values()]
         files = Manifest.of(named, place.revision).files
@@ -111,16 +116,6 @@ def bring(run: Transfers, spec: Spec, staging: Staging, place: Place, request: C
     nodes = list(dict.fromkeys([*staging.parts, *staging.nodes]))
     more = {"model": True, "revision": place.revision}
     run.bring(staging.what, nodes, lambda node: {**request(node), **more}, files, places)
-
-
-def _check_links(root: Path, found: Manifest) -> None:
-    for name in found.listed:
-        if not (real := (root / name).resolve()).is_relative_to(root):
-            raise StageError(
-                f"{root / name} leads out of the directory, to {real}",
-                step=_STEP,
-                hint="put a copy in place of the link, or give the directory that has the file",
-            )
 
 
 def _listed(run: Transfers, place: Place, spec: Spec, *, verify: bool) -> Manifest:

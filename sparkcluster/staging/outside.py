@@ -83,14 +83,8 @@ def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
         minutes = int(time.monotonic() - begin) // 60
         run.progress(node, f"building, {count(minutes, 'minute')}: {''.join(log[-1:])}")
 
-    request = {
-        "reference": staging.name,
-        "base": spec.playbook.image,
-        "folder": files.place(facts.state_dir),
-        "dockerfile": wanted.dockerfile,
-        "script": wanted.script,
-        "limit_s": wanted.timeout_s,
-    }
+    request: Request = {"reference": staging.name, "base": spec.playbook.image, "limit_s": wanted.timeout_s}
+    request |= {"folder": files.place(facts.state_dir), "dockerfile": wanted.dockerfile, "script": wanted.script}
     done = run_job(step, run.fleet[node], "build", request, heard=heard)
     if isinstance(done, Failure) and done.kind == "build":
         raise BuildFailed(
@@ -220,31 +214,25 @@ class Download:
 
     def _error(self, node: str, done: Failure) -> SparkclusterError:
         """The error of a download that failed on ``node``."""
-        step, name, model = self.run.step(self.staging.what), self.staging.name, self.spec.playbook.model
+        step, name = self.run.step(self.staging.what), self.staging.name
         if done.kind in {"no hub", "no downloader"}:
             self.no_hub |= {node} if done.kind == "no hub" else set()
             return no_weights(self.run.facts, node, self.spec, why=done.text)
         causes = {
-            "auth": (
-                f"the registry of {name} requires a login on {node}",
-                f"{f'docker login {registry_of(name)}'.strip()}   on {node}",
-            ),
-            "hub auth": (
-                f"the hub denies {node} access to {model.id}",
-                f"accept the terms on the page of {model.id}, then export HF_TOKEN=…, or hf auth login   on {node}",
-            ),
-            "registry": (
-                f"no node has the image {name}, and {node} cannot pull it",
-                f"docker pull {name}   on any node, or docker load -i FILE",
-            ),
-            "blobs": (
-                f"Docker on {node} has another image with the same layers, compressed otherwise (containerd#8973)",
-                f"docker image rm {name}, and the images that share its layers, then run this again   on {node}",
-            ),
-            "platform": (f"{name} has no build for {node}", "set image: in the playbook to one for linux/arm64"),
+            "auth": f"the registry of {name} requires a login on {node}",
+            "hub auth": f"the hub denies {node} access to {name}",
+            "registry": f"no node has the image {name}, and {node} cannot pull it",
+            "blobs": f"Docker on {node} has another image with the same layers, compressed otherwise (containerd#8973)",
+            "platform": f"{name} has no build for {node}",
+        }
+        hints = {
+            "auth": f"{f'docker login {registry_of(name)}'.strip()}   on {node}",
+            "hub auth": f"accept the terms on the page of {name}, then export HF_TOKEN=…, or hf auth login   on {node}",
+            "registry": f"docker pull {name}   on any node, or docker load -i FILE",
+            "blobs": f"docker image rm {name}, and the images that share its layers, then run this again   on {node}",
+            "platform": "set image: in the playbook to one for linux/arm64",
         }
         if done.kind not in causes:
             return stage_error(step, done)
-        cause, hint = causes[done.kind]
         error = RegistryAuth if done.kind == "auth" else StageError
-        return error(f"{cause}: {done.text}", node=node, step=step.name, hint=hint)
+        return error(f"{causes[done.kind]}: {done.text}", node=node, step=step.name, hint=hints[done.kind])

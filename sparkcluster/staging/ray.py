@@ -12,7 +12,6 @@ from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory,
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
-from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import Archive
@@ -53,17 +52,13 @@ def stage(changer: Changer, run: Transfers, staging: Staging) -> None:
 
 def _bring(changer: Changer, run: Transfers, archive: Archive, engines: Mapping[str, EngineFacts]) -> None:
     """Copy ``archive`` to the nodes of ``engines``, all of which it fits, and unpack it."""
-    first, states = next(iter(engines)), {node: run.facts[node].state_dir for node in engines}
+    roots = {node: f"{run.facts[node].state_dir}/ray/archives/{ray_name(engine)}" for node, engine in engines.items()}
     file = {"path": _FILE, "size": archive.path.stat().st_size, "mtime": 0, "links": [], "sha256": archive.sha256}
-
-    def request(node: str) -> Request:
-        return {"what": "files", "root": f"{states[node]}/ray/archives/{ray_name(engines[node])}"}
-
-    run.bring("ray", list(engines), request, [file], {_FILE: archive.path})
+    run.bring("ray", list(engines), lambda node: {"what": "files", "root": roots[node]}, [file], {_FILE: archive.path})
     steps = {}
     for node, engine in engines.items():
         run.progress(node, f"unpacking Ray {BROUGHT_RAY}")
-        step = {"do": "unpack", "archive": f"{request(node)['root']}/{_FILE}", "sha256": archive.sha256}
-        steps[node] = [{**step, "path": ray_directory(states[node], engine)}]
-    with stage_errors(run.step("ray"), first):
+        places = {"archive": f"{roots[node]}/{_FILE}", "path": ray_directory(run.facts[node].state_dir, engine)}
+        steps[node] = [{"do": "unpack", "sha256": archive.sha256, **places}]
+    with stage_errors(run.step("ray"), next(iter(engines))):
         changer.apply(steps, timeout_s=_UNPACK_S)

@@ -177,7 +177,7 @@ class _Run:
         """Download it where no node has it, then copy it to the others."""
         for node, lacks in staging.missing:
             self.transfers.progress(node, f"{staging.what} {lacks}")
-        if staging.what == "weights":
+        if staging.what == "weights" and self.spec.playbook.model.id is not None:
             lacking = {node: self.facts[node] for node in staging.nodes}
             ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
         if not staging.sources and len(staging.parts) > 1:

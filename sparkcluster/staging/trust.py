@@ -7,9 +7,10 @@ verified. What other nodes have, and however many agree, proves nothing: a user 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.weights import Weights
 from sparkcluster.printable import shell
 from sparkcluster.staging.manifest import ListedFile
 
@@ -47,9 +48,9 @@ def right(copies: Copies) -> Copies:
 
 
 def compare(
-    lists: Lists, names: Iterable[str], model: str, places: Mapping[str, str], hint: str = ""
+    lists: Lists, names: Iterable[str], model: str, facts: Mapping[str, Weights], hint: str = ""
 ) -> tuple[list[ListedFile], list[Corrupt]]:
-    """Judge the files ``names`` of ``model``, each of which a node lists; ``places`` has the directory by node.
+    """Judge the files ``names`` of ``model``, each of which a node lists; ``facts`` are what nodes report of it.
 
     Returns:
         Each file as the first node lists it that has it right, and the copies that are wrong.
@@ -77,37 +78,35 @@ def compare(
             f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
             node=next(iter(having)),
             step="stage weights",
-            hint=hint or f"{_removal(having, places)}, where it is wrong, then run this again",
+            hint=hint or f"{_removal(having, facts)}, where it is wrong, then run this again",
         )
     return files, corrupt
 
 
-def union(
-    lists: Lists, truncated: Mapping[str, Collection[str]], model: str, places: Mapping[str, str]
-) -> list[ListedFile]:
+def union(lists: Lists, model: str, facts: Mapping[str, Weights]) -> list[ListedFile]:
     """All files of a ``model`` that no node has whole, of which each node lists some, judged as by ``compare``.
 
-    A copy counts if it is whole, not ``truncated`` as its node's facts say, and its content is known and what its name
+    A copy counts if it is whole, not truncated as its node's facts say, and its content is known and what its name
     in the hub's cache says. A record, which may be older than the file, says nothing here.
     """
     counting: dict[str, dict[str, ListedFile]] = {}
     for node, found in lists.items():
         copies = {name: file.model_copy(update={"recorded": None}) for name, file in found.items()}
-        whole = {name: file for name, file in copies.items() if file.sha256 and name not in truncated[node]}
+        whole = {name: file for name, file in copies.items() if file.sha256 and name not in facts[node].truncated}
         counting[node] = {name: file for name, file in whole.items() if file.is_right}
     names = dict.fromkeys(name for found in counting.values() for name in found)
-    return compare(counting, names, model, places)[0]
+    return compare(counting, names, model, facts)[0]
 
 
 def _short(sha256: str | None) -> str:
     return f"{(sha256 or '')[:12]}…"
 
 
-def _removal(copies: Copies, places: Mapping[str, str]) -> str:
+def _removal(copies: Copies, facts: Mapping[str, Weights]) -> str:
     """The commands that remove ``copies``."""
     nodes: dict[str, list[str]] = {}
     for node, copy in copies.items():
-        place = places[node]
+        place = facts[node].path or ""
         path = f"{place.rpartition('/snapshots/')[0]}/blobs/{copy.blob}" if copy.blob else f"{place}/{copy.name}"
         nodes.setdefault(path, []).append(node)
     return " or ".join(f"{shell('rm', path)}   on {' or '.join(having)}" for path, having in nodes.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.weights import Weights
 from sparkcluster.staging.manifest import ListedFile
 from sparkcluster.staging.outside import Download
 from sparkcluster.staging.trust import union
@@ -81,18 +82,17 @@ def listed(name, content, **more):
     return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
 
 
-TRUNCATED = {"a": (), "b": ("y",)}
-PLACES = {"a": "/w", "b": "/b w"}
+FACTS = {"a": Weights(path="/w"), "b": Weights(path="/b w", truncated=("y",))}
 
 
 def test_in_a_directory_a_file_that_differs_stops_it():
     """Of a user's own directory nothing tells which file is right."""
     lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
     with pytest.raises(StageError, match="no copy of x is known to be right: ") as caught:
-        union(lists, TRUNCATED, "m", PLACES)
+        union(lists, "m", FACTS)
     assert caught.value.hint == "rm /w/x   on a or rm '/b w/x'   on b, where it is wrong, then run this again"
     lists["b"]["x"] = listed("x", "0a")
-    assert [file.name for file in union(lists, TRUNCATED, "m", PLACES)] == ["x", "z"]
+    assert [file.name for file in union(lists, "m", FACTS)] == ["x", "z"]
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_in_a_directory_a_file_that_differs_stops_it():
     ],
 )
 def test_a_copy_counts_only_if_it_is_whole_and_what_its_name_says(copy):
-    assert union({"a": {}, "b": {copy.name: copy}}, TRUNCATED, "m", PLACES) == []
+    assert union({"a": {}, "b": {copy.name: copy}}, "m", FACTS) == []
