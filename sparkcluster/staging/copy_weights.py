@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.facts.base import read
@@ -12,7 +12,7 @@ from sparkcluster.staging.copy import VERIFY, Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
-from sparkcluster.staging.trust import Corrupt, compare, union
+from sparkcluster.staging.trust import Corrupt, Lists, compare, union
 
 RequestOf = Callable[[str], Request]
 """The request for ``node.listing`` and ``node.worker`` on a node."""
@@ -82,16 +82,12 @@ def _facts(run: Transfers) -> Mapping[str, Weights]:
     return {node: weights for node, each in run.facts.items() if (weights := read(each.weights)) is not None}
 
 
-def _look(
-    run: Transfers, staging: Staging, nodes: Sequence[str], request: RequestOf
-) -> dict[str, Mapping[str, ListedFile]]:
-    """The files that each of ``nodes`` lists, by name."""
+def _look(run: Transfers, staging: Staging, nodes: Sequence[str], request: RequestOf) -> Lists:
+    """The files that each of ``nodes`` lists."""
     return dict(run.at_once(lambda node: run.files(staging, node, request(node)).listed, nodes))
 
 
-def _files(
-    run: Transfers, staging: Staging, found: Iterable[ListedFile], revision: str | None
-) -> Sequence[dict[str, Any]]:
+def _files(run: Transfers, staging: Staging, found: list[ListedFile], revision: str | None) -> list[dict[str, Any]]:
     """The list of the files that were ``found``, for all nodes."""
     try:
         return Manifest.of(found, revision).files

@@ -16,7 +16,7 @@ from sparkcluster.staging.manifest import ListedFile
 
 Copies = Mapping[str, ListedFile]
 """One file as each node lists it."""
-Lists = Mapping[str, Mapping[str, ListedFile]]
+Lists = dict[str, Mapping[str, ListedFile]]
 """The files that each node lists, by their names."""
 
 
@@ -89,7 +89,7 @@ def union(lists: Lists, model: str, facts: Mapping[str, Weights]) -> list[Listed
     A copy counts if it is whole, not truncated as its node's facts say, and its content is known and what its name
     in the hub's cache says. A record, which may be older than the file, says nothing here.
     """
-    counting: dict[str, dict[str, ListedFile]] = {}
+    counting: Lists = {}
     for node, found in lists.items():
         copies = {name: file.model_copy(update={"recorded": None}) for name, file in found.items()}
         whole = {name: file for name, file in copies.items() if file.sha256 and name not in facts[node].truncated}
