@@ -161,7 +161,7 @@ class Transfers:
             StageError, LeaseLost: as of ``send`` and ``move``.
         """
         first = request(nodes[0])
-        sending = ((places[file["path"]], {**first, "path": file["path"], "sha256": file["sha256"]}) for file in files)
+        sending = ((places[file["path"]], {**first, **file}) for file in files)
         self.send(what, nodes[0], sending, sum(file["size"] for file in files))
         self.move(what, request, nodes, files)
 
