@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -31,14 +32,10 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Stagi
     Raises:
         StageError: it is of a release, and no longer here.
     """
-    nodes: dict[Vocabulary, list[str]] = {}
-    for name, found in facts.items():
-        for vocabulary in vocabularies.lacking(spec, found):
-            nodes.setdefault(vocabulary, []).append(name)
-    for vocabulary, names in nodes.items():
-        lack = tuple((name, "missing") for name in names)
-        staging = Staging("vocabulary", vocabulary.name, (), lack, (), vocabulary.size_bytes)
-        yield staging, partial(of_vocabulary, vocabulary)
+    lacking = {name: vocabularies.lacking(spec, node) for name, node in facts.items()}
+    for each in dict.fromkeys(itertools.chain.from_iterable(lacking.values())):
+        lack = tuple((name, "missing") for name in facts if each in lacking[name])
+        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes), partial(of_vocabulary, each)
     for beside in spec.beside.values():
         lack = tuple((name, "missing") for name, node in facts.items() if beside.mark not in node.files)
         if lack and not beside.members:
