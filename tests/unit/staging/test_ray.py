@@ -83,7 +83,7 @@ def test_the_first_node_gets_ray_from_the_controller_and_the_others_from_that_no
     assert world.reports.count(("a", "fetching")) == 1
     for name in "abc":
         assert (world.ray_of(name) / "ray" / "start").read_bytes() == b"x"
-        assert sorted(path.name for path in world.ray_of(name).parent.glob("*/*")) == ["ray", "sparkcluster.json"]
+        assert sorted(path.name for path in world.ray_of(name).parent.glob("*/*")) == ["ray"]
     world.rays["a"] = world.rays["b"] = (world.ray_of("a").name,)
     assert world.bring(made) == [("c", "controller")]
 
