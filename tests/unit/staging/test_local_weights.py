@@ -65,6 +65,9 @@ def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, 
     found = roots(world)
     assert found[0] == found[1] == found[2]
     assert found[0][f"snapshots/{REVISION}/sub/x.txt"] == f"../../../blobs/{hashlib.sha256(b'x').hexdigest()}"
+    for host in world.nodes.values():
+        there = host.hf_home / ROOT / "snapshots" / REVISION / "sub/x.txt"
+        assert there.stat().st_mtime_ns == (plain / "sub/x.txt").stat().st_mtime_ns
 
 
 def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(world, here):
