@@ -2,7 +2,7 @@
 
 ``staging.plan`` finds which nodes lack it, everything else in this room treats all artifacts alike. Drafters, adapters
 and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves them alone. Ray is
-staged apart (``staging.ray``), vocabularies too (``staging.vocabulary``).
+staged apart (``staging.ray``), small files too (``staging.small_files``).
 """
 
 from __future__ import annotations
