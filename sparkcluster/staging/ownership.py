@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import CommandFailed, StageError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Progress
@@ -18,12 +17,11 @@ def take(
     changer: Changer,
     repository: str | None,
     facts: Mapping[str, Facts],
-    images: Mapping[str, Image],
     progress: Progress,
 ) -> None:
     """Make the folders of ``repository`` the user's on the nodes of ``facts`` where root's are in the way.
 
-    That of the hub itself, and those of other models, stay as they are. ``images`` came to the nodes since their facts.
+    That of the hub itself, and those of other models, stay as they are.
 
     Raises:
         StageError: no container could.
@@ -34,7 +32,7 @@ def take(
         foreign = weights.foreign if weights is not None else None
         if repository is None or foreign is None or foreign.uid:
             continue
-        image = images.get(node) or read(found.image)
+        image = read(found.image)
         whose = "cannot be created" if foreign.missing else "belongs to root"
         how = f"making the folders of {repository} those of {found.user}, in a container"
         progress(node, f"{foreign.path} {whose}: {how}")

@@ -1,4 +1,8 @@
-"""Stages weights and image on every node that lacks them: one download at most, then from node to node."""
+"""Stages weights and image on every node that lacks them: one download at most, then from node to node.
+
+Drafters, adapters and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves
+them alone. Ray is staged apart (``staging.ray``).
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
-from sparkcluster.facts.layers import left_out_bytes
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts
-from sparkcluster.report import Report
+from sparkcluster.node.shared import hub_folder
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
-from sparkcluster.staging import copy_weights, ownership
-from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
-from sparkcluster.staging.copy import HERE, RESUME, Progress
-from sparkcluster.staging.copy_request import Settings
+from sparkcluster.staging import build, copy_weights, local_image, local_weights, ownership, playbook_files, vocabulary
+from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.copy import RESUME
+from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.image_copy import ImageCopy
-from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
-from sparkcluster.staging.transfers import Copied, Transfers
-from sparkcluster.topology.model import Topology
+from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
+from sparkcluster.staging.transfers import Copied, SendingTo, Transfers
 
 if TYPE_CHECKING:
     from sparkcluster.staging.expected import Expected
@@ -36,8 +37,6 @@ class StageReport:
     """What was to be staged and, unless it was a dry run, what was copied.
 
     Attributes:
-        commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them; in a dry
-            run of those that no node lacks.
         verified: nodes of which every byte of a model was read, by the model.
         corrupt: copies that were found to be wrong, and were replaced.
         warnings: of copies that left the interconnect.
@@ -46,7 +45,6 @@ class StageReport:
 
     stagings: tuple[Staging, ...]
     copied: tuple[Copied, ...] = ()
-    commits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     verified: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: tuple[Corrupt, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -64,199 +62,173 @@ class StageReport:
         }
 
 
-def stage(
-    changer: Changer,
-    facts: Mapping[str, Facts],
-    topology: Topology,
-    spec: Spec,
-    *,
-    what: Sequence[Artifact] = ("weights", "image"),
-    dry_run: bool = False,
-    expect: bool = True,
-    verify: bool = False,
-    progress: Progress = lambda _node, _text: None,
-    report: Report | None = None,
-    settings: Settings | None = None,
-    given: Path | None = None,
-) -> StageReport:
-    """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Needed:
+    """An artifact, and what nodes lack of it.
 
-    A ``dry_run`` finds what is missing, and what would move where that is to be ``expect``ed: the hub is asked for it.
-    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
-    gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
-    the one artifact of ``what`` is, for the case that no node has it.
+    Attributes:
+        spec: of a repository beside the model that of a playbook which serves nothing else.
+        given: where on this machine it is, if no node has it.
+        files: what is sent from this machine to each node; None where nodes copy it from each other.
+    """
+
+    spec: Spec
+    staging: Staging
+    given: Path | None = None
+    files: SendingTo | None = None
+
+
+def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | None = None) -> list[Needed]:
+    """What nodes lack of the image and the weights, with all that belongs to these, as far as ``what`` has them.
+
+    ``given`` is where on this machine the one artifact of ``what`` is, for the case that no node has it.
+
+    Raises:
+        StageError: nobody has it, what is given cannot be used, or a disk is too small; nothing was changed.
+    """
+    found = []
+    if "image" in what and spec.inventory.runtime.kind == "docker" and spec.image:
+        found.append(_needed(run, spec, "image", given))  # first: it may hold the downloader of the weights
+    if "weights" in what:
+        for model in (spec.playbook.model, *spec.playbook.companions):
+            playbook = spec.playbook.model_copy(update={"model": model})
+            found.append(_needed(run, dataclasses.replace(spec, playbook=playbook), "weights", given))
+        for source in (vocabulary, playbook_files):
+            found += [Needed(spec, staging, files=files) for staging, files in source.find_missing(spec, run.facts)]
+    return found
+
+
+def _needed(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Needed:
+    facts = _facts(run.facts, spec)
+    staging = find_missing(facts, run.topology, spec, what)
+    size_bytes = None if given is None or staging.sources else _given_bytes(run, spec, staging, given)
+    if size_bytes is not None:
+        staging = dataclasses.replace(staging, size_bytes=size_bytes)
+    elif not staging.sources and not staging.download and len(staging.parts) < 2:
+        raise no_weights(facts, staging.nodes[0], spec)
+    check_disk_space(facts, staging, spec)
+    return Needed(spec, staging, None if size_bytes is None else given)
+
+
+def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
+    """``facts`` with the weights of the model of ``spec``, which may be one beside that of the playbook."""
+    model = spec.playbook.model
+    if not isinstance(model, Companion):
+        return facts
+    found = {}
+    for node, its in facts.items():
+        weights = its.companions if isinstance(its.companions, Unread) else its.companions.get(str(model.id))
+        found[node] = its.model_copy(update={"weights": weights})
+    return found
+
+
+def _given_bytes(run: Transfers, spec: Spec, staging: Staging, given: Path) -> int | None:
+    """Bytes of what is given on this machine; None if it is not there, though it need not be."""
+    if staging.what == "image":
+        return local_image.read(given, staging.name).size_bytes
+    place = local_weights.locate(given, spec)
+    return None if place is None else local_weights.size_bytes(run, place, spec)
+
+
+def bring(run: Transfers, changer: Changer, needed: Sequence[Needed]) -> StageReport:
+    """Have a node download what none has, then copy everything to those that lack it.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
-    shown, how = report or Report(), settings or Settings()
-    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress, shown, how)
-    run = _Run(transfers, spec, verify, changer, given)
-    stagings: list[Staging] = []
-    commits: dict[str, str] = {}
-    expected: dict[str, tuple[Expected, ...]] = {}
-    for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
-        if isinstance(model, Companion):
-            # Staged as the weights of a playbook that serves nothing else.
-            run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
-            transfers.facts, what = transfers.collected(run.spec, list(facts), "weights"), ["weights"]
-        for each in artifacts(run.spec, what):
-            staging = run.sized(find_missing(transfers.facts, topology, run.spec, each, given=given is not None))
-            stagings.append(staging)
-            check_disk_space(transfers.facts, staging, run.spec)
-            if dry_run:
-                if expect and staging.missing and (found := run.expect(staging)):
-                    expected[staging.name] = found
-                continue
-            if staging.missing:
-                shown.step("copy", f"{staging.what} {staging.name}")
-            run.bring(staging)
-        if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
-            head = topology.groups[0].head.name
-            now = transfers.collected(run.spec, [head], "weights") if stagings[-1].missing else transfers.facts
-            if (weights := read(now[head].weights)) is not None and weights.revision:
-                commits[f"{model.revision} of {model.id}"] = weights.revision
-    moved, loud = tuple(transfers.copied), tuple(transfers.loud)
-    return StageReport(tuple(stagings), moved, commits, run.verified, tuple(run.corrupt), loud, expected)
-
-
-@dataclasses.dataclass
-class _Run:
-    """The steps for one artifact after another; ``spec`` is that of the artifact."""
-
-    transfers: Transfers
-    spec: Spec
-    verify: bool
-    changer: Changer
-    given: Path | None
-    images: dict[str, Image] = dataclasses.field(default_factory=dict)
-    verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
-
-    @property
-    def facts(self) -> dict[str, Facts]:
-        """The facts of the nodes, as far as they were collected again."""
-        return self.transfers.facts
-
-    def sized(self, staging: Staging) -> Staging:
-        """The same with the size of what is given on this machine, where no node has it, and this machine has.
-
-        Raises:
-            StageError: what is given cannot be used.
-        """
-        if self.given is None or staging.sources:
-            return staging
-        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
-
-        if staging.what == "image":
-            return dataclasses.replace(staging, size_bytes=local_image.read(self.given, staging.name).size_bytes)
-        place = local_weights.locate(self.given, self.spec)
-        found = None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
-        return dataclasses.replace(staging, size_bytes=found)
-
-    def expect(self, staging: Staging) -> tuple[Expected, ...]:
-        """What would move to the nodes that lack it."""
-        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
-        from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
-
-        total, present = staging.size_bytes, dict.fromkeys(staging.nodes, 0)
-        outside = HERE if total is not None else BUILD if staging.built else publisher(staging)
-        if staging.what == "weights":
-            total = size_of(self.spec.playbook.model) if total is None else total
-            present = {node: weights.size_bytes for node in present if (weights := read(self.facts[node].weights))}
-        elif staging.sources and isinstance(image := self.facts[staging.sources[0]].image, Image):
-            receivers = [self.facts[node] for node in present]
-            present = dict.fromkeys(present, left_out_bytes(image, self.facts[staging.sources[0]], receivers))
-        sizes = {node: None if total is None else max(0, total - present.get(node, 0)) for node in staging.nodes}
-        transfers = self.transfers
-        return moves(staging, self.facts, transfers.topology, transfers.settings, sizes=sizes, outside=outside)
-
-    def bring(self, staging: Staging) -> None:
-        """Download it where no node has it, then copy it to the others."""
+    facts = run.facts
+    verified: dict[str, tuple[str, ...]] = {}
+    corrupt: list[Corrupt] = []
+    for each in needed:
+        spec, staging = each.spec, each.staging
+        run.facts = _facts(facts, spec)
+        if staging.missing:
+            run.shown.step("copy", f"{staging.what} {staging.name}")
         for node, lacks in staging.missing:
-            self.transfers.progress(node, f"{staging.what} {lacks}")
-        if staging.what == "weights":
-            lacking = {node: self.facts[node] for node in staging.nodes}
-            ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
-        if not staging.sources and len(staging.parts) > 1:
-            staging = self._unite(staging)
-        if staging.missing and not staging.sources:
-            staging = self._given(staging) or self._download(staging)
-        if staging.what == "image":
-            copy = ImageCopy(self.transfers, self.spec, staging)
+            run.progress(node, f"{staging.what} {lacks}")
+        if each.files is not None:
+            for node in staging.nodes:
+                sent = each.files(facts[node].state_dir)
+                run.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
+        elif staging.what == "image":
+            copy = ImageCopy(run, spec, _source(run, each))
             copy.run()
-            self.images = copy.images
-        elif staging.missing or self.verify:
-            request = partial(self._request, staging)
-            read_on, corrupt = copy_weights.copy(self.transfers, staging, request, verify=self.verify)
-            self.verified |= {staging.name: read_on} if self.verify else {}
-            self.corrupt += corrupt
-
-    def _unite(self, staging: Staging) -> Staging:
-        """What is left to stage once nodes have what others of them had."""
-        request = partial(self._request, dataclasses.replace(staging, sources=staging.parts))
-        return self._left(staging, copy_weights.unite(self.transfers, staging, request))
-
-    def _given(self, staging: Staging) -> Staging | None:
-        """What is left to stage once nodes have what is on this machine; None if none of it is."""
-        if self.given is None:
-            return None
-        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
-
-        transfers = self.transfers
-        if staging.what == "image":
-            archive = local_image.read(self.given, staging.name)
-            node = local_image.bring(transfers, staging, archive)
-            return self._left(staging, [node], f"{self.given} was loaded")
-        place = local_weights.locate(self.given, self.spec)
-        if place is None:
-            return None
-        files = local_weights.read(transfers, place, self.spec)
-        request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
-        local_weights.bring(transfers, staging, place, files, request)
-        return self._left(staging, staging.nodes, f"{self.given} has not all of it")
-
-    def _download(self, staging: Staging) -> Staging:
-        """What is left to stage once a node has downloaded it, or this machine has, where no node reaches the hub.
-
-        An image of the playbook's own is built instead.
-        """
-        if staging.what == "image" and self.spec.build is not None:
-            from sparkcluster.staging import build  # noqa: PLC0415 - few playbooks have it
-
-            builder = build.on_a_node(self.transfers, self.spec, self.spec.build, staging)
-            return self._left(staging, [builder], "the build left it out")
-        from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
-
-        found = Downloads(self.transfers, self.spec, staging).anywhere()
-        if isinstance(found, Path):
-            self.given = found
-            return self._given(staging) or self._left(staging, staging.nodes, f"{found} has not all of it")
-        return self._left(staging, [found], "the download left it out")
-
-    def _left(self, staging: Staging, nodes: Sequence[str], otherwise: str = "") -> Staging:
-        """What is left to stage once ``nodes`` have what they got.
-
-        Raises:
-            StageError: none of them has it whole, with ``otherwise`` as the reason, if that is given.
-        """
-        self.facts.update(self.transfers.collected(self.spec, nodes, staging.what))
-        left = find_missing(self.facts, self.transfers.topology, self.spec, staging.what, given=bool(otherwise))
-        if otherwise and not left.sources:
-            raise StageError(
-                f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {dict(left.missing)[nodes[0]]}; {otherwise}",
-                node=nodes[0],
-                step=f"copy {staging.what}",
-                hint=RESUME,
+            facts |= {node: facts[node].model_copy(update={"image": image}) for node, image in copy.images.items()}
+        elif staging.missing or run.settings.verify:
+            ownership.take(
+                changer, spec.playbook.model.id, {node: run.facts[node] for node in staging.nodes}, run.progress
             )
-        check_disk_space(self.facts, left, self.spec)
-        return left
+            staging = _source(run, each)
+            request = partial(weights_request, run, spec, staging)
+            read_on, wrong = copy_weights.copy(run, staging, request, verify=run.settings.verify)
+            corrupt += wrong
+            if run.settings.verify:
+                verified[staging.name] = read_on
+    stagings = tuple(each.staging for each in needed)
+    return StageReport(stagings, tuple(run.copied), verified, tuple(corrupt), tuple(run.loud))
 
-    def _request(self, staging: Staging, node: str) -> Request:
-        request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
-        if node not in staging.nodes:
-            request.pop("ref", None)  # it has its own, and what else it has stays
-            request["keep"] = True
-        return request
+
+def _source(run: Transfers, each: Needed) -> Staging:
+    """What is left to copy once a node has it whole.
+
+    Raises:
+        StageError: what came to the node is not all of it.
+    """
+    spec, staging = each.spec, each.staging
+    if not staging.sources and len(staging.parts) > 1:
+        nodes = copy_weights.unite(run, staging, partial(weights_request, run, spec, staging))
+        staging = _left(run, spec, staging, nodes)
+    if not staging.sources:
+        node, *others = _fetch(run, each, staging)
+        staging = _left(run, spec, staging, [node, *others])
+        if not staging.sources:
+            lacks = f"{staging.what} {staging.name} is still incomplete on {node}: {dict(staging.missing)[node]}"
+            raise StageError(lacks, node=node, step=f"copy {staging.what}", hint=RESUME)
+    return staging
+
+
+def _fetch(run: Transfers, each: Needed, staging: Staging) -> Sequence[str]:
+    """Send what is on this machine, else build or download it; the nodes that got it.
+
+    Where no node reaches the hub, this machine downloads it.
+    """
+    spec = each.spec
+    if each.given is None and staging.what == "image" and spec.build is not None:
+        return [build.on_a_node(run, spec, spec.build, staging)]
+    found = each.given or Downloads(run, spec, staging).anywhere()
+    if isinstance(found, str):
+        return [found]
+    if staging.what == "image":
+        return [local_image.bring(run, staging, local_image.read(found, staging.name))]
+    place = local_weights.locate(found, spec)
+    if place is not None:
+        files = local_weights.read(run, place, spec)
+        local_weights.bring(run, staging, place, files, partial(weights_request, run, spec, staging))
+    return staging.nodes
+
+
+def _left(run: Transfers, spec: Spec, staging: Staging, nodes: Sequence[str]) -> Staging:
+    """What is left to stage once ``nodes`` have what they got."""
+    run.facts.update(run.collected(spec, nodes, staging.what))
+    left = find_missing(run.facts, run.topology, spec, staging.what)
+    check_disk_space(run.facts, left, spec)
+    return left
+
+
+def weights_request(run: Transfers, spec: Spec, staging: Staging, node: str) -> Request:
+    """Request for ``node.listing`` and ``node.worker`` on ``node``: all get the revision of the first that has some.
+
+    A node that lacks nothing keeps what else it has, and its ref.
+    """
+    model, lacks = spec.playbook.model, node in staging.nodes
+    request: Request = {"what": "files", "verify": run.settings.verify, "choice": spec.playbook.choice}
+    request |= {"root": model.path, "keep": not lacks}
+    if model.id is not None:
+        first, *_ = (*staging.sources, *staging.parts, *staging.nodes)
+        weights = read(run.facts[first].weights)
+        request["root"] = f"{run.facts[node].hf_home}/{hub_folder(model.id)}"
+        request["ref"] = model.revision if lacks else None
+        request["revision"] = (weights and weights.revision) or ""  # none is no revision, and refused
+    return request

@@ -10,8 +10,11 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.docker import Image
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
+from sparkcluster.staging.run import find
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
 
 HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}
@@ -140,9 +143,10 @@ def test_the_head_downloads_first_what_no_node_has(three):
 
 
 def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
-    world = three(playbook={"model": {"path": "/models/a b"}})
+    facts, topology, spec = three(playbook={"model": {"path": "/models/a b"}})
+    transfers = Transfers(Fleet({}), facts, topology, dict, print)
     with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
-        find_missing(*world, "weights")
+        find(transfers, spec, ["weights"])
     assert caught.value.node == "a"
     assert caught.value.hint == "put them there: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
 
@@ -155,8 +159,9 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     with pytest.raises(StageError) as caught:
         check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
     assert shlex.split(caught.value.hint.partition("; or on b: ")[2]) == ["du", "-sh", f"/{hostile}/*"]
+    facts, topology, of_path = three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}})
     with pytest.raises(StageError) as caught:
-        find_missing(*three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}}), "weights")
+        find(Transfers(Fleet({}), facts, topology, dict, print), of_path, ["weights"])
     assert shlex.split(caught.value.hint.partition(": ")[2]) == [
         "rsync", "-a", "DIRECTORY/", f"{hostile}@spark-a:/models/x/",
     ]  # fmt: skip
