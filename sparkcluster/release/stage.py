@@ -27,7 +27,7 @@ from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import Needed, StageReport, bring, find
+from sparkcluster.staging.run import StageReport, bring, find
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -93,12 +93,11 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         if "image" not in options.what:
             return done
         brought, _ = bring_ray(now, report, acquire, options)
-    return StageReport(
-        (*done.stagings, *brought.stagings),
-        (*done.copied, *brought.copied),
-        done.verified,
-        done.corrupt,
-        (*done.warnings, *brought.warnings),
+    return dataclasses.replace(
+        done,
+        stagings=(*done.stagings, *brought.stagings),
+        copied=(*done.copied, *brought.copied),
+        warnings=(*done.warnings, *brought.warnings),
     )
 
 
@@ -107,11 +106,11 @@ def expected(fleet: Fleet, view: View, options: Options, report: Report) -> Stag
     from sparkcluster.staging.expected import expect  # noqa: PLC0415 - few runs need it
 
     run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
-    needed = find(run, view.spec, options.what, options.given)
+    stagings = find(run, view.spec, options.what, options.given)
     if "image" in options.what and (lacking := lacking_ray(view)) is not None:
-        needed.append(Needed(view.spec, lacking))
-    moves = {each.staging.name: found for each in needed if each.staging.missing and (found := expect(run, each))}
-    return StageReport(tuple(each.staging for each in needed), expected=moves)
+        stagings.append(lacking)
+    moves = {staging.name: found for staging in stagings if staging.missing and (found := expect(run, staging))}
+    return StageReport(tuple(stagings), expected=moves)
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
@@ -127,11 +126,10 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
     """
     report.step("copy", " and ".join(options.what))
     run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
-    needed = find(run, view.spec, options.what, options.given)
-    done = StageReport(tuple(each.staging for each in needed))
+    done = StageReport(tuple(find(run, view.spec, options.what, options.given)))
     if options.verify or any(staging.missing for staging in done.stagings):
         changer = acquire()
-        done = bring(_transfers(changer, view, options, report), changer, needed)
+        done = bring(_transfers(changer, view, options, report), changer, done.stagings)
     nodes = {copied.node for copied in done.copied}
     moved = f"{size(sum(copied.bytes for copied in done.copied))} to {count(len(nodes), 'Spark')}"
     report.step("copy", moved if nodes else "nothing is missing")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any, Literal
 
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
@@ -12,6 +14,10 @@ from sparkcluster.spec import Spec
 
 Artifact = Literal["weights", "image", "vocabulary", "ray", "files"]
 Request = dict[str, Any]
+Sending = tuple[Path | bytes | IO[bytes], Request]
+"""A file of this machine, its content, or an open one, and the request that takes it (``node.upload``)."""
+SendingTo = Callable[[str], Iterable[Sending]]
+"""What is sent to a node, by its state directory."""
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.known_models import size_of
 from sparkcluster.staging.notes import link
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import Needed
 from sparkcluster.staging.transfers import Transfers
 
 BUILD = "build"
@@ -44,17 +43,17 @@ class Expected:
     medium: Literal["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]
 
 
-def expect(run: Transfers, needed: Needed) -> tuple[Expected, ...]:
+def expect(run: Transfers, staging: Staging) -> tuple[Expected, ...]:
     """What would move to each node that lacks it."""
-    staging, total = needed.staging, needed.staging.size_bytes
-    if needed.files is not None:
+    total = staging.size_bytes
+    if staging.files is not None:
         return tuple(from_outside(node, HERE, total) for node in staging.nodes)
     if staging.what == "ray":
         return moves(run, staging, {node: ray.archive_bytes(run.facts[node]) for node in staging.nodes}, HERE)
     if staging.what == "weights" and total is None:
-        total = size_of(needed.spec.playbook.model)
+        total = size_of(staging.spec.playbook.model)
     sizes = {node: None if total is None else max(0, total - staging.present.get(node, 0)) for node in staging.nodes}
-    return moves(run, staging, sizes, HERE if needed.given else BUILD if staging.built else publisher(staging))
+    return moves(run, staging, sizes, HERE if staging.given else BUILD if staging.built else publisher(staging))
 
 
 def moves(run: Transfers, staging: Staging, sizes: Mapping[str, int | None], outside: str) -> tuple[Expected, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import StageError
@@ -18,7 +19,7 @@ from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
-from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.artifacts import Artifact, SendingTo
 from sparkcluster.staging.notes import no_room
 from sparkcluster.staging.order import Room
 from sparkcluster.staging.retries import combined
@@ -37,6 +38,9 @@ class Staging:
         parts: nodes that have some of its files where none has it whole, the one with most bytes first.
         built: whether a node builds it where none has it, instead of a download.
         present: bytes of it that a node has which lacks it, or that are left out of an image for that node.
+        spec: for a repository beside the model that of a playbook which serves nothing else.
+        given: where on this machine it is, for the case that no node has it.
+        files: what is sent from this machine to each node; None where nodes copy it from each other.
     """
 
     what: Artifact
@@ -48,6 +52,9 @@ class Staging:
     parts: tuple[str, ...] = ()
     built: bool = False
     present: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    spec: Spec = dataclasses.field(kw_only=True)
+    given: Path | None = None
+    files: SendingTo | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -103,6 +110,7 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
         size_bytes=having[source].size_bytes if source else None,
         built=spec.build is not None,
         present=dict.fromkeys(lacking, left_out),
+        spec=spec,
     )
 
 
@@ -134,7 +142,7 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> St
     download = () if sources or model.id is None else tuple(dict.fromkeys([*parts, *lacking]))
     size_bytes = found[sources[0]].size_bytes if sources else None
     present = {name: found[name].size_bytes for name in lacking if name in found}
-    return Staging("weights", model.label, sources, missing, download, size_bytes, parts, present=present)
+    return Staging("weights", model.label, sources, missing, download, size_bytes, parts, present=present, spec=spec)
 
 
 def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
@@ -160,12 +168,12 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
     )
 
 
-def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
+def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
     """Raise StageError for the nodes that lack ``staging`` without the room for it, and if no source has that to send.
 
     The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
-    if staging.size_bytes is None or not staging.missing or (staging.what == "weights" and spec.playbook.model.path):
+    if staging.size_bytes is None or not staging.missing:
         return
     step, what = f"copy {staging.what}", f"{staging.what} {staging.name}"
     rooms = {node: _room(facts[node], _needed(facts, staging, node)) for node in (*staging.sources, *staging.nodes)}
@@ -195,7 +203,8 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
     """
     whole, left_out = staging.size_bytes or 0, staging.present.get(staging.nodes[0], 0)
     if staging.what != "image":
-        return {"hf_home": whole - staging.present.get(node, 0) if node in staging.nodes else 0}
+        receives = node in staging.nodes and staging.spec.playbook.model.id is not None
+        return {"hf_home": whole - staging.present.get(node, 0)} if receives else {}
     first = facts[staging.sources[0]] if staging.sources else None
     if first is None or not isinstance(first.image, Image):
         return {"docker": 2 * whole}  # Docker keeps an archive that it loads until the last layer is unpacked

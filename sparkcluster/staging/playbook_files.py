@@ -11,12 +11,12 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.staging.artifacts import Sending
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.transfers import Sending, SendingTo
 
 
-def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Staging, SendingTo]]:
-    """What is beside the playbook and not on nodes, and what is sent to each of them, by its state directory.
+def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
+    """What is beside the playbook and not on nodes.
 
     Raises:
         StageError: it is of a release, and no longer here.
@@ -31,7 +31,7 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Stagi
                     step="copy files",
                     hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
                 )
-            yield Staging("files", each.source, (), lack, (), each.size_bytes), partial(files, each)
+            yield Staging("files", each.source, (), lack, (), each.size_bytes, spec=spec, files=partial(files, each))
 
 
 def files(beside: Beside, state_dir: str) -> Iterator[Sending]:

@@ -25,7 +25,7 @@ from sparkcluster.staging.copy import RESUME
 from sparkcluster.staging.downloads import Downloads
 from sparkcluster.staging.image_copy import ImageCopy
 from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
-from sparkcluster.staging.transfers import Copied, SendingTo, Transfers
+from sparkcluster.staging.transfers import Copied, Transfers
 
 if TYPE_CHECKING:
     from sparkcluster.staging.expected import Expected
@@ -62,23 +62,7 @@ class StageReport:
         }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Needed:
-    """An artifact, and what nodes lack of it.
-
-    Attributes:
-        spec: of a repository beside the model that of a playbook which serves nothing else.
-        given: where on this machine it is, if no node has it.
-        files: what is sent from this machine to each node; None where nodes copy it from each other.
-    """
-
-    spec: Spec
-    staging: Staging
-    given: Path | None = None
-    files: SendingTo | None = None
-
-
-def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | None = None) -> list[Needed]:
+def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | None = None) -> list[Staging]:
     """What nodes lack of the image and the weights, with all that belongs to these, as far as ``what`` has them.
 
     ``given`` is where on this machine the one artifact of ``what`` is, for the case that no node has it.
@@ -88,26 +72,31 @@ def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | Non
     """
     found = []
     if "image" in what and spec.inventory.runtime.kind == "docker" and spec.image:
-        found.append(_needed(run, spec, "image", given))  # first: it may hold the downloader of the weights
+        found.append(_find(run, spec, "image", given))  # first: it may hold the downloader of the weights
     if "weights" in what:
         for model in (spec.playbook.model, *spec.playbook.companions):
             playbook = spec.playbook.model_copy(update={"model": model})
-            found.append(_needed(run, dataclasses.replace(spec, playbook=playbook), "weights", given))
-        for source in (vocabulary, playbook_files):
-            found += [Needed(spec, staging, files=files) for staging, files in source.find_missing(spec, run.facts)]
+            found.append(_find(run, dataclasses.replace(spec, playbook=playbook), "weights", given))
+        found += [*vocabulary.find_missing(spec, run.facts), *playbook_files.find_missing(spec, run.facts)]
     return found
 
 
-def _needed(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Needed:
+def _find(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Staging:
     facts = _facts(run.facts, spec)
     staging = find_missing(facts, run.topology, spec, what)
-    size_bytes = None if given is None or staging.sources else _given_bytes(run, spec, staging, given)
-    if size_bytes is not None:
-        staging = dataclasses.replace(staging, size_bytes=size_bytes)
-    elif not staging.sources and not staging.download and len(staging.parts) < 2:
+    size_bytes = staging.size_bytes
+    if given is not None and not staging.sources:
+        if what == "image":
+            size_bytes = local_image.read(given, staging.name).size_bytes
+        elif (place := local_weights.locate(given, spec)) is not None:
+            size_bytes = local_weights.size_bytes(run, place, spec)
+        else:
+            given = None
+    staging = dataclasses.replace(staging, size_bytes=size_bytes, given=given)
+    if not (given or staging.sources or staging.download or len(staging.parts) > 1):
         raise no_weights(facts, staging.nodes[0], spec)
-    check_disk_space(facts, staging, spec)
-    return Needed(spec, staging, None if size_bytes is None else given)
+    check_disk_space(facts, staging)
+    return staging
 
 
 def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
@@ -122,15 +111,7 @@ def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
     return found
 
 
-def _given_bytes(run: Transfers, spec: Spec, staging: Staging, given: Path) -> int | None:
-    """Bytes of what is given on this machine; None if it is not there, though it need not be."""
-    if staging.what == "image":
-        return local_image.read(given, staging.name).size_bytes
-    place = local_weights.locate(given, spec)
-    return None if place is None else local_weights.size_bytes(run, place, spec)
-
-
-def bring(run: Transfers, changer: Changer, needed: Sequence[Needed]) -> StageReport:
+def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> StageReport:
     """Have a node download what none has, then copy everything to those that lack it.
 
     Raises:
@@ -141,63 +122,64 @@ def bring(run: Transfers, changer: Changer, needed: Sequence[Needed]) -> StageRe
     facts = run.facts
     verified: dict[str, tuple[str, ...]] = {}
     corrupt: list[Corrupt] = []
-    for each in needed:
-        spec, staging = each.spec, each.staging
-        run.facts = _facts(facts, spec)
+    for staging in stagings:
+        if staging.files is not None:
+            for node in staging.nodes:
+                sent = staging.files(facts[node].state_dir)
+                run.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
+            continue
+        run.facts = _facts(facts, staging.spec)
         if staging.missing:
             run.shown.step("copy", f"{staging.what} {staging.name}")
         for node, lacks in staging.missing:
             run.progress(node, f"{staging.what} {lacks}")
-        if each.files is not None:
-            for node in staging.nodes:
-                sent = each.files(facts[node].state_dir)
-                run.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
-        elif staging.what == "image":
-            copy = ImageCopy(run, spec, _source(run, each))
+        if staging.what == "image":
+            copy = ImageCopy(run, staging.spec, _source(run, staging))
             copy.run()
             facts |= {node: facts[node].model_copy(update={"image": image}) for node, image in copy.images.items()}
         elif staging.missing or run.settings.verify:
-            ownership.take(
-                changer, spec.playbook.model.id, {node: run.facts[node] for node in staging.nodes}, run.progress
-            )
-            staging = _source(run, each)
-            request = partial(weights_request, run, spec, staging)
-            read_on, wrong = copy_weights.copy(run, staging, request, verify=run.settings.verify)
+            read_on, wrong = _weights(run, changer, staging)
             corrupt += wrong
             if run.settings.verify:
                 verified[staging.name] = read_on
-    stagings = tuple(each.staging for each in needed)
-    return StageReport(stagings, tuple(run.copied), verified, tuple(corrupt), tuple(run.loud))
+    return StageReport(tuple(stagings), tuple(run.copied), verified, tuple(corrupt), tuple(run.loud))
 
 
-def _source(run: Transfers, each: Needed) -> Staging:
+def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[str, ...], tuple[Corrupt, ...]]:
+    """As ``copy_weights.copy`` returns."""
+    lacking = {node: run.facts[node] for node in staging.nodes}
+    ownership.take(changer, staging.spec.playbook.model.id, lacking, run.progress)
+    staging = _source(run, staging)
+    return copy_weights.copy(run, staging, partial(weights_request, run, staging), verify=run.settings.verify)
+
+
+def _source(run: Transfers, staging: Staging) -> Staging:
     """What is left to copy once a node has it whole.
 
     Raises:
         StageError: what came to the node is not all of it.
     """
-    spec, staging = each.spec, each.staging
     if not staging.sources and len(staging.parts) > 1:
-        nodes = copy_weights.unite(run, staging, partial(weights_request, run, spec, staging))
-        staging = _left(run, spec, staging, nodes)
+        nodes = copy_weights.unite(run, staging, partial(weights_request, run, staging))
+        staging = _left(run, staging, nodes)
     if not staging.sources:
-        node, *others = _fetch(run, each, staging)
-        staging = _left(run, spec, staging, [node, *others])
+        node, *others = _fetch(run, staging)
+        staging = _left(run, staging, [node, *others])
         if not staging.sources:
             lacks = f"{staging.what} {staging.name} is still incomplete on {node}: {dict(staging.missing)[node]}"
             raise StageError(lacks, node=node, step=f"copy {staging.what}", hint=RESUME)
     return staging
 
 
-def _fetch(run: Transfers, each: Needed, staging: Staging) -> Sequence[str]:
+def _fetch(run: Transfers, staging: Staging) -> Sequence[str]:
     """Send what is on this machine, else build or download it; the nodes that got it.
 
     Where no node reaches the hub, this machine downloads it.
     """
-    spec = each.spec
-    if each.given is None and staging.what == "image" and spec.build is not None:
+    spec = staging.spec
+    if staging.given is None and staging.what == "image" and spec.build is not None:
         return [build.on_a_node(run, spec, spec.build, staging)]
-    found = each.given or Downloads(run, spec, staging).anywhere()
+    found = staging.given or Downloads(run, spec, staging).anywhere()
     if isinstance(found, str):
         return [found]
     if staging.what == "image":
@@ -205,30 +187,32 @@ def _fetch(run: Transfers, each: Needed, staging: Staging) -> Sequence[str]:
     place = local_weights.locate(found, spec)
     if place is not None:
         files = local_weights.read(run, place, spec)
-        local_weights.bring(run, staging, place, files, partial(weights_request, run, spec, staging))
+        local_weights.bring(run, staging, place, files, partial(weights_request, run, staging))
     return staging.nodes
 
 
-def _left(run: Transfers, spec: Spec, staging: Staging, nodes: Sequence[str]) -> Staging:
+def _left(run: Transfers, staging: Staging, nodes: Sequence[str]) -> Staging:
     """What is left to stage once ``nodes`` have what they got."""
-    run.facts.update(run.collected(spec, nodes, staging.what))
-    left = find_missing(run.facts, run.topology, spec, staging.what)
-    check_disk_space(run.facts, left, spec)
-    return left
+    run.facts.update(run.collected(staging.spec, nodes, staging.what))
+    left = find_missing(run.facts, run.topology, staging.spec, staging.what)
+    check_disk_space(run.facts, left)
+    return dataclasses.replace(left, given=staging.given)
 
 
-def weights_request(run: Transfers, spec: Spec, staging: Staging, node: str) -> Request:
+def weights_request(run: Transfers, staging: Staging, node: str) -> Request:
     """Request for ``node.listing`` and ``node.worker`` on ``node``: all get the revision of the first that has some.
 
     A node that lacks nothing keeps what else it has, and its ref.
     """
-    model, lacks = spec.playbook.model, node in staging.nodes
-    request: Request = {"what": "files", "verify": run.settings.verify, "choice": spec.playbook.choice}
-    request |= {"root": model.path, "keep": not lacks}
-    if model.id is not None:
-        first, *_ = (*staging.sources, *staging.parts, *staging.nodes)
-        weights = read(run.facts[first].weights)
-        request["root"] = f"{run.facts[node].hf_home}/{hub_folder(model.id)}"
-        request["ref"] = model.revision if lacks else None
-        request["revision"] = (weights and weights.revision) or ""  # none is no revision, and refused
-    return request
+    playbook, lacks = staging.spec.playbook, node in staging.nodes
+    request: Request = {"what": "files", "verify": run.settings.verify, "choice": playbook.choice, "keep": not lacks}
+    if playbook.model.id is None:
+        return {**request, "root": playbook.model.path}
+    first, *_ = (*staging.sources, *staging.parts, *staging.nodes)
+    weights = read(run.facts[first].weights)
+    return {
+        **request,
+        "root": f"{run.facts[node].hf_home}/{hub_folder(playbook.model.id)}",
+        "ref": playbook.model.revision if lacks else None,
+        "revision": (weights and weights.revision) or "",  # none is no revision, and refused
+    }

@@ -12,23 +12,23 @@ from sparkcluster.errors import StageError, UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.output_file import write
 from sparkcluster.spec import Spec
+from sparkcluster.staging.artifacts import Sending
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
-from sparkcluster.staging.transfers import Sending, SendingTo
 from sparkcluster.topology import vocabularies
 
 _TIMEOUT_S = 30
 
 
-def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Staging, SendingTo]]:
-    """Each vocabulary that nodes lack, and what is sent to each of them, by its state directory."""
+def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
+    """Each vocabulary that nodes lack."""
     nodes: dict[Vocabulary, list[str]] = {}
     for name, found in facts.items():
         for each in vocabularies.lacking(spec, found):
             nodes.setdefault(each, []).append(name)
     for each, names in nodes.items():
         lack = tuple((name, "missing") for name in names)
-        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes), partial(files, each)
+        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes, spec=spec, files=partial(files, each))
 
 
 def files(vocabulary: Vocabulary, state_dir: str) -> Iterator[Sending]:

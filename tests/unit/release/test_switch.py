@@ -26,7 +26,6 @@ from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import find_missing
-from sparkcluster.staging.run import Needed
 
 from .conftest import FOUR, PAIRS, served, up_once
 
@@ -265,7 +264,7 @@ def staging(up):
 
     def find(run, spec, *_):
         found.append(find_missing(run.facts, run.topology, spec, "image"))
-        return [Needed(spec, found[-1])]
+        return [found[-1]]
 
     up.find = find
     return found

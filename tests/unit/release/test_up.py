@@ -17,7 +17,7 @@ from sparkcluster.errors import (
 from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import upgrade
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import Needed, StageReport
+from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS, served
 
@@ -124,18 +124,18 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
 
 
 def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given_back_before_the_start(up, world):
-    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
+    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1, spec=world().spec)
 
-    def find(run, spec, *_):
+    def find(*_):
         up.done.append("look")
-        return [Needed(spec, lacks)]
+        return [lacks]
 
-    def bring(run, changer, needed):
+    def bring(run, changer, stagings):
         up.done.append("stage")
         assert changer.kind == "staging"
         assert changer.epochs == {"alpha": 1, "beta": 1}
         assert run.lease("beta") == changer.lease("beta")
-        return StageReport(tuple(each.staging for each in needed))
+        return StageReport(stagings)
 
     up.find, up.bring = find, bring
     assert up(world()).changed is True

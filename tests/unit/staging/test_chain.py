@@ -120,7 +120,7 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
 def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
-    staging = Staging("weights", "m", ("a",), tuple((node, "missing") for node in "bcd"), (), None)
+    staging = Staging("weights", "m", ("a",), tuple((node, "missing") for node in "bcd"), (), None, spec=None)
     found = moves(Transfers(Fleet({}), facts, topology, dict, print), staging, lacks, "hub")
     assert [(each.node, each.source, each.over, each.encrypted, each.seconds) for each in found] == [
         ("b", "a", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),

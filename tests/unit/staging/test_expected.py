@@ -32,7 +32,7 @@ def expected(spark, cluster):
 
 
 def lacking(*nodes, what="weights", sources=(), download=(), **more):
-    return Staging(what, "o/m", sources, tuple((node, "missing") for node in nodes), download, None, **more)
+    return Staging(what, "o/m", sources, tuple((node, "missing") for node in nodes), download, None, spec=None, **more)
 
 
 def test_what_no_node_has_is_downloaded_once_and_passed_on(expected):

@@ -157,7 +157,7 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     small = [{"purpose": "hf_home", "path": f"/{hostile}", "total_bytes": 10, "free_bytes": 4}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
     with pytest.raises(StageError) as caught:
-        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"))
     assert shlex.split(caught.value.hint.partition("; or on b: ")[2]) == ["du", "-sh", f"/{hostile}/*"]
     facts, topology, of_path = three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}})
     with pytest.raises(StageError) as caught:
@@ -175,7 +175,7 @@ def test_all_disks_that_are_too_small_are_reported(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}, "c": {"disks": small}})
     with pytest.raises(StageError) as caught:
-        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"))
     errors = [caught.value, *caught.value.others]
     assert [(error.node, error.hint) for error in errors] == [
         (node, f"sparkcluster models INVENTORY --prune; or on {node}: du -sh /home/*") for node in "bc"
@@ -190,7 +190,7 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
     engine = facts["a"].docker.model_copy(update={"containerd_store": containerd})
     facts["a"] = facts["a"].model_copy(update={"docker": engine})
     with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d and needs {needed} GB for image"):
-        check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "image"))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_node_that_sends_an_image_takes_room_for_the_archive_and_the_files(thr
     staging = find_missing(facts, topology, spec, "image")
     lacks = pytest.raises(StageError, match=r"a has .* and needs [24]0\.0 GB for sending image")
     with contextlib.nullcontext() if fits else lacks:
-        check_disk_space(facts, staging, spec)
+        check_disk_space(facts, staging)
 
 
 PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x@sha256:" + "e" * 64

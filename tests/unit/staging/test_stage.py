@@ -361,3 +361,14 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     again = world.stage(what=["weights"])
     assert not again.copied
     assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
+
+
+def test_weights_are_downloaded_by_the_image_that_was_copied_before(world, hub, tmp_path):
+    """Where a node has no downloader of its own."""
+    (tmp_path / "tools" / "hf").unlink()
+    world.has_image("b")
+    image_id = world.nodes["b"].add_image(IMAGE, REFERENCE)
+    with pytest.raises(StageError, match="hub says no"):
+        world.stage(settings=Settings(yes=True))
+    (call,) = [call for call in world.nodes["a"].docker_calls() if call[0] == "run"]
+    assert image_id in call

@@ -40,8 +40,8 @@ def directory(world, monkeypatch):
     places = {name: host.home / "model" for name, host in world.nodes.items()}
     real = run.weights_request
 
-    def request(transfers, spec, staging, node):
-        found = real(transfers, spec, staging, node)
+    def request(transfers, staging, node):
+        found = real(transfers, staging, node)
         return {key: found[key] for key in ("what", "verify", "choice", "keep")} | {"root": str(places[node])}
 
     monkeypatch.setattr(run, "weights_request", request)

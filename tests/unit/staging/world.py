@@ -102,5 +102,5 @@ class World:
             lambda node, text: self.reports.append((node, text)), report or Report(),
             dataclasses.replace(settings or Settings(), verify=verify),
         )  # fmt: skip
-        needed = find(run, spec, what, given)
-        return StageReport(tuple(each.staging for each in needed)) if dry_run else bring(run, changer, needed)
+        stagings = find(run, spec, what, given)
+        return StageReport(tuple(stagings)) if dry_run else bring(run, changer, stagings)
