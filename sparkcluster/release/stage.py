@@ -53,20 +53,6 @@ class Options:
     given: Path | None = None
     yes: bool = False
 
-    def settings(self, spec: Spec) -> Settings:
-        """How files are copied: as the flags say, else the inventory."""
-        staging = spec.inventory.staging
-        limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
-        lines = observed.read(spec.inventory.cluster)
-        return Settings(
-            encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
-            limit_bytes_s=self.limit_bytes_s or limit,
-            rates=last_rates(lines),
-            image_rates=last_rates(lines, "image"),
-            yes=self.yes,
-            verify=self.verify,
-        )
-
 
 def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
     """Copy what is missing to every node.
@@ -137,9 +123,19 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
 
 
 def _transfers(changer: Changer, view: View, options: Options, report: Report) -> Transfers:
+    """Transfers to the nodes of ``view``, as the flags say, else the inventory."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
-    settings = options.settings(view.spec)
+    staging, lines = view.spec.inventory.staging, observed.read(view.spec.inventory.cluster)
+    limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
+    settings = Settings(
+        encrypt=staging.encrypt if options.encrypt is None else options.encrypt,
+        limit_bytes_s=options.limit_bytes_s or limit,
+        rates=last_rates(lines),
+        image_rates=last_rates(lines, "image"),
+        yes=options.yes,
+        verify=options.verify,
+    )
     return Transfers(changer.fleet, dict(view.facts), view.topology, changer.lease, report.progress, report, settings)
 
 
