@@ -162,10 +162,8 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
         if other and not isinstance(model, Companion):
             lines = f"extends: {spec.playbook.name} and model: {{id: {model.id}, revision: {other}}}"
             hint += f"; or serve the weights that are there, by a playbook with {lines}"
-    because = f": {why}" if why else ""
-    return StageError(
-        f"the weights of {model.label} are on no node{because}", node=node, step="copy weights", hint=hint
-    )
+    message = f"the weights of {model.label} are on no node" + (f": {why}" if why else "")
+    return StageError(message, node=node, step="copy weights", hint=hint)
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:

@@ -14,7 +14,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Fleet, failures, values
-from sparkcluster.report import Report, Transfer, share, size
+from sparkcluster.report import Report, State, Transfer, share, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Artifact, Request, Sending
@@ -194,7 +194,7 @@ class Transfers:
             complete = done >= total > 0
             if complete or time.monotonic() - shown >= _SHOWN_S:
                 shown = time.monotonic()
-                state: Literal["copying", "complete"] = "complete" if complete else "copying"
+                state: State = "complete" if complete else "copying"
                 self.shown.transfer(Transfer(node, what, done, total, source, state=state))
 
         return report
