@@ -51,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
         spec = written if args.dry_run else accepted(args, written, report)
         done = stage(fleet, spec, options, report)
     if not emitted(args, {"cluster": spec.inventory.cluster, "dry_run": args.dry_run, **done.as_json()}):
-        (stage_view.planned if args.dry_run else stage_view.copied)(done, args.given)
+        (stage_view.planned if args.dry_run else stage_view.copied)(done)
     return 0

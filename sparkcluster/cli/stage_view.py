@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import data, table
@@ -14,10 +13,10 @@ if TYPE_CHECKING:
     from sparkcluster.staging.run import StageReport
 
 
-def copied(done: StageReport, given: Path | None = None) -> None:
+def copied(done: StageReport) -> None:
     """Write a line for each copy, or for what is complete."""
     for staging in done.stagings:
-        head, copies = _head(staging, given), [copy for copy in done.copied if copy.what == staging.what]
+        head, copies = _head(staging), [copy for copy in done.copied if copy.what == staging.what]
         verified = done.verified.get(staging.name) if staging.what == "weights" else None
         for each in done.corrupt if verified else ():
             if each.model == staging.name:
@@ -33,12 +32,12 @@ def copied(done: StageReport, given: Path | None = None) -> None:
             data(f"{head}: {copy.node} {origin}{amount} in {duration(copy.seconds)}{rate}")
 
 
-def planned(done: StageReport, given: Path | None = None) -> None:
+def planned(done: StageReport) -> None:
     """Write a line for each artifact, and a table: which node gets it from where, over what, in about which time."""
     rows: list[tuple[str, ...]] = []
     for staging in done.stagings:
         lacks = ", ".join(f"{node}: {why}" for node, why in staging.missing)
-        data(f"{_head(staging, given)}: {lacks or 'nothing is missing'}")
+        data(f"{_head(staging)}: {lacks or 'nothing is missing'}")
         for node, _ in staging.missing:
             rows += [
                 (
@@ -56,7 +55,8 @@ def planned(done: StageReport, given: Path | None = None) -> None:
         table(("WHAT", "NODE", "FROM", "SIZE", "TIME", "OVER"), rows)
 
 
-def _head(staging: Staging, given: Path | None) -> str:
+def _head(staging: Staging) -> str:
     """What it is, and that a node had what was given on this machine."""
-    used = f" ({staging.sources[0]} has it, {given} was not used)" if given and staging.sources else ""
-    return f"{staging.what}  {staging.name}{used}"
+    unused = staging.given and staging.sources
+    why = f" ({staging.sources[0]} has it, {staging.given} was not used)" if unused else ""
+    return f"{staging.what}  {staging.name}{why}"

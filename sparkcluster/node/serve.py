@@ -1,10 +1,10 @@
 """Serves the files of a job by HTTP, those that are whole and those that still arrive.
 
-``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, in chunks as it arrives: 64 MiB at
-most, less where nothing comes for a second. ``ETag`` is its version: with ``If-Match`` another one is answered with
-412. ``GET /12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is nothing
-new, the answer is 503 after a second at most, with the ``Age`` of what moved here last. Every request has what only who
-knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
+``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, in chunks as it arrives: 64 MiB
+at most, less where nothing comes for a second. ``ETag`` is its version: with ``If-Match`` another one is answered with
+412. ``GET /12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is
+nothing new, the answer is 503 after a second at most, with the ``Age`` of what moved here last. Every request has what
+only who knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
 """
 
 from __future__ import annotations

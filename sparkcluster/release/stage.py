@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparkcluster.errors import FoundErrors, PlanError, StageError, UsageError
@@ -21,15 +21,14 @@ from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent, powers
-from sparkcluster.staging import ray, small_files
+from sparkcluster.spec.playbook import Companion
+from sparkcluster.staging import ray
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
-from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.run import StageReport
-from sparkcluster.staging.run import stage as stage_all
-from sparkcluster.staging.transfers import Copied, Transfers
+from sparkcluster.staging.run import StageReport, bring, find
+from sparkcluster.staging.transfers import Transfers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,19 +53,6 @@ class Options:
     given: Path | None = None
     yes: bool = False
 
-    def settings(self, spec: Spec) -> Settings:
-        """How files are copied: as the flags say, else the inventory."""
-        staging = spec.inventory.staging
-        limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
-        lines = observed.read(spec.inventory.cluster)
-        return Settings(
-            encrypt=staging.encrypt if self.encrypt is None else self.encrypt,
-            limit_bytes_s=self.limit_bytes_s or limit,
-            rates=last_rates(lines),
-            image_rates=last_rates(lines, "image"),
-            yes=self.yes,
-        )
-
 
 def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageReport:
     """Copy what is missing to every node.
@@ -89,17 +75,28 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
         acquire = functools.cache(lambda: leases.enter_context(lease.acquire(list(view.facts))).changer)
         done = copy(fleet, view, options, report, acquire)
         now = view_cluster(fleet, spec) if any(staging.missing for staging in done.stagings) else view
-        compare_pinned(now, done.commits, report)
-        if "image" not in options.what or (lacking := lacking_ray(now)) is None:
+        compare_pinned(now, report)
+        if "image" not in options.what:
             return done
-        copied, _ = bring_ray(now, report, acquire, options)
-    return dataclasses.replace(done, stagings=(*done.stagings, lacking), copied=(*done.copied, *copied))
+        brought, _ = bring_ray(now, report, acquire, options)
+    return dataclasses.replace(
+        done,
+        stagings=(*done.stagings, *brought.stagings),
+        copied=(*done.copied, *brought.copied),
+        warnings=(*done.warnings, *brought.warnings),
+    )
 
 
-def expected(fleet: Fleet, view: View, options: Options, report: Report, *, expect: bool = True) -> StageReport:
-    """What ``stage`` would copy, if that is to be ``expect``ed with Ray and what each node gets; nothing is changed."""
-    changer = Lease(fleet, view.spec.inventory, "stage", "staging").changer
-    return _copy(changer, view, dataclasses.replace(options, dry_run=True), report, expect=expect)
+def expected(fleet: Fleet, view: View, options: Options, report: Report) -> StageReport:
+    """What ``stage`` would copy, Ray as well, and what each node would get from where; nothing is changed."""
+    from sparkcluster.staging.expected import expect  # noqa: PLC0415 - few runs need it
+
+    run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
+    stagings = find(run, view.spec, options.what, options.given)
+    if "image" in options.what and (lacking := lacking_ray(view)) is not None:
+        stagings.append(lacking)
+    moves = {staging.name: found for staging in stagings if staging.missing and (found := expect(run, staging))}
+    return StageReport(tuple(stagings), expected=moves)
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
@@ -114,52 +111,32 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
         LeaseLost: another operator has the lease.
     """
     report.step("copy", " and ".join(options.what))
-    done = expected(fleet, view, options, report, expect=False)
+    run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
+    done = StageReport(tuple(find(run, view.spec, options.what, options.given)))
     if options.verify or any(staging.missing for staging in done.stagings):
-        done = _copy(acquire(), view, options, report)
+        changer = acquire()
+        done = bring(_transfers(changer, view, options, report), changer, done.stagings)
     nodes = {copied.node for copied in done.copied}
     moved = f"{size(sum(copied.bytes for copied in done.copied))} to {count(len(nodes), 'Spark')}"
     report.step("copy", moved if nodes else "nothing is missing")
     return done
 
 
-def _copy(changer: Changer, view: View, options: Options, report: Report, *, expect: bool = False) -> StageReport:
-    """Weights and image, what the engine would download when it starts, and what the playbook mounts from beside it."""
+def _transfers(changer: Changer, view: View, options: Options, report: Report) -> Transfers:
+    """Transfers to the nodes of ``view``, as the flags say, else the inventory."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
-    from sparkcluster.staging.expected import from_outside, moves  # noqa: PLC0415 - few runs need it
-
-    settings = options.settings(view.spec)
-    done = stage_all(
-        changer,
-        view.facts,
-        view.topology,
-        view.spec,
-        what=options.what,
-        dry_run=options.dry_run,
-        expect=expect,
+    staging, lines = view.spec.inventory.staging, observed.read(view.spec.inventory.cluster)
+    limit = int(staging.limit_mb_s * 1e6) if staging.limit_mb_s else None
+    settings = Settings(
+        encrypt=staging.encrypt if options.encrypt is None else options.encrypt,
+        limit_bytes_s=options.limit_bytes_s or limit,
+        rates=last_rates(lines),
+        image_rates=last_rates(lines, "image"),
+        yes=options.yes,
         verify=options.verify,
-        progress=report.progress,
-        report=report,
-        settings=settings,
-        given=options.given,
     )
-    stagings, expected, facts = list(done.stagings), dict(done.expected), dict(view.facts)
-    transfers = Transfers(changer.fleet, facts, view.topology, changer.lease, report.progress, report, settings)
-    for staging, files in small_files.find_missing(view.spec, view.facts) if "weights" in options.what else ():
-        stagings.append(staging)
-        if options.dry_run:
-            expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
-        for node in () if options.dry_run else staging.nodes:
-            sent = files(view.facts[node].state_dir)
-            transfers.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
-    if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
-        stagings.append(lacking)
-        sizes = {node: ray.archive_bytes(view.facts[node]) for node in lacking.nodes}
-        if found := moves(lacking, view.facts, view.topology, settings, sizes=sizes, outside=HERE):
-            expected[lacking.name] = found
-    copied = (*done.copied, *transfers.copied)
-    return dataclasses.replace(done, stagings=tuple(stagings), copied=copied, expected=expected)
+    return Transfers(changer.fleet, dict(view.facts), view.topology, changer.lease, report.progress, report, settings)
 
 
 def lacking_ray(view: View) -> Staging | None:
@@ -169,36 +146,34 @@ def lacking_ray(view: View) -> Staging | None:
 
 def bring_ray(
     view: View, report: Report, acquire: Callable[[], Changer], options: Options | None = None
-) -> tuple[list[Copied], View]:
+) -> tuple[StageReport, View]:
     """Bring Ray to the nodes that lack it; what was copied, and the cluster then. ``acquire`` as in ``copy``.
 
     Where it cannot be fetched, executor native may do, but not where a copy to a node failed: that is an error to fix.
     """
     lacking = lacking_ray(view)
-    if lacking is None or not lacking.missing or view.topology is None:
-        return [], view
+    if lacking is None or not lacking.missing:
+        return StageReport((lacking,) if lacking else ()), view
     report.step("copy", lacking.name)
     changer = acquire()
-    settings, facts = (options or Options()).settings(view.spec), dict(view.facts)
-    transfers = Transfers(changer.fleet, facts, view.topology, changer.lease, report.progress, report, settings)
+    run = _transfers(changer, view, options or Options(), report)
     try:
-        ray.stage(changer, transfers, lacking)
+        ray.stage(changer, run, lacking)
     except StageError as error:
         if view.spec.playbook.executor != "auto" or error.node is not None:
             raise
         report.note(f"warning: {error.message}; the ranks will use executor native")
-        return [], changed(view, view.facts, bring_ray=False)
+        return StageReport((lacking,)), changed(view, view.facts, bring_ray=False)
     for name in lacking.nodes:
-        if (engine := engine_of(facts[name])) is not None:
-            facts[name] = facts[name].model_copy(update={"rays": (*facts[name].rays, ray_name(engine))})
-    return transfers.copied, changed(view, facts)
+        if (engine := engine_of(run.facts[name])) is not None:
+            run.facts[name] = run.facts[name].model_copy(update={"rays": (*run.facts[name].rays, ray_name(engine))})
+    return StageReport((lacking,), tuple(run.copied), warnings=tuple(run.loud)), changed(view, run.facts)
 
 
-def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> None:
+def compare_pinned(view: View, report: Report) -> None:
     """Record the commits and the image that are staged; report where one is not what its name stood for at first.
 
-    Another image is recorded then: before other nodes got it somebody was asked. ``commits`` are those of repositories
-    beside the model.
+    Another image is recorded then: before other nodes got it somebody was asked.
 
     Raises:
         StageError: code of a repository would run, and it is not what was first staged.
@@ -206,9 +181,12 @@ def compare_pinned(view: View, commits: Mapping[str, str], report: Report) -> No
     if view.topology is None or view.spec.kept_image:
         return
     head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
-    weights, names, first = read(head.weights), dict(commits), first_staged(view.spec.inventory.cluster)
-    if weights is not None and weights.revision and playbook.model.id:
-        names[f"{playbook.model.revision} of {playbook.model.id}"] = weights.revision
+    names, first = dict[str, str](), first_staged(view.spec.inventory.cluster)
+    beside = read(head.companions) or {}
+    for model in (playbook.model, *playbook.companions):
+        weights = beside.get(str(model.id)) if isinstance(model, Companion) else read(head.weights)
+        if weights is not None and weights.revision and model.id:
+            names[f"{model.revision} of {model.id}"] = weights.revision
     path, newer = staged_file(view.spec.inventory.cluster), dict[str, str]()
     image = next(iter(expected_images(view.spec, view.facts, view.topology.by_rank).values()), None)
     # What a node builds has a name of its content.

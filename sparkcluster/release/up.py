@@ -24,7 +24,6 @@ from sparkcluster.release.states import Action, Desired
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
-from sparkcluster.staging.transfers import Copied
 
 
 def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | None = None) -> Rollout:
@@ -91,8 +90,8 @@ def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
         if rollout.view.source != source:  # another operator was faster
             target = way_back(rollout)
             rollout.see(also=[target.spec] if target else [])
-        brought = _ready(rollout, copied, reached, acquire)
-    rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought])
+        brought = _ready(rollout, reached, acquire)
+    rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought.copied])
     names = to_replace(rollout.view, rollout.groups)
     if names:
         Replacement(rollout, names, target).run()
@@ -129,18 +128,16 @@ def _check(rollout: Rollout) -> list[Finding]:
     return reached
 
 
-def _ready(
-    rollout: Rollout, copied: StageReport, reached: Sequence[Finding], acquire: Callable[[], Changer]
-) -> list[Copied]:
+def _ready(rollout: Rollout, reached: Sequence[Finding], acquire: Callable[[], Changer]) -> StageReport:
     """Bring Ray, and raise where something is still missing for the groups that are to be started; what was copied.
 
     Raises:
         FoundErrors, PlanError, StageError: nothing was stopped.
     """
     if not (starting := rollout.to_start()):
-        return []
+        return StageReport(())
     report, release = rollout.report, rollout.desired.release
-    stage.compare_pinned(rollout.view, copied.commits, report)
+    stage.compare_pinned(rollout.view, report)
     brought, rollout.view = stage.bring_ray(rollout.view, report, acquire)
     rollout.view.ready()
     findings = rollout.view.findings_of(starting)

@@ -24,6 +24,7 @@ class Settings:
         rates: of earlier copies of weights in this cluster, for what people are told.
         image_rates: likewise of images, of which they are mostly Docker's.
         yes: whether nobody is asked before an image goes to other nodes.
+        verify: whether every copy of weights is read, also where nothing is missing, and replaced where it is wrong.
     """
 
     encrypt: bool = False
@@ -31,6 +32,7 @@ class Settings:
     rates: Rates = dataclasses.field(default_factory=dict)
     image_rates: Rates = dataclasses.field(default_factory=dict)
     yes: bool = False
+    verify: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

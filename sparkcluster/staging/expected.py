@@ -1,4 +1,4 @@
-"""What a dry run says of every copy: which node gets it from where, over what, how much, and about how long. Pure."""
+"""What a dry run says of every copy: which node gets it from where, over what, how much, and about how long."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from sparkcluster.facts.model import Facts
+from sparkcluster.fit.known import size_of
 from sparkcluster.node.shared import HUB_ADDRESS, registry_of
+from sparkcluster.staging import ray
 from sparkcluster.staging.artifacts import endpoint
-from sparkcluster.staging.chain import Rates, Way, chain, expected_s, probable
+from sparkcluster.staging.chain import Rates, chain, expected_s, probable
 from sparkcluster.staging.copy import HERE
-from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.notes import link
 from sparkcluster.staging.plan import Staging
-from sparkcluster.topology.model import Topology
+from sparkcluster.staging.transfers import Transfers
 
 BUILD = "build"
 
@@ -43,28 +43,44 @@ class Expected:
     medium: Literal["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]
 
 
-Sizes = Mapping[str, int | None]
-"""Bytes that each node would receive; None where that is unknown."""
+def expect(run: Transfers, staging: Staging) -> tuple[Expected, ...]:
+    """What would move to each node that lacks it."""
+    total = staging.size_bytes
+    if staging.files is not None:
+        return tuple(from_outside(node, HERE, total) for node in staging.nodes)
+    if staging.what == "ray":
+        return moves(run, staging, {node: ray.archive_bytes(run.facts[node]) for node in staging.nodes}, HERE)
+    if staging.what == "weights" and total is None:
+        total = size_of(staging.spec.playbook.model)
+    sizes = {node: None if total is None else max(0, total - staging.present.get(node, 0)) for node in staging.nodes}
+    return moves(run, staging, sizes, HERE if staging.given else BUILD if staging.built else publisher(staging))
 
 
-def moves(
-    staging: Staging,
-    facts: Mapping[str, Facts],
-    topology: Topology,
-    settings: Settings,
-    *,
-    sizes: Sizes,
-    outside: str,
-) -> tuple[Expected, ...]:
+def moves(run: Transfers, staging: Staging, sizes: Mapping[str, int | None], outside: str) -> tuple[Expected, ...]:
     """What would move to each node that lacks ``staging``, if all ways that the facts promise work.
 
-    ``outside`` is where it comes from if no node has it; the first node that gets it passes it on.
+    ``sizes`` are the bytes that each would receive, None where that is unknown. ``outside`` is where it comes from if
+    no node has it; the first node that gets it passes it on.
     """
+    settings = run.settings
     rates: Rates = {"image": settings.image_rates, "weights": settings.rates}.get(staging.what, {})
-    ways = probable(facts, topology, [*staging.sources, *staging.nodes], encrypt=settings.encrypt)
+    ways = probable(run.facts, run.topology, [*staging.sources, *staging.nodes], encrypt=settings.encrypt)
 
     def passed_on(having: Sequence[str], nodes: Sequence[str]) -> list[Expected]:
-        return between_nodes(ways, having, nodes, sizes, rates, by_link=staging.what == "weights")
+        """What each of ``nodes`` gets of those ``having`` all of it."""
+        lacks = {node: size for node in nodes if (size := sizes.get(node)) is not None}
+        total = max([1, *lacks.values()])
+        has = {**dict.fromkeys(having, total), **{node: total - lacks.get(node, total) for node in nodes}}
+        found = []
+        for node, sources in chain([*having, *nodes], ways, has, total).items():
+            size, seconds = lacks.get(node), None
+            if node not in nodes or size == 0 or not sources:
+                continue
+            way = sources[0][0]
+            if size is not None and (staging.what == "weights" or (way.medium, way.encrypted) in rates):
+                seconds = round(expected_s(size, way, rates), 1)
+            found.append(Expected(node, way.source, size, link(way), way.encrypted, seconds, way.medium))
+        return found
 
     if staging.sources:
         return tuple(passed_on(staging.sources[:1] if staging.what == "image" else staging.sources, staging.nodes))
@@ -88,34 +104,6 @@ def from_outside(node: str, source: str, size_bytes: int | None) -> Expected:
     if source == BUILD:
         return Expected(node, BUILD, size_bytes, "docker build", False, None, "build")
     return Expected(node, source, size_bytes, "download", True, None, "download")
-
-
-def between_nodes(
-    ways: Sequence[Way],
-    having: Sequence[str],
-    nodes: Sequence[str],
-    sizes: Sizes,
-    rates: Rates,
-    *,
-    by_link: bool = True,
-) -> list[Expected]:
-    """What each of ``nodes`` gets of those ``having`` all of it.
-
-    How long it takes is told by ``rates``; where they have none, ``by_link`` of the speed of the link.
-    """
-    lacks = {node: size for node in nodes if (size := sizes.get(node)) is not None}
-    total = max([1, *lacks.values()])
-    has = {**dict.fromkeys(having, total), **{node: total - lacks.get(node, total) for node in nodes}}
-    found = []
-    for node, sources in chain([*having, *nodes], ways, has, total).items():
-        size, seconds = lacks.get(node), None
-        if node not in nodes or size == 0 or not sources:
-            continue
-        way = sources[0][0]
-        if size is not None and (by_link or (way.medium, way.encrypted) in rates):
-            seconds = round(expected_s(size, way, rates), 1)
-        found.append(Expected(node, way.source, size, link(way), way.encrypted, seconds, way.medium))
-    return found
 
 
 def publisher(staging: Staging) -> str:

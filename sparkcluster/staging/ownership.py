@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import CommandFailed, StageError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.runtime import Changer
 from sparkcluster.staging.copy import Progress
@@ -14,19 +13,17 @@ from sparkcluster.staging.copy import Progress
 _LIMIT_S = 180  # a container and its removal: 120 + 20
 
 
-def take(
-    changer: Changer, repository: str, facts: Mapping[str, Facts], images: Mapping[str, Image], progress: Progress
-) -> None:
+def take(changer: Changer, repository: str, facts: Mapping[str, Facts], progress: Progress) -> None:
     """Make the folders of ``repository`` the user's on the nodes of ``facts`` where root's are in the way.
 
-    That of the hub itself, and those of other models, stay as they are. ``images`` came to the nodes since their facts.
+    That of the hub itself, and those of other models, stay as they are.
 
     Raises:
         StageError: no container could.
     """
     steps = {}
     for node, found in facts.items():
-        weights, image = read(found.weights), images.get(node) or read(found.image)
+        weights, image = read(found.weights), read(found.image)
         foreign = weights.foreign if weights is not None else None
         if foreign is None or foreign.uid:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkcluster.errors import StageError
@@ -18,7 +19,7 @@ from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import COMMIT, Companion
-from sparkcluster.staging.artifacts import Artifact
+from sparkcluster.staging.artifacts import Artifact, SendingTo
 from sparkcluster.staging.notes import no_room
 from sparkcluster.staging.order import Room
 from sparkcluster.staging.retries import combined
@@ -36,6 +37,10 @@ class Staging:
         size_bytes: of one copy; None if unknown.
         parts: nodes that have some of its files where none has it whole, the one with most bytes first.
         built: whether a node builds it where none has it, instead of a download.
+        present: bytes of it that a node has which lacks it, or that are left out of an image for that node.
+        spec: for a repository beside the model that of a playbook which serves nothing else.
+        given: where on this machine it is, for the case that no node has it.
+        files: what is sent from this machine to each node; None where nodes copy it from each other.
     """
 
     what: Artifact
@@ -46,6 +51,10 @@ class Staging:
     size_bytes: int | None
     parts: tuple[str, ...] = ()
     built: bool = False
+    present: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    spec: Spec = dataclasses.field(kw_only=True)
+    given: Path | None = None
+    files: SendingTo | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -64,19 +73,17 @@ class Staging:
         }
 
 
-def find_missing(
-    facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact, *, given: bool = False
-) -> Staging:
-    """Which nodes of the topology lack ``what``, and which have it; it may be ``given`` on this machine.
+def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact) -> Staging:
+    """Which nodes of the topology lack ``what``, weights or image, and which have it.
 
     Of weights the head decides: a node with another revision lacks them. Heads of groups come first, since they are
     what users prepare by hand.
 
     Raises:
-        StageError: no node has it and none can download it; the hint says what to put where.
+        StageError: no node has the image of a release any more.
     """
     names = [name for name in topology.by_rank if name in facts]
-    return _image(facts, names, spec) if what == "image" else _weights(facts, names, spec, given=given)
+    return _image(facts, names, spec) if what == "image" else _weights(facts, names, spec)
 
 
 def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
@@ -92,18 +99,22 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
     def lacks(name: str) -> str:
         return "another image has its name" if isinstance(facts[name].image, Image) else "missing"
 
+    source = next(iter(having), None)
+    left_out = left_out_bytes(having[source], facts[source], [facts[name] for name in lacking]) if source else 0
     return Staging(
         what="image",
         name=spec.image or "",
         sources=tuple(having),
         missing=tuple((name, lacks(name)) for name in lacking),
         download=() if having or spec.kept_image else tuple(lacking),  # a kept one has a name of ours, in no registry
-        size_bytes=next((image.size_bytes for image in having.values()), None),
+        size_bytes=having[source].size_bytes if source else None,
         built=spec.build is not None,
+        present=dict.fromkeys(lacking, left_out),
+        spec=spec,
     )
 
 
-def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec, *, given: bool) -> Staging:
+def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
     model = spec.playbook.model
     found = {name: weights for name in names if isinstance(weights := facts[name].weights, Weights)}
     versions = {name: weights.revision for name, weights in found.items() if weights.complete}
@@ -129,10 +140,9 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec, *, gi
     some = sorted((name for name in found if found[name].files), key=lambda name: -found[name].size_bytes)
     parts = () if sources else tuple(name for name in some if found[name].revision == found[some[0]].revision)
     download = () if sources or model.id is None else tuple(dict.fromkeys([*parts, *lacking]))
-    if missing and not sources and not download and len(parts) < 2 and not given:
-        raise no_weights(facts, lacking[0], spec)
     size_bytes = found[sources[0]].size_bytes if sources else None
-    return Staging("weights", model.label, sources, missing, download, size_bytes, parts)
+    present = {name: found[name].size_bytes for name in lacking if name in found}
+    return Staging("weights", model.label, sources, missing, download, size_bytes, parts, present=present, spec=spec)
 
 
 def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
@@ -152,18 +162,16 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
         if other and not isinstance(model, Companion):
             lines = f"extends: {spec.playbook.name} and model: {{id: {model.id}, revision: {other}}}"
             hint += f"; or serve the weights that are there, by a playbook with {lines}"
-    because = f": {why}" if why else ""
-    return StageError(
-        f"the weights of {model.label} are on no node{because}", node=node, step="copy weights", hint=hint
-    )
+    message = f"the weights of {model.label} are on no node" + (f": {why}" if why else "")
+    return StageError(message, node=node, step="copy weights", hint=hint)
 
 
-def check_disk_space(facts: Mapping[str, Facts], staging: Staging, spec: Spec) -> None:
+def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
     """Raise StageError for the nodes that lack ``staging`` without the room for it, and if no source has that to send.
 
     The facts do not say on which disk a directory of the user's is; there the receiver checks.
     """
-    if staging.size_bytes is None or not staging.missing or (staging.what == "weights" and spec.playbook.model.path):
+    if staging.size_bytes is None or not staging.missing:
         return
     step, what = f"copy {staging.what}", f"{staging.what} {staging.name}"
     rooms = {node: _room(facts[node], _needed(facts, staging, node)) for node in (*staging.sources, *staging.nodes)}
@@ -191,18 +199,19 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
 
     Who sends an image writes its files, and ``docker save`` before that its archive, but for containerd's store.
     """
-    whole, found, engine = staging.size_bytes or 0, read(facts[node].weights), read(facts[node].docker)
+    whole, left_out = staging.size_bytes or 0, staging.present.get(staging.nodes[0], 0)
     if staging.what != "image":
-        return {"hf_home": whole - (found.size_bytes if found else 0)}
+        receives = node in staging.nodes and staging.spec.playbook.model.id is not None
+        return {"hf_home": whole - staging.present.get(node, 0)} if receives else {}
     first = facts[staging.sources[0]] if staging.sources else None
     if first is None or not isinstance(first.image, Image):
         return {"docker": 2 * whole}  # Docker keeps an archive that it loads until the last layer is unpacked
-    if node in staging.sources:
-        if engine is None or engine.containerd_store:  # whose files have names of which this is not known before
-            return {"state": whole}
-        left_out = left_out_bytes(first.image, facts[node], [facts[each] for each in staging.nodes])
-        return {"state": whole - left_out, "docker": whole}
-    return {"docker": image_room_bytes(first, first.image, left_out_bytes(first.image, first, [facts[node]]))}
+    if node not in staging.sources:
+        return {"docker": image_room_bytes(first, first.image, left_out)}
+    engine = read(facts[node].docker)
+    if engine is None or engine.containerd_store:  # whose files have names of which this is not known before
+        return {"state": whole}
+    return {"state": whole - left_out, "docker": whole}
 
 
 def digest_to_pull(image: str, digest: str | None) -> str | None:

@@ -26,7 +26,7 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> 
     """Which nodes lack the Ray that is mounted into their image; None if no image needs it."""
     nodes = without_ray(spec, facts, topology)
     lack = tuple((node, "not in the image") for node in nodes if not has_brought_ray(facts[node]))
-    return Staging("ray", f"Ray {BROUGHT_RAY}", (), lack, (), None) if nodes else None
+    return Staging("ray", f"Ray {BROUGHT_RAY}", (), lack, (), None, spec=spec) if nodes else None
 
 
 def archive_bytes(facts: Facts) -> int | None:

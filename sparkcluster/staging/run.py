@@ -1,4 +1,8 @@
-"""Stages weights and image on every node that lacks them: one download at most, then from node to node."""
+"""Stages weights and image on every node that lacks them: one download at most, then from node to node.
+
+Drafters, adapters and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves
+them alone. Ray is staged apart (``staging.ray``).
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import StageError
-from sparkcluster.facts.base import read
-from sparkcluster.facts.docker import Image
-from sparkcluster.facts.layers import left_out_bytes
+from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts
-from sparkcluster.report import Report
+from sparkcluster.node.shared import hub_folder
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
-from sparkcluster.staging import copy_weights, ownership
-from sparkcluster.staging.artifacts import Artifact, Request, artifacts, weights_request
-from sparkcluster.staging.copy import HERE, RESUME, Progress
-from sparkcluster.staging.copy_request import Settings
+from sparkcluster.staging import copy_weights, local_image, local_weights, outside, ownership, small_files
+from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.copy import RESUME
 from sparkcluster.staging.image_copy import ImageCopy
-from sparkcluster.staging.plan import Staging, check_disk_space, find_missing
+from sparkcluster.staging.plan import Staging, check_disk_space, find_missing, no_weights
 from sparkcluster.staging.transfers import Copied, Transfers
-from sparkcluster.topology.model import Topology
 
 if TYPE_CHECKING:
     from sparkcluster.staging.expected import Expected
@@ -36,8 +36,6 @@ class StageReport:
     """What was to be staged and, unless it was a dry run, what was copied.
 
     Attributes:
-        commits: of the repositories beside the model, by ``REVISION of REPOSITORY``, as the head has them; in a dry
-            run of those that no node lacks.
         verified: nodes of which every byte of a model was read, by the model.
         corrupt: copies that were found to be wrong, and were replaced.
         warnings: of copies that left the interconnect.
@@ -46,7 +44,6 @@ class StageReport:
 
     stagings: tuple[Staging, ...]
     copied: tuple[Copied, ...] = ()
-    commits: Mapping[str, str] = dataclasses.field(default_factory=dict)
     verified: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     corrupt: tuple[Corrupt, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -64,196 +61,157 @@ class StageReport:
         }
 
 
-def stage(
-    changer: Changer,
-    facts: Mapping[str, Facts],
-    topology: Topology,
-    spec: Spec,
-    *,
-    what: Sequence[Artifact] = ("weights", "image"),
-    dry_run: bool = False,
-    expect: bool = True,
-    verify: bool = False,
-    progress: Progress = lambda _node, _text: None,
-    report: Report | None = None,
-    settings: Settings | None = None,
-    given: Path | None = None,
-) -> StageReport:
-    """Stage what is missing on every node of ``topology``: image, weights, and the repositories beside them.
+def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | None = None) -> list[Staging]:
+    """What nodes lack of the image and the weights, with all that belongs to these, as far as ``what`` has them.
 
-    A ``dry_run`` finds what is missing, and what would move where that is to be ``expect``ed: the hub is asked for it.
-    ``verify`` reads every copy, also where nothing is missing, and replaces those that are wrong. ``report``
-    gets notes, as of copies that leave the interconnect, and how far transfers are. ``given`` is where on this machine
-    the one artifact of ``what`` is, for the case that no node has it.
+    ``given`` is where on this machine the one artifact of ``what`` is, for the case that no node has it.
+
+    Raises:
+        StageError: nobody has it, what is given cannot be used, or a disk is too small; nothing was changed.
+    """
+    found = []
+    if "image" in what and spec.inventory.runtime.kind == "docker" and spec.image:
+        found.append(_find(run, spec, "image", given))  # first: it may hold the downloader of the weights
+    if "weights" in what:
+        for model in (spec.playbook.model, *spec.playbook.companions):
+            playbook = spec.playbook.model_copy(update={"model": model})
+            found.append(_find(run, dataclasses.replace(spec, playbook=playbook), "weights", given))
+        found += small_files.find_missing(spec, run.facts)
+    return found
+
+
+def _find(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Staging:
+    facts = _facts(run.facts, spec)
+    staging = find_missing(facts, run.topology, spec, what)
+    size_bytes = staging.size_bytes
+    if given is not None and not staging.sources:
+        if what == "image":
+            size_bytes = local_image.read(given, staging.name).size_bytes
+        elif (place := local_weights.locate(given, spec)) is not None:
+            size_bytes = local_weights.size_bytes(run, place, spec)
+        else:
+            given = None
+    staging = dataclasses.replace(staging, size_bytes=size_bytes, given=given)
+    if not (given or staging.sources or staging.download or len(staging.parts) > 1):
+        raise no_weights(facts, staging.nodes[0], spec)
+    check_disk_space(facts, staging)
+    return staging
+
+
+def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
+    """``facts`` with the weights of the model of ``spec``, which may be one beside that of the playbook."""
+    model = spec.playbook.model
+    if not isinstance(model, Companion):
+        return facts
+    found = {}
+    for node, its in facts.items():
+        weights = its.companions if isinstance(its.companions, Unread) else its.companions.get(str(model.id))
+        found[node] = its.model_copy(update={"weights": weights})
+    return found
+
+
+def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> StageReport:
+    """Have a node download what none has, then copy everything to those that lack it.
 
     Raises:
         StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
-    shown, how = report or Report(), settings or Settings()
-    transfers = Transfers(changer.fleet, dict(facts), topology, changer.lease, progress, shown, how)
-    run = _Run(transfers, spec, verify, changer, given)
-    stagings: list[Staging] = []
-    commits: dict[str, str] = {}
-    expected: dict[str, tuple[Expected, ...]] = {}
-    for model in (spec.playbook.model, *(spec.playbook.companions if "weights" in what else ())):
-        if isinstance(model, Companion):
-            # Staged as the weights of a playbook that serves nothing else.
-            run.spec = dataclasses.replace(spec, playbook=spec.playbook.model_copy(update={"model": model}))
-            transfers.facts, what = transfers.collected(run.spec, list(facts), "weights"), ["weights"]
-        for each in artifacts(run.spec, what):
-            staging = run.sized(find_missing(transfers.facts, topology, run.spec, each, given=given is not None))
-            stagings.append(staging)
-            check_disk_space(transfers.facts, staging, run.spec)
-            if dry_run:
-                if expect and staging.missing and (found := run.expect(staging)):
-                    expected[staging.name] = found
-                continue
-            if staging.missing:
-                shown.step("copy", f"{staging.what} {staging.name}")
-            run.bring(staging)
-        if isinstance(model, Companion) and not (dry_run and stagings[-1].missing):
-            head = topology.groups[0].head.name
-            now = transfers.collected(run.spec, [head], "weights") if stagings[-1].missing else transfers.facts
-            if (weights := read(now[head].weights)) is not None and weights.revision:
-                commits[f"{model.revision} of {model.id}"] = weights.revision
-    moved, loud = tuple(transfers.copied), tuple(transfers.loud)
-    return StageReport(tuple(stagings), moved, commits, run.verified, tuple(run.corrupt), loud, expected)
-
-
-@dataclasses.dataclass
-class _Run:
-    """The steps for one artifact after another; ``spec`` is that of the artifact."""
-
-    transfers: Transfers
-    spec: Spec
-    verify: bool
-    changer: Changer
-    given: Path | None
-    images: dict[str, Image] = dataclasses.field(default_factory=dict)
-    verified: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    corrupt: list[Corrupt] = dataclasses.field(default_factory=list)
-
-    @property
-    def facts(self) -> dict[str, Facts]:
-        """The facts of the nodes, as far as they were collected again."""
-        return self.transfers.facts
-
-    def sized(self, staging: Staging) -> Staging:
-        """The same with the size of what is given on this machine, where no node has it, and this machine has.
-
-        Raises:
-            StageError: what is given cannot be used.
-        """
-        if self.given is None or staging.sources:
-            return staging
-        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
-
-        if staging.what == "image":
-            return dataclasses.replace(staging, size_bytes=local_image.read(self.given, staging.name).size_bytes)
-        place = local_weights.locate(self.given, self.spec)
-        found = None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
-        return dataclasses.replace(staging, size_bytes=found)
-
-    def expect(self, staging: Staging) -> tuple[Expected, ...]:
-        """What would move to the nodes that lack it."""
-        from sparkcluster.fit.known import size_of  # noqa: PLC0415 - few runs need it
-        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - likewise
-
-        total, present = staging.size_bytes, dict.fromkeys(staging.nodes, 0)
-        outside = HERE if total is not None else BUILD if staging.built else publisher(staging)
-        if staging.what == "weights":
-            total = size_of(self.spec.playbook.model) if total is None else total
-            present = {node: weights.size_bytes for node in present if (weights := read(self.facts[node].weights))}
-        elif staging.sources and isinstance(image := self.facts[staging.sources[0]].image, Image):
-            receivers = [self.facts[node] for node in present]
-            present = dict.fromkeys(present, left_out_bytes(image, self.facts[staging.sources[0]], receivers))
-        sizes = {node: None if total is None else max(0, total - present.get(node, 0)) for node in staging.nodes}
-        transfers = self.transfers
-        return moves(staging, self.facts, transfers.topology, transfers.settings, sizes=sizes, outside=outside)
-
-    def bring(self, staging: Staging) -> None:
-        """Download it where no node has it, then copy it to the others."""
+    facts = run.facts
+    verified: dict[str, tuple[str, ...]] = {}
+    corrupt: list[Corrupt] = []
+    for staging in stagings:
+        if staging.files is not None:
+            for node in staging.nodes:
+                sent = staging.files(facts[node].state_dir)
+                run.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
+            continue
+        run.facts = _facts(facts, staging.spec)
+        if staging.missing:
+            run.shown.step("copy", f"{staging.what} {staging.name}")
         for node, lacks in staging.missing:
-            self.transfers.progress(node, f"{staging.what} {lacks}")
-        if staging.what == "weights" and self.spec.playbook.model.id is not None:
-            lacking = {node: self.facts[node] for node in staging.nodes}
-            ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
-        if not staging.sources and len(staging.parts) > 1:
-            staging = self._unite(staging)
-        if staging.missing and not staging.sources:
-            staging = self._given(staging) or self._download(staging)
+            run.progress(node, f"{staging.what} {lacks}")
         if staging.what == "image":
-            copy = ImageCopy(self.transfers, self.spec, staging)
+            copy = ImageCopy(run, staging.spec, _source(run, staging))
             copy.run()
-            self.images = copy.images
-        elif staging.missing or self.verify:
-            request = partial(self._request, staging)
-            read_on, corrupt = copy_weights.copy(self.transfers, staging, request, verify=self.verify)
-            self.verified |= {staging.name: read_on} if self.verify else {}
-            self.corrupt += corrupt
+            facts |= {node: facts[node].model_copy(update={"image": image}) for node, image in copy.images.items()}
+        elif staging.missing or run.settings.verify:
+            read_on, wrong = _weights(run, changer, staging)
+            corrupt += wrong
+            if run.settings.verify:
+                verified[staging.name] = read_on
+    return StageReport(tuple(stagings), tuple(run.copied), verified, tuple(corrupt), tuple(run.loud))
 
-    def _unite(self, staging: Staging) -> Staging:
-        """What is left to stage once nodes have what others of them had."""
-        request = partial(self._request, dataclasses.replace(staging, sources=staging.parts))
-        return self._left(staging, copy_weights.unite(self.transfers, staging, request))
 
-    def _given(self, staging: Staging) -> Staging | None:
-        """What is left to stage once nodes have what is on this machine; None if none of it is."""
-        if self.given is None:
-            return None
-        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
+def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[str, ...], list[Corrupt]]:
+    """As ``copy_weights.copy`` returns."""
+    lacking, repository = {node: run.facts[node] for node in staging.nodes}, staging.spec.playbook.model.id
+    if repository is not None:
+        ownership.take(changer, repository, lacking, run.progress)
+    staging = _source(run, staging)
+    return copy_weights.copy(run, staging, partial(weights_request, run, staging), verify=run.settings.verify)
 
-        transfers = self.transfers
-        if staging.what == "image":
-            archive = local_image.read(self.given, staging.name)
-            node = local_image.bring(transfers, staging, archive)
-            return self._left(staging, [node], f"{self.given} was loaded")
-        place = local_weights.locate(self.given, self.spec)
-        if place is None:
-            return None
-        request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
-        local_weights.bring(transfers, self.spec, staging, place, request)
-        return self._left(staging, staging.nodes, f"{self.given} has not all of it")
 
-    def _download(self, staging: Staging) -> Staging:
-        """What is left to stage once a node has downloaded it, or this machine has, where no node reaches the hub.
+def _source(run: Transfers, staging: Staging) -> Staging:
+    """What is left to copy once a node has it whole.
 
-        An image of the playbook's own is built instead.
-        """
-        from sparkcluster.staging import outside  # noqa: PLC0415 - few runs need it
+    Raises:
+        StageError: what came to the node is not all of it.
+    """
+    if not staging.sources and len(staging.parts) > 1:
+        nodes = copy_weights.unite(run, staging, partial(weights_request, run, staging))
+        staging = _left(run, staging, nodes)
+    if not staging.sources:
+        node, *others = _fetch(run, staging)
+        staging = _left(run, staging, [node, *others])
+        if not staging.sources:
+            lacks = f"{staging.what} {staging.name} is still incomplete on {node}: {dict(staging.missing)[node]}"
+            raise StageError(lacks, node=node, step=f"copy {staging.what}", hint=RESUME)
+    return staging
 
-        if staging.what == "image" and self.spec.build is not None:
-            builder = outside.build(self.transfers, self.spec, self.spec.build, staging)
-            return self._left(staging, [builder], "the build left it out")
-        found = outside.Download(self.transfers, self.spec, staging).anywhere()
-        if isinstance(found, Path):
-            self.given = found
-            return self._given(staging) or self._left(staging, staging.nodes, f"{found} has not all of it")
-        return self._left(staging, [found], "the download left it out")
 
-    def _left(self, staging: Staging, nodes: Sequence[str], otherwise: str = "") -> Staging:
-        """What is left to stage once ``nodes`` have what they got.
+def _fetch(run: Transfers, staging: Staging) -> Sequence[str]:
+    """Send what is on this machine, else build or download it; the nodes that got it.
 
-        Raises:
-            StageError: none of them has it whole, with ``otherwise`` as the reason, if that is given.
-        """
-        self.facts.update(self.transfers.collected(self.spec, nodes, staging.what))
-        left = find_missing(self.facts, self.transfers.topology, self.spec, staging.what, given=bool(otherwise))
-        if otherwise and not left.sources:
-            raise StageError(
-                f"{staging.what} {staging.name}: incomplete on {nodes[0]}: {dict(left.missing)[nodes[0]]}; {otherwise}",
-                node=nodes[0],
-                step=f"copy {staging.what}",
-                hint=RESUME,
-            )
-        check_disk_space(self.facts, left, self.spec)
-        return left
+    Where no node reaches the hub, this machine downloads it.
+    """
+    spec = staging.spec
+    if staging.given is None and staging.what == "image" and spec.build is not None:
+        return [outside.build(run, spec, spec.build, staging)]
+    found = staging.given or outside.Download(run, spec, staging).anywhere()
+    if isinstance(found, str):
+        return [found]
+    if staging.what == "image":
+        return [local_image.bring(run, staging, local_image.read(found, staging.name))]
+    place = local_weights.locate(found, spec)
+    if place is not None:
+        local_weights.bring(run, spec, staging, place, partial(weights_request, run, staging))
+    return staging.nodes
 
-    def _request(self, staging: Staging, node: str) -> Request:
-        request = weights_request(self.spec, self.facts, staging.sources[0], node, verify=self.verify)
-        if node not in staging.nodes:
-            request.pop("ref", None)  # it has its own, and what else it has stays
-            request["keep"] = True
-        return request
+
+def _left(run: Transfers, staging: Staging, nodes: Sequence[str]) -> Staging:
+    """What is left to stage once ``nodes`` have what they got."""
+    run.facts.update(run.collected(staging.spec, nodes, staging.what))
+    left = find_missing(run.facts, run.topology, staging.spec, staging.what)
+    check_disk_space(run.facts, left)
+    return dataclasses.replace(left, given=staging.given)
+
+
+def weights_request(run: Transfers, staging: Staging, node: str) -> Request:
+    """Request for ``node.listing`` and ``node.worker`` on ``node``: all get the revision of the first that has some.
+
+    A node that lacks nothing keeps what else it has, and its ref.
+    """
+    playbook, lacks = staging.spec.playbook, node in staging.nodes
+    request: Request = {"what": "files", "verify": run.settings.verify, "choice": playbook.choice, "keep": not lacks}
+    if playbook.model.id is None:
+        return {**request, "root": playbook.model.path}
+    first, *_ = (*staging.sources, *staging.parts, *staging.nodes)
+    weights = read(run.facts[first].weights)
+    return {
+        **request,
+        "root": f"{run.facts[node].hf_home}/{hub_folder(playbook.model.id)}",
+        "ref": playbook.model.revision if lacks else None,
+        "revision": (weights and weights.revision) or "",  # none is no revision, and refused
+    }

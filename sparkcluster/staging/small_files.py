@@ -18,16 +18,16 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.staging.artifacts import Sending
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
-from sparkcluster.staging.transfers import Sending, SendingTo
 from sparkcluster.topology import vocabularies
 
 _TIMEOUT_S = 30
 
 
-def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Staging, SendingTo]]:
-    """What nodes lack, and what is sent to each of them, by its state directory.
+def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
+    """What nodes lack.
 
     Raises:
         StageError: it is of a release, and no longer here.
@@ -35,7 +35,8 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Stagi
     lacking = {name: vocabularies.lacking(spec, node) for name, node in facts.items()}
     for each in dict.fromkeys(itertools.chain.from_iterable(lacking.values())):
         lack = tuple((name, "missing") for name in facts if each in lacking[name])
-        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes), partial(of_vocabulary, each)
+        files = partial(of_vocabulary, each)
+        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes, spec=spec, files=files)
     for beside in spec.beside.values():
         lack = tuple((name, "missing") for name, node in facts.items() if beside.mark not in node.files)
         if lack and not beside.members:
@@ -46,7 +47,8 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Stagi
                 hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
             )
         if lack:
-            yield Staging("files", beside.source, (), lack, (), beside.size_bytes), partial(of_playbook, beside)
+            sent = partial(of_playbook, beside)
+            yield Staging("files", beside.source, (), lack, (), beside.size_bytes, spec=spec, files=sent)
 
 
 def of_playbook(beside: Beside, state_dir: str) -> Iterator[Sending]:

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
-from sparkcluster.report import Report, Transfer, share, size
+from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.report import Report, State, Transfer, share, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
-from sparkcluster.staging.artifacts import Artifact, Request
+from sparkcluster.staging.artifacts import Artifact, Request, Sending
 from sparkcluster.staging.copy import Progress, Step, list_files, stage_errors
 from sparkcluster.staging.copy import Report as Bytes
 from sparkcluster.staging.copy_request import Files, Settings
@@ -30,10 +30,6 @@ from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
-Sending = tuple[Path | IO[bytes], Request]
-"""A file of this machine, which may be open, and the request that takes it (``node.upload``)."""
-SendingTo = Callable[[str], Iterable[Sending]]
-"""What is sent to a node, by its state directory."""
 
 _SHOWN_S = 0.5
 
@@ -167,9 +163,8 @@ class Transfers:
 
     def at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
         """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
-        calls = Calls(action, {node: node for node in nodes})
         try:
-            outcomes = calls.wait(threading.TIMEOUT_MAX)
+            outcomes = self.fleet.each(lambda host: action(host.name), nodes, limit_s=threading.TIMEOUT_MAX)
         except BaseException:
             self.stopped.set()
             raise
@@ -199,7 +194,7 @@ class Transfers:
             complete = done >= total > 0
             if complete or time.monotonic() - shown >= _SHOWN_S:
                 shown = time.monotonic()
-                state: Literal["copying", "complete"] = "complete" if complete else "copying"
+                state: State = "complete" if complete else "copying"
                 self.shown.transfer(Transfer(node, what, done, total, source, state=state))
 
         return report

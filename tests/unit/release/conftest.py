@@ -142,11 +142,14 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         monkeypatch.setattr(rollout, "stop", stop)
         monkeypatch.setattr(rollout, "launch_groups", launch_all)
         monkeypatch.setattr(replacement, "measure_speed", lambda *_: None)
-        monkeypatch.setattr(staging, "stage_all", getattr(run, "stage", lambda *_, **__: StageReport(())))
+        monkeypatch.setattr(staging, "find", run.find)
+        monkeypatch.setattr(staging, "bring", run.bring)
         monkeypatch.setattr(rollout, "Lease", HeldLease)
         monkeypatch.setattr(staging, "Lease", HeldLease)
         return (command or up_once)(fleet, accepted(world.spec), options or Options(), run.report)
 
+    run.find = lambda *_: []
+    run.bring = lambda *_: StageReport(())
     run.starts = {}
     run.gpus = {}
     run.left = {}

@@ -30,9 +30,11 @@ class Notes(Report):
 def staged(spark, cluster):
     """Stages on a node that has everything: ``staged(commit, image ID, **model)``; what was noted."""
 
-    def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, args=None, **model):
+    def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, args=None, adapter=None, **model):
         weights = {"path": "/w", "revision": commit, "files": [{"name": "config.json", "size_bytes": 1}]}
-        facts = spark({"enp1s0f0np0": "10.1.0.11/24"}, weights=weights, image={**IMAGE, "id": image_id})
+        companions = {"org/adapter": {**weights, "revision": adapter}} if adapter else {}
+        image = {**IMAGE, "id": image_id}
+        facts = spark({"enp1s0f0np0": "10.1.0.11/24"}, weights=weights, companions=companions, image=image)
         host = FakeHost("alpha").program("probe", facts.model_dump(mode="json"))
         playbook = {"model": {"id": "org/model", **model}, "image": IMAGE["reference"],
                     "args": {"trust-remote-code": remote_code, **(args or {})}}  # fmt: skip
@@ -74,6 +76,14 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(NEW, remote_code=True, revision=NEW) == []
     path.unlink()
     assert staged(NEW, remote_code=True) == []
+
+
+def test_another_commit_of_what_is_loaded_beside_the_model_is_reported(staged):
+    args = {"lora-modules": ["sql=org/adapter"]}
+    assert staged(OLD, args=args, adapter=OLD) == []
+    (warning,) = staged(OLD, args=args, adapter=NEW)
+    said = f"warning: main of org/adapter changed since it was first staged: it was {OLD}, it is {NEW}; to accept"
+    assert warning.startswith(said)
 
 
 def test_a_dry_run_records_nothing(staged):

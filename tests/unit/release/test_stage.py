@@ -84,7 +84,7 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     hosts, cluster, monkeypatch, flags, inventory, used
 ):
     settings = []
-    monkeypatch.setattr(module, "stage_all", lambda *_, **more: settings.append(more["settings"]) or StageReport(()))
+    monkeypatch.setattr(module, "find", lambda run, *_: settings.append(run.settings) or [])
     spec = cluster(TWO, staging=inventory)
     monkeypatch.setattr(cli, "reporting", lambda _args: contextlib.nullcontext((Fleet(hosts), spec, Report())))
     assert main(["stage", "x.yaml", "--dry-run", "--json", *flags]) == 0

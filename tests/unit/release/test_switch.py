@@ -26,7 +26,6 @@ from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import find_missing
-from sparkcluster.staging.run import StageReport
 
 from .conftest import FOUR, PAIRS, served, up_once
 
@@ -122,7 +121,7 @@ def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, sw
     def full(*_, **__):
         raise StageError("no space left on device", node="beta", step="copy")
 
-    up.stage = full
+    up.find = full
     with pytest.raises(StageError, match="no space"):
         up(cluster, command=upgrade)
     assert acts(up) == []
@@ -263,11 +262,11 @@ def staging(up):
     """What was found missing of the image; nothing is copied."""
     found = []
 
-    def stage(_changer, facts, topology, spec, **_):
-        found.append(find_missing(facts, topology, spec, "image"))
-        return StageReport((found[-1],))
+    def find(run, spec, *_):
+        found.append(find_missing(run.facts, run.topology, spec, "image"))
+        return [found[-1]]
 
-    up.stage = stage
+    up.find = find
     return found
 
 

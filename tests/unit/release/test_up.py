@@ -108,11 +108,11 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     cluster = world(playbook={"env": {"A": "2"}})
     cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
 
-    def stage(*_, **__):
+    def find(*_):
         up.done.append("stage")
-        return StageReport(())
+        return []
 
-    up.stage = stage
+    up.find = find
     assert up(cluster, options=Options(replace=True)).changed is True
     assert up.done == ["ask alpha", "stage", "lease", "stop alpha beta", "launch alpha beta"]
     broken = world(playbook={"env": {"A": "2"}})
@@ -124,15 +124,20 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
 
 
 def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given_back_before_the_start(up, world):
-    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1)
+    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1, spec=world().spec)
 
-    def stage(changer, *_, dry_run, **__):
-        up.done.append("look" if dry_run else "stage")
+    def find(*_):
+        up.done.append("look")
+        return [lacks]
+
+    def bring(run, changer, stagings):
+        up.done.append("stage")
         assert changer.kind == "staging"
-        assert dry_run or changer.epochs == {"alpha": 1, "beta": 1}
-        return StageReport((lacks,))
+        assert changer.epochs == {"alpha": 1, "beta": 1}
+        assert run.lease("beta") == changer.lease("beta")
+        return StageReport(stagings)
 
-    up.stage = stage
+    up.find, up.bring = find, bring
     assert up(world()).changed is True
     assert up.done == ["look", "lease of staging", "stage", "lease", "end of staging", "launch alpha beta"]
 
@@ -300,10 +305,10 @@ def test_an_error_ends_it_before_the_lease(up, world):
 
 
 def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
-    def interrupt(*_, **__):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    up.stage = interrupt
+    up.find = interrupt
     with pytest.raises(Interrupted, match=r"^interrupted; no rank was started$") as caught:
         up(world())
     assert (caught.value.exit_code, caught.value.step) == (130, "copy")

@@ -8,8 +8,11 @@ from collections import Counter
 
 import pytest
 
-from sparkcluster.staging.chain import Way, chain, expected_s, listening, probable, ways
-from sparkcluster.staging.expected import between_nodes
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.staging.chain import Way, chain, expected_s, listening, ways
+from sparkcluster.staging.expected import moves
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
 
 RAIL = {"medium": "rail", "speed_mbps": 200_000, "interface": "enp1s0f0np0", "encrypted": False}
@@ -117,8 +120,9 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
 def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
-    moves = between_nodes(probable(facts, topology, "abcd", encrypt=False), "a", "bcd", lacks, {})
-    assert [(each.node, each.source, each.over, each.encrypted, each.seconds) for each in moves] == [
+    staging = Staging("weights", "m", ("a",), tuple((node, "missing") for node in "bcd"), (), None, spec=None)
+    found = moves(Transfers(Fleet({}), facts, topology, dict, print), staging, lacks, "hub")
+    assert [(each.node, each.source, each.over, each.encrypted, each.seconds) for each in found] == [
         ("b", "a", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),
         ("c", "a", "the management network (enP7s7, 10 Gb/s)", True, 150.0),
         ("d", "c", "its cable (enp1s0f0np0, 200 Gb/s)", False, 30.0),

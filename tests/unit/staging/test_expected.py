@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import HERE
 from sparkcluster.staging.copy_request import Settings
 from sparkcluster.staging.expected import BUILD, moves
 from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
 
 GB = 10**9
@@ -22,14 +24,15 @@ def expected(spark, cluster):
 
     def run(staging, outside="hub", size=60 * GB, **settings):
         sizes = dict.fromkeys((node for node, _ in staging.missing), size)
-        found = moves(staging, facts, topology, Settings(**settings), sizes=sizes, outside=outside)
+        run = Transfers(Fleet({}), facts, topology, dict, print, settings=Settings(**settings))
+        found = moves(run, staging, sizes, outside)
         return [(each.node, each.source, each.bytes, each.over, each.seconds) for each in found], found
 
     return run
 
 
 def lacking(*nodes, what="weights", sources=(), download=(), **more):
-    return Staging(what, "o/m", sources, tuple((node, "missing") for node in nodes), download, None, **more)
+    return Staging(what, "o/m", sources, tuple((node, "missing") for node in nodes), download, None, spec=None, **more)
 
 
 def test_what_no_node_has_is_downloaded_once_and_passed_on(expected):

@@ -10,8 +10,11 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.docker import Image
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.plan import check_disk_space, digest_to_pull, find_missing, no_weights
+from sparkcluster.staging.run import find
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
 
 HOSTS = {"a": "spark-a", "b": "spark-b", "c": "spark-c"}
@@ -140,9 +143,10 @@ def test_the_head_downloads_first_what_no_node_has(three):
 
 
 def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
-    world = three(playbook={"model": {"path": "/models/a b"}})
+    facts, topology, spec = three(playbook={"model": {"path": "/models/a b"}})
+    transfers = Transfers(Fleet({}), facts, topology, dict, print)
     with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
-        find_missing(*world, "weights")
+        find(transfers, spec, ["weights"])
     assert caught.value.node == "a"
     assert caught.value.hint == "put them there: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
 
@@ -153,10 +157,11 @@ def test_what_nodes_said_is_quoted_in_hints(three):
     small = [{"purpose": "hf_home", "path": f"/{hostile}", "total_bytes": 10, "free_bytes": 4}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
     with pytest.raises(StageError) as caught:
-        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"))
     assert shlex.split(caught.value.hint.partition("; or on b: ")[2]) == ["du", "-sh", f"/{hostile}/*"]
+    facts, topology, of_path = three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}})
     with pytest.raises(StageError) as caught:
-        find_missing(*three({"a": {"user": hostile}}, playbook={"model": {"path": "/models/x"}}), "weights")
+        find(Transfers(Fleet({}), facts, topology, dict, print), of_path, ["weights"])
     assert shlex.split(caught.value.hint.partition(": ")[2]) == [
         "rsync", "-a", "DIRECTORY/", f"{hostile}@spark-a:/models/x/",
     ]  # fmt: skip
@@ -170,7 +175,7 @@ def test_all_disks_that_are_too_small_are_reported(three):
     small = [{"purpose": "hf_home", "path": "/home", "total_bytes": 10, "free_bytes": 4_000_000_000}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}, "c": {"disks": small}})
     with pytest.raises(StageError) as caught:
-        check_disk_space(facts, find_missing(facts, topology, spec, "weights"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "weights"))
     errors = [caught.value, *caught.value.others]
     assert [(error.node, error.hint) for error in errors] == [
         (node, f"sparkcluster models INVENTORY --prune; or on {node}: du -sh /home/*") for node in "bc"
@@ -185,7 +190,7 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
     engine = facts["a"].docker.model_copy(update={"containerd_store": containerd})
     facts["a"] = facts["a"].model_copy(update={"docker": engine})
     with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d and needs {needed} GB for image"):
-        check_disk_space(facts, find_missing(facts, topology, spec, "image"), spec)
+        check_disk_space(facts, find_missing(facts, topology, spec, "image"))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ def test_a_node_that_sends_an_image_takes_room_for_the_archive_and_the_files(thr
     staging = find_missing(facts, topology, spec, "image")
     lacks = pytest.raises(StageError, match=r"a has .* and needs [24]0\.0 GB for sending image")
     with contextlib.nullcontext() if fits else lacks:
-        check_disk_space(facts, staging, spec)
+        check_disk_space(facts, staging)
 
 
 PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x@sha256:" + "e" * 64

@@ -32,9 +32,9 @@ def world(node, spark, cluster, lease, tmp_path):
 
 def stage(world, lease):
     run, facts, spec = world
-    ((staging, files),) = small_files.find_missing(spec, facts)
+    (staging,) = small_files.find_missing(spec, facts)
     for node, _ in staging.missing:
-        run.send("files", node, files(lease.state_dir), staging.size_bytes)
+        run.send("files", node, staging.files(lease.state_dir), staging.size_bytes)
     return spec.beside[staging.name], run.copied
 
 

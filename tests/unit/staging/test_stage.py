@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import struct
 
 import pytest
@@ -361,7 +360,15 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     assert len({json.dumps(sorted(map(str, tree(host.hf_home).items()))) for host in world.nodes.values()}) == 1
     again = world.stage(what=["weights"])
     assert not again.copied
-    assert dict(again.commits) == dict(report.commits)
-    assert set(report.commits) == {"main of z-lab/Drafter", "main of org/adapter"}
-    assert all(re.fullmatch("[0-9a-f]{40}", commit) for commit in report.commits.values())
     assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
+
+
+def test_weights_are_downloaded_by_the_image_that_was_copied_before(world, hub, tmp_path):
+    """Where a node has no downloader of its own."""
+    (tmp_path / "tools" / "hf").unlink()
+    world.has_image("b")
+    image_id = world.nodes["b"].add_image(IMAGE, REFERENCE)
+    with pytest.raises(StageError, match="hub says no"):
+        world.stage(settings=Settings(yes=True))
+    (call,) = [call for call in world.nodes["a"].docker_calls() if call[0] == "run"]
+    assert image_id in call

@@ -41,9 +41,9 @@ def directory(world, monkeypatch):
     places = {name: host.home / "model" for name, host in world.nodes.items()}
     real = run.weights_request
 
-    def request(spec, facts, first, node, *, verify):
-        found = real(spec, facts, first, node, verify=verify)
-        return {"what": "files", "verify": verify, "choice": found["choice"], "root": str(places[node])}
+    def request(transfers, staging, node):
+        found = real(transfers, staging, node)
+        return {key: found[key] for key in ("what", "verify", "choice", "keep")} | {"root": str(places[node])}
 
     monkeypatch.setattr(run, "weights_request", request)
     for name, place in places.items():

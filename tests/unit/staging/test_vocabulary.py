@@ -57,7 +57,7 @@ def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, clust
     assert (vocabularies.lacking(spec, has), vocabularies.lacking(spec, ngc)) == ((), ())
     assert len(vocabularies.brought(spec, has)) == 1
     found = small_files.find_missing(spec, {"a": plain, "b": has, "c": plain})
-    assert [staging.missing for staging, _ in found] == [(("a", "missing"), ("c", "missing"))]
+    assert [staging.missing for staging in found] == [(("a", "missing"), ("c", "missing"))]
 
 
 def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease):

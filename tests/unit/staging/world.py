@@ -6,8 +6,11 @@ import dataclasses
 
 from sparkcluster.facts.collect import Collected, collect_facts
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
-from sparkcluster.staging.run import stage
+from sparkcluster.staging.copy_request import Settings
+from sparkcluster.staging.run import StageReport, bring, find
+from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
 from tests.unit.staging.archives import ImageMade
 
@@ -78,7 +81,10 @@ class World:
                 self.changes[name]["weights"]["missing"] = sorted(self.served - sizes.keys())
         return Collected({name: self.facts()[name] for name in names}, {})
 
-    def stage(self, *, epoch=7, **more):
+    def stage(
+        self, *, what=("weights", "image"), given=None, verify=False, dry_run=False, report=None, settings=None, epoch=7
+    ):
+        """What is missing is found, and unless it is a ``dry_run`` brought, with the lease of an ``epoch``."""
         facts = self.facts()
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
@@ -86,7 +92,15 @@ class World:
         changer = Changer(
             Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
         )
-        return stage(
-            changer, facts, build(spec, facts), spec,
-            **{"progress": lambda node, text: self.reports.append((node, text)), **more},
+        if spec.playbook.companions:
+            beside = collect_facts(changer.fleet, spec).facts
+            facts = {
+                name: its.model_copy(update={"companions": beside[name].companions}) for name, its in facts.items()
+            }
+        run = Transfers(
+            changer.fleet, facts, build(spec, facts), changer.lease,
+            lambda node, text: self.reports.append((node, text)), report or Report(),
+            dataclasses.replace(settings or Settings(), verify=verify),
         )  # fmt: skip
+        stagings = find(run, spec, what, given)
+        return StageReport(tuple(stagings)) if dry_run else bring(run, changer, stagings)
