@@ -2,7 +2,7 @@
 
 The request is that of ``image_blobs``, and says ``reference``, ``image_id`` and ``size`` in bytes of the image,
 ``engine`` as ``image_layers`` takes it, and ``have``: of each layer that is left out (diff ID) the SHA-256 of the file
-that all receivers have, empty where any file of that content will do. Without ``image_id`` the directory is removed.
+that all receivers have, empty where any file of that content will do.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sparkcluster.node.wire import CHUNK, Check, Failed, Pace
 
 Request = dict[str, Any]
 
-_ASKED = ("image_id", "layers", "config_sum", "config", "have")
-_SYNC_BYTES = 64 << 20
+_SYNC_BYTES = 64 * CHUNK
 _API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # that both client and engine speak
+_PLATFORMS = {"aarch64": "linux/arm64", "x86_64": "linux/amd64"}
 _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Save, or clear; the answer is that of ``wire.answer``."""
-    return wire.answer(request, stdin, lambda check: save(request, check) if "image_id" in request else clear(request))
+    """Save it; the answer is that of ``wire.answer``."""
+    return wire.answer(request, stdin, lambda check: save(request, check))
 
 
 def save(request: Request, check: Check) -> dict[str, Any]:
@@ -44,48 +44,42 @@ def save(request: Request, check: Check) -> dict[str, Any]:
     Raises:
         Failed: Docker cannot save the image, or it is another one; of kind ``blobs`` if it has not all of it.
     """
-    folder, asked = request["directory"], [request[name] for name in _ASKED]
-    complete = os.path.join(folder, "complete.json")  # written last
+    folder, asked = os.path.join(request["root"], BLOBS), [request["image_id"], request["have"]]
+    complete = os.path.join(request["root"], "complete.json")  # written last
     found = common.read_json(complete)
-    there = [_size(os.path.join(folder, BLOBS + name)) == size for name, size in found.get("blobs", ())]
-    if found.get("asked") != asked or not all(there):
-        clear(request)
-        os.makedirs(os.path.join(folder, BLOBS))
+    if found.get("asked") != asked or not all(os.path.exists(folder + name) for name in found["blobs"]):
+        clear(request["root"])
+        os.makedirs(folder)
         found = {"asked": asked, "blobs": _saved(request, folder, Pace(request["size"], check))}
         common.write_atomically(complete, json.dumps(found).encode())
-    for name, size in found["blobs"]:
+    for name, size in found["blobs"].items():
         common.emit({"file": {"name": BLOBS + name, "size": size, "mtime": 0, "sha256": name}})
     return {}
 
 
-def _size(path: str) -> int | None:
-    return os.path.getsize(path) if os.path.exists(path) else None
-
-
-def _saved(request: Request, folder: str, pace: Pace) -> list[tuple[str, int]]:
-    """Fill the folder; SHA-256 and bytes of the blobs that receivers need."""
-    have, engine = request["have"], request["engine"]
+def _saved(request: Request, folder: str, pace: Pace) -> dict[str, int]:
+    """Fill the folder; bytes of the blobs that receivers need, by SHA-256."""
+    have = request["have"]
     skipped = {digest or diff[7:] for diff, digest in have.items()}  # names, from Docker 25 on
-    command = docker.save(request["image_id"], _platform(engine))
+    command = docker.save(request["image_id"], _platform(request["engine"]))
     with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
-        _take_apart(_printed(process, errors, pace), os.path.join(folder, BLOBS), skipped)
-    blobs = Blobs(request, os.listdir(os.path.join(folder, BLOBS)))
-    needed = {name for document in blobs.documents for name in blobs.named(document)} - skipped
+        _take_apart(_printed(process, errors, pace), folder, skipped)
+    blobs = Blobs(request, os.listdir(folder))
+    needed = {each.config for each in blobs.manifests.values()}
     if blobs.config:
         files = zip(request["layers"], blobs.layers, strict=True)
-        layers = {name for diff, (name, _) in files if have.get(diff) not in ("", name)}
-        needed = layers | {blobs.config, *([blobs.manifest] if blobs.manifest else [])}
-    absent = needed - blobs.sizes.keys()
-    if absent:
+        needed = {name for diff, (name, _) in files if have.get(diff) not in ("", name)}
+        needed |= {blobs.config, blobs.manifest or blobs.config}
+    if not needed <= blobs.sizes.keys():
         # containerd's store downloads no layer whose content another image there has, compressed otherwise; such an
         # image can be neither saved nor copied (containerd#8973, moby#49473)
-        raise Failed("blobs", "the image's archive lacks %d of the files that it names" % len(absent))
+        raise Failed("blobs", "the image's archive lacks files that it names")
     if not blobs.config:
         raise Failed("archive", OTHER)
     for name in blobs.sizes.keys() - needed:
-        os.unlink(blobs.folder + name)
+        os.unlink(folder + name)
     image_layers.record(request, request["image_id"], blobs.layers)
-    return [(name, blobs.sizes[name]) for name in sorted(needed)]
+    return {name: blobs.sizes[name] for name in sorted(needed)}
 
 
 def _platform(engine: dict[str, Any]) -> str | None:
@@ -93,11 +87,10 @@ def _platform(engine: dict[str, Any]) -> str | None:
 
     Only containerd's store has images for several platforms, of most of which it lacks the layers.
     """
-    architecture = {"aarch64": "arm64", "x86_64": "amd64"}.get(os.uname().machine)
-    if not engine["containerd_store"] or architecture is None:
+    if not engine["containerd_store"]:
         return None
     version = tuple(int(each) for each in re.findall(r"\d+", programs.run(_API_VERSION)))
-    return "linux/" + architecture if version >= (1, 48) else None
+    return _PLATFORMS.get(os.uname().machine) if version >= (1, 48) else None
 
 
 def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, pace: Pace) -> Iterator[bytes]:
@@ -121,9 +114,8 @@ def _take_apart(printed: Iterator[bytes], folder: str, skipped: Collection[str])
     try:
         with tarfile.open(fileobj=output, mode="r|", bufsize=CHUNK) as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.isreg() else None
-                if content is not None and os.path.basename(member.name) not in skipped:
-                    _write(content, folder)
+                if member.isreg() and os.path.basename(member.name) not in skipped:
+                    _write(archive.extractfile(member), folder)  # type: ignore[arg-type]
         for _ in printed:
             continue
     except tarfile.TarError as error:
@@ -132,15 +124,14 @@ def _take_apart(printed: Iterator[bytes], folder: str, skipped: Collection[str])
 
 def _write(source: IO[bytes], folder: str) -> None:
     """Write a file by its SHA-256, and leave none of it in the page cache."""
-    digest, partial, synced = hashlib.sha256(), os.path.join(folder, ".partial"), 0
+    digest, partial = hashlib.sha256(), os.path.join(folder, ".partial")
     with open(partial, "wb") as file:
         for chunk in iter(lambda: source.read(CHUNK), b""):
             digest.update(chunk)
             file.write(chunk)
-            if file.tell() - synced >= _SYNC_BYTES:
+            if file.tell() % _SYNC_BYTES == 0:
                 os.fdatasync(file.fileno())
-                forget(file.fileno(), synced, file.tell() - synced)
-                synced = file.tell()
+                forget(file.fileno())
         file.flush()
         os.fsync(file.fileno())
         forget(file.fileno())

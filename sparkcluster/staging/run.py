@@ -151,7 +151,7 @@ class _Run:
         from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
 
         if staging.what == "image":
-            return dataclasses.replace(staging, size_bytes=local_image.read(self.given, staging.name).size_bytes)
+            return dataclasses.replace(staging, size_bytes=local_image.read(self.given, staging.name).image.size_bytes)
         place = local_weights.locate(self.given, self.spec)
         found = None if place is None else local_weights.size_bytes(self.transfers, place, self.spec)
         return dataclasses.replace(staging, size_bytes=found)

@@ -48,9 +48,7 @@ class ImageMade:
         facts = self.facts()
         image = {"image_id": facts["id"], "layers": facts["layers"], "config_sum": facts["config_sum"]}
         engine = {"version": "28.2.2", "containerd_store": containerd}
-        config = None if containerd else self.id
-        return {**image, "reference": reference, "config": config, "size": facts["size_bytes"], "have": {},
-                "engine": engine, **changes}  # fmt: skip
+        return {**image, "reference": reference, "size": facts["size_bytes"], "have": {}, "engine": engine, **changes}
 
     def manifest(self, layers: Iterable[bytes]) -> bytes:
         kind = "application/vnd.oci.image.manifest.v1+json"
