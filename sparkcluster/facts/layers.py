@@ -10,7 +10,7 @@ from sparkcluster.facts.model import Facts
 
 
 def shared(image: Image, receivers: Sequence[Facts]) -> dict[str, str]:
-    """Layers of ``image`` (diff IDs) that all ``receivers`` have, as ``node.image_save`` takes them.
+    """Layers of ``image`` (diff IDs) that all ``receivers`` have, as ``node.image_files`` takes them.
 
     Each with the SHA-256 of its file, which is what containerd's store knows; empty if all have the layer in an
     engine's own store, which takes it by its content.

@@ -104,13 +104,13 @@ def _by_content(machine: Machine, image: dict[str, Any]) -> list[tuple[str, int]
 def record(request: dict[str, Any], image_id: str, files: Sequence[tuple[str, int]]) -> None:
     """Note the files of an image's layers in containerd's store, each a SHA-256 and its bytes, if these are known.
 
-    The request has the lease, ``engine`` and the image's ``layers``. Without the record the next copy takes longer.
+    The request has the lease, ``engine`` and ``image`` with its layers. Without the record the next copy takes longer.
     """
     if not request["engine"]["containerd_store"] or not all(0 < size < _FILE_BYTES for _, size in files):
         return
     path = _record_path(request["state_dir"])
     with contextlib.suppress(OSError):
-        entries = [[diff, *file] for diff, file in zip(request["layers"], files, strict=True)]
+        entries = [[diff, *file] for diff, file in zip(request["image"]["layers"], files, strict=True)]
         kept = {**common.read_json(path), image_id: {"layers": entries}}
         common.write_atomically(path, json.dumps(dict([*kept.items()][-_IMAGES:])).encode())
 

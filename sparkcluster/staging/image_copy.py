@@ -1,6 +1,6 @@
 """Copies an image to all nodes that lack it; where no source can save it, they pull it.
 
-One node saves it as files (``node.image_save``), which are copied as any, and then all load it (``node.image_load``).
+One node saves it as files, which are copied as any, and then all load it (``node.image_files``).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ImageCopy:
         blobs, nodes, keep = [file["sha256"] for file in files], [source, *missing], arrived.__setitem__
 
         def load_it(node: str) -> None:
-            done = ask(run, node, "image_load", request(node), blobs, source=source)
+            done = ask(run, node, "load", request(node), blobs, source=source)
             self.images[node] = self._image.model_copy(update={"id": str(done.image_id)})
             if node in arrived:
                 run.record_copy("image", node, dataclasses.replace(arrived[node], seconds=time.monotonic() - begin))
@@ -125,16 +125,17 @@ class ImageCopy:
             run.progress(node, "image complete")
 
         # Where that fails, so does what follows.
-        _errors(lambda: run.at_once(lambda node: ask(run, node, "image_blobs", request(node), blobs), missing))
+        _errors(lambda: run.at_once(lambda node: ask(run, node, "clear", request(node), blobs), missing))
         errors = _errors(lambda: run.move("image", request, nodes, files, arrived=keep))
         failed = {error.node for error in errors}
         errors += _errors(lambda: run.at_once(load_it, [node for node in missing if node not in failed]))
-        return errors or _errors(lambda: ask(run, source, "image_blobs", request(source), []))
+        return errors or _errors(lambda: ask(run, source, "clear", request(source), []))
 
     def _save(self, source: str, request: Request) -> Sequence[dict[str, Any]]:
         """The files that ``source`` has made of its image."""
         step, report = self._run.step("image"), self._run.report("image", source, "saved")
-        files = list_files(step, self._run.fleet[source], request, report, program="image_save").files
+        request = {**request, "do": "save"}
+        files = list_files(step, self._run.fleet[source], request, report, program="image_files").files
         if any(file["path"] != f"{BLOBS}{file['sha256']}" for file in files):
             raise stage_error(step, Failure(source, "archive", "the image's files are not named by their SHA-256"))
         return files
@@ -166,7 +167,7 @@ def _errors(action: Callable[[], object]) -> list[SparkclusterError]:
 
 
 def image_request(run: Transfers, node: str, reference: str, image: Image, have: Mapping[str, str]) -> Request:
-    """What all programs that copy an image are asked on ``node``, without its blobs.
+    """What all programs that copy an image are asked on ``node``.
 
     ``image`` is what the node has, or is to get, by the name ``reference``; ``have`` is what ``shared`` found.
     """
@@ -176,25 +177,22 @@ def image_request(run: Transfers, node: str, reference: str, image: Image, have:
         "what": "files",
         "root": f"{facts.state_dir}/clusters/{run.lease(node)['cluster']}/images",
         "engine": docker.model_dump(include={"version", "containerd_store"}) if docker is not None else _UNKNOWN,
+        "image": image.model_dump(include={"id", "layers", "config_sum", "size_bytes"}),
         "reference": reference,
-        "image_id": image.id,
-        "layers": list(image.layers),
-        "config_sum": image.config_sum,
-        "size": image.size_bytes,
         "have": have,
     }
 
 
-def ask(run: Transfers, node: str, program: str, request: Request, blobs: Sequence[str], *, source: str = "") -> Done:
-    """What ``image_load`` or ``image_blobs`` did on ``node`` with ``blobs`` (SHA-256) that came from ``source``.
+def ask(run: Transfers, node: str, do: str, request: Request, blobs: Sequence[str], *, source: str = "") -> Done:
+    """What ``node.image_files`` did on ``node`` with ``blobs`` (SHA-256) that came from ``source``.
 
     Raises:
         StageError: Docker does not load the image, or it is another one; LayersAbsent where it may if all layers come.
         LeaseLost: another operator has the lease.
     """
     step = run.step("image")
-    asked = {**request, "blobs": blobs, **step.lease(node)}
-    with stage_errors(step, node), stream(run.fleet[node], program, asked) as running:
+    asked = {**request, "do": do, "blobs": blobs, **step.lease(node)}
+    with stage_errors(step, node), stream(run.fleet[node], "image_files", asked) as running:
         done = follow(step, node, running, run.report("image", node, "loaded"))
     if isinstance(done, Failure):
         raise stage_error(step, done, source=source)

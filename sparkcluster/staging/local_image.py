@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def read(path: Path, reference: str) -> Archive:
 def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
     images, digest = json.loads(_text(archive, "manifest.json")), reference.partition("@")[2]
     index = json.loads(_text(archive, "index.json") or "{}")
-    manifests = _manifests(archive, [digest] if digest else _below(index))
+    manifests = _manifests(archive, {"manifests": [{"digest": digest}]} if digest else index)
 
     def is_named(image: dict[str, Any]) -> bool:
         if digest:
@@ -86,22 +86,16 @@ def _sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _below(index: dict[str, Any]) -> list[str]:
-    return [str(each["digest"]) for each in index.get("manifests", ())]
-
-
-def _manifests(archive: tarfile.TarFile, digests: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of the manifests with ``digests``, and of those below indexes with them, by that of the configuration.
-
-    Docker before 25 writes none.
-    """
+def _manifests(archive: tarfile.TarFile, index: dict[str, Any]) -> dict[str, str]:
+    """SHA-256 of the manifests below an index, by that of the configuration; Docker before 25 writes none."""
     found = {}
-    for name in (digest[7:] for digest in digests):
+    for each in index.get("manifests", ()):
+        name = str(each["digest"])[7:]
         text = _text(archive, BLOBS + name)
         document = json.loads(text) if _sha256(text) == name else {}
         if "layers" in document:
             found[str(document["config"]["digest"])[7:]] = name
-        found |= _manifests(archive, _below(document))
+        found |= _manifests(archive, document)
     return found
 
 
@@ -120,12 +114,12 @@ def bring(run: Transfers, staging: Staging, archive: Archive) -> str:
     """
     node, blobs = staging.nodes[0], [*archive.members]
     request = image_request(run, node, staging.name, archive.image, {})
-    ask(run, node, "image_blobs", request, blobs)
+    ask(run, node, "clear", request, blobs)
     with tarfile.open(archive.path, "r:") as opened:
         files = (
             (opened.extractfile(name) or b"", {"root": request["root"], "path": BLOBS + digest, "sha256": digest})
             for digest, name in archive.members.items()
         )
         run.send(staging.what, node, files, archive.image.size_bytes)
-    ask(run, node, "image_load", request, blobs, source=HERE)
+    ask(run, node, "load", request, blobs, source=HERE)
     return node

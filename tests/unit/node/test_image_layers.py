@@ -29,7 +29,7 @@ def described(*layers):
 
 @pytest.fixture
 def request_of(tmp_path):
-    return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "layers": list(layers)}
+    return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "image": {"layers": layers}}
 
 
 def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_alone(tmp_path):

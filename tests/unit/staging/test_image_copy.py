@@ -26,10 +26,10 @@ class Pair:
     def __init__(self, source, target, lease) -> None:
         self.source, self.target, self._lease = source, target, lease
 
-    def ask(self, node, program: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    def ask(self, node, do: str, request: dict[str, Any]) -> list[dict[str, Any]]:
         """What a program says; Failed as it failed."""
-        request = {**request, **self._lease.document(), "root": str(self.directory(node))}
-        with stream(node, program, request) as running:
+        request = {**request, "do": do, **self._lease.document(), "root": str(self.directory(node))}
+        with stream(node, "image_files", request) as running:
             said = [document(line) for line in running.lines(60)]
         if "failed" in said[-1]:
             raise Failed(said[-1]["kind"], said[-1]["failed"])
@@ -41,7 +41,7 @@ class Pair:
 
     def save(self, image: ImageMade, **more: Any) -> dict[str, int]:
         """Bytes of the files that the source makes, by their SHA-256."""
-        said = self.ask(self.source, "image_save", image.request(**more))
+        said = self.ask(self.source, "save", image.request(**more))
         files = [each["file"] for each in said if "file" in each]
         for file in files:
             path = self.directory(self.source) / file["name"]
@@ -56,7 +56,7 @@ class Pair:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in blobs.items():
             (folder / name).write_bytes(content)
-        done = self.ask(self.target, "image_load", image.request(**more, blobs=[*blobs]))[-1]["done"]
+        done = self.ask(self.target, "load", image.request(**more, blobs=[*blobs]))[-1]["done"]
         assert not self.directory(self.target).exists()
         return str(done["image_id"])
 
@@ -94,7 +94,7 @@ def test_an_image_becomes_files_which_are_found_again_and_loaded_under_its_own_n
     assert pair.source.docker_calls().count(["save", IMAGE.id]) == 1
     assert pair.load(IMAGE, blobs_of(IMAGE)) == IMAGE.id
     assert pair.target.images() == {"vllm:v1": IMAGE.id}
-    pair.ask(pair.source, "image_blobs", {"blobs": []})
+    pair.ask(pair.source, "clear", {"blobs": []})
     assert not pair.directory(pair.source).exists()
 
 
@@ -104,9 +104,9 @@ def test_files_of_another_image_are_removed_before_others_arrive(pair):
     folder.mkdir(parents=True)
     for name in (LAYER, f".{CONFIG}.0a1b2c3d.partial"):
         (folder / name).touch()
-    pair.ask(pair.target, "image_blobs", {"blobs": [LAYER, CONFIG]})
+    pair.ask(pair.target, "clear", {"blobs": [LAYER, CONFIG]})
     assert len([*folder.iterdir()]) == 2
-    pair.ask(pair.target, "image_blobs", {"blobs": [LAYER]})
+    pair.ask(pair.target, "clear", {"blobs": [LAYER]})
     assert not pair.directory(pair.target).exists()
 
 
