@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any
@@ -10,6 +11,7 @@ from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, unread
 from sparkcluster.node.model_files import present, shards
 from sparkcluster.node.shared import (
+    BLOBS,
     CONFIG_FILE,
     ENABLED_DIR,
     STOPPED_FILE,
@@ -27,15 +29,30 @@ _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
-def disks(machine: Machine, state_dir: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
-    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images."""
+def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
+    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images.
+
+    What a copy of an image left that was interrupted counts as free: the next one goes on with it, or removes it.
+    """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
-    found = []
+    left, found = _left(machine, "%s/clusters/%s/images/%s" % (state_dir, cluster, BLOBS)), []
     for purpose, path in purposes:
-        total, free = machine.space(nearest(machine, path))
+        place = nearest(machine, path)
+        total, free = machine.space(place)
+        free += left.get(os.stat(machine.at(place)).st_dev, 0)
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found
+
+
+def _left(machine: Machine, folder: str) -> dict[int, int]:
+    """Bytes of the files in a folder, by their device; some may vanish meanwhile."""
+    sizes: dict[int, int] = {}
+    for name in machine.names(folder):
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(machine.at(folder + name))
+            sizes[status.st_dev] = sizes.get(status.st_dev, 0) + status.st_size
+    return sizes
 
 
 def nearest(machine: Machine, path: str) -> str:
