@@ -31,7 +31,7 @@ def _there(image: Image, receiver: Facts) -> dict[str, str]:
     if engine is not None and engine.containerd_store:
         return {each.layer: each.digest for each in layers.blobs if each.digest is not None}
     prefix = 0
-    for chain in (*layers.chains, *([other.layers] if other is not None else [])):
+    for chain in (*layers.chains, other.layers if other is not None else ()):
         same = [one == another for one, another in zip(chain, image.layers, strict=False)]
         prefix = max(prefix, [*same, False].index(False))
     return dict.fromkeys(set(image.layers[:prefix]) - set(image.layers[prefix:]), "")

@@ -127,6 +127,7 @@ class Blobs:
     Attributes:
         folder: where they are.
         sizes: bytes of each, by its SHA-256.
+        sent: bytes that Docker has read of them.
         config: SHA-256 of the image's configuration; empty if it is not there.
         starts: hash of what a container starts with by that.
         manifests: by SHA-256, each that has as many layers as the image.
@@ -138,6 +139,7 @@ class Blobs:
         image = request["image"]
         self.folder = os.path.join(request["root"], BLOBS)
         self.sizes = {name: os.path.getsize(self.folder + name) for name in names}
+        self.sent = 0
         self.config = self.starts = self.manifest = ""
         self.layers = [(diff[7:], 0) for diff in image["layers"]]
         self.manifests: dict[str, Manifest] = {}
@@ -287,16 +289,16 @@ def _absent(request: Request, blobs: Blobs) -> bool:
 
 def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
     """What ``docker load`` prints when it has read the archive of ``blobs``, each of which is removed then."""
-    pace, moved, since = Pace(sum(blobs.sizes.values()), check), 0, time.monotonic()
+    pace, since = Pace(sum(blobs.sizes.values()), check), time.monotonic()
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
             # Another thread, since it reads nothing while it syncs a large layer.
-            threading.Thread(target=_write, args=(blobs, process.stdin, pace), daemon=True).start()
+            threading.Thread(target=_write, args=(blobs, process.stdin), daemon=True).start()
             while process.poll() is None:
-                if pace.done != moved:
-                    moved, since = pace.done, time.monotonic()
+                if blobs.sent > pace.done:
+                    since = time.monotonic()
                 _within(since, "docker load read nothing and has not finished")
-                pace.add()
+                pace.add(blobs.sent - pace.done)
                 time.sleep(0.2)
         text = _last_line(output)
     if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
@@ -305,7 +307,7 @@ def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
     return text
 
 
-def _write(blobs: Blobs, stdin: IO[bytes], pace: Pace) -> None:
+def _write(blobs: Blobs, stdin: IO[bytes]) -> None:
     """Write the archive to ``docker load``, and remove each blob that it has read."""
     ended = contextlib.suppress(BrokenPipeError, ValueError)  # its output says why; or it was killed
     sizes: Any = {"bufsize": CHUNK, "copybufsize": CHUNK}
@@ -313,7 +315,7 @@ def _write(blobs: Blobs, stdin: IO[bytes], pace: Pace) -> None:
         for name in dict.fromkeys([blobs.config, blobs.manifest, *(name for name, _ in blobs.layers)]):
             if name in blobs.sizes:
                 with open(blobs.folder + name, "rb") as file:
-                    read = functools.partial(_read, file, pace)
+                    read = functools.partial(_read, file, blobs)
                     archive.addfile(_header(BLOBS + name, blobs.sizes[name]), types.SimpleNamespace(read=read))
                 os.unlink(blobs.folder + name)
         for name, content in blobs.end():
@@ -326,11 +328,11 @@ def _header(name: str, size: int) -> tarfile.TarInfo:
     return header
 
 
-def _read(file: BinaryIO, pace: Pace, size: int) -> bytes:
+def _read(file: BinaryIO, blobs: Blobs, size: int) -> bytes:
     """The next bytes of a file, which leave the page cache."""
     chunk = file.read(size)
     forget(file.fileno(), file.tell() - len(chunk), len(chunk))
-    pace.done += len(chunk)
+    blobs.sent += len(chunk)
     return chunk
 
 

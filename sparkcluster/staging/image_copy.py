@@ -58,11 +58,14 @@ class ImageCopy:
         for source in self._staging.sources:
             errors = self._copy(source)
             if absent := [error for error in errors if isinstance(error, LayersAbsent)]:
-                self._tell(absent, f": copying the whole image, {size(self._image.size_bytes)}")
+                for error in absent:
+                    text = f"{error.message}: copying the whole image, {size(self._image.size_bytes)}"
+                    self._run.progress(str(error.node), text)
                 errors = self._copy(source, whole=True)
             if errors and not any(isinstance(error, ImageIncomplete) or error.node == source for error in errors):
                 raise combined(errors)
-            self._tell(errors)
+            for error in errors:
+                self._run.progress(str(error.node), error.message)
             if not self._missing:
                 return
             failed += errors
@@ -72,10 +75,6 @@ class ImageCopy:
         if errors := _errors(lambda: self._run.at_once(self._pull, self._missing)):
             raise combined([*failed, *errors])
 
-    def _tell(self, errors: Sequence[SparkclusterError], then: str = "") -> None:
-        for error in errors:
-            self._run.progress(str(error.node), error.message + then)
-
     def _ask(self) -> None:
         """Ask before nodes get an image that is another than was staged, or than theirs where none was.
 
@@ -83,7 +82,7 @@ class ImageCopy:
         """
         name, nodes, facts = self._staging.name, self._staging.nodes, self._run.facts
         others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
-        first, recorded = next(iter(self.images), ""), self._spec.image_is
+        first, recorded = next(iter(self.images)), self._spec.image_is
         head = self._run.topology.by_rank[0]
         if is_known(self.images[first], self._spec) if recorded else first == head and not others:
             return
