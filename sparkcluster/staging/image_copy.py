@@ -64,8 +64,8 @@ class ImageCopy:
                 errors = self._copy(source, whole=True)
             if errors and not any(isinstance(error, ImageIncomplete) or error.node == source for error in errors):
                 raise combined(errors)
-            for error in errors:
-                self._run.progress(str(error.node), error.message)
+            for each in errors:
+                self._run.progress(str(each.node), each.message)
             if not self._missing:
                 return
             failed += errors

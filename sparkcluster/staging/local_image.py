@@ -52,7 +52,7 @@ def read(path: Path, reference: str) -> Archive:
 
 def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
     images, digest = json.loads(_text(archive, "manifest.json")), reference.partition("@")[2]
-    index = json.loads(_text(archive, "index.json") or "{}")
+    index = json.loads(_text(archive, "index.json")) if "index.json" in archive.getnames() else {}
     manifests = _manifests(archive, {"manifests": [{"digest": digest}]} if digest else index)
 
     def is_named(image: dict[str, Any]) -> bool:
@@ -77,8 +77,7 @@ def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
 
 
 def _text(archive: tarfile.TarFile, name: str) -> bytes:
-    """Content of a document in the archive; empty where there is none."""
-    found = archive.extractfile(name) if name in archive.getnames() else None
+    found = archive.extractfile(name)
     return found.read(_DOCUMENT_BYTES) if found is not None else b""
 
 
@@ -91,7 +90,7 @@ def _manifests(archive: tarfile.TarFile, index: dict[str, Any]) -> dict[str, str
     found = {}
     for each in index.get("manifests", ()):
         name = str(each["digest"])[7:]
-        text = _text(archive, BLOBS + name)
+        text = _text(archive, BLOBS + name) if BLOBS + name in archive.getnames() else b""
         document = json.loads(text) if _sha256(text) == name else {}
         if "layers" in document:
             found[str(document["config"]["digest"])[7:]] = name
