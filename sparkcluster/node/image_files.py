@@ -44,7 +44,7 @@ from sparkcluster.node.wire import CHUNK, Check, Failed, Pace
 
 Request = dict[str, Any]
 
-_SYNC_BYTES = 64 * CHUNK
+_STEP_BYTES = 16 * CHUNK  # that are written before they leave the page cache
 _API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # that both client and engine speak
 _OTHER = "the image's archive is that of another image: its configuration or its layers differ"
 _PLATFORMS = {"aarch64": "linux/arm64", "x86_64": "linux/amd64"}
@@ -250,15 +250,12 @@ def _write_blob(source: IO[bytes], folder: str) -> None:
     """Write a file by its SHA-256, and leave none of it in the page cache."""
     digest, partial = hashlib.sha256(), os.path.join(folder, ".partial")
     with open(partial, "wb") as file:
-        for chunk in iter(lambda: source.read(CHUNK), b""):
+        for chunk in iter(lambda: source.read(_STEP_BYTES), b""):
             digest.update(chunk)
             file.write(chunk)
-            if file.tell() % _SYNC_BYTES == 0:
-                os.fdatasync(file.fileno())
-                forget(file.fileno())
-        file.flush()
-        os.fsync(file.fileno())
-        forget(file.fileno())
+            file.flush()
+            os.fdatasync(file.fileno())
+            forget(file.fileno())
     os.utime(partial, (0, 0))  # what arrived is resumed also where it was saved again
     os.replace(partial, os.path.join(folder, digest.hexdigest()))
 

@@ -23,9 +23,6 @@ _IMAGES, _FILE_BYTES = 64, 1 << 50
 # In which an archive that lacks files was loaded, the image ran, and its archive was whole again.
 _PROVEN = ("26", "27", "28")
 
-Layer = tuple[str, str, int]
-"""Diff ID, and SHA-256 and bytes of the file."""
-
 
 def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict[str, Any] | None) -> dict[str, Any]:
     """The files of the layers of ``image``, and what images here have of others; nothing that is in ``image`` as well.
@@ -119,7 +116,7 @@ def _record_path(state_dir: str) -> str:
     return os.path.join(common.private(state_dir), "images", "layers.json")
 
 
-def _record(state_dir: str) -> dict[str, list[Layer]]:
+def _record(state_dir: str) -> dict[str, list[tuple[str, str, int]]]:
     return {name: each["layers"] for name, each in common.read_json(_record_path(state_dir)).items()}
 
 
