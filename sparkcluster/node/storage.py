@@ -36,23 +36,17 @@ def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: 
     """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
-    left, found = _left(machine, "%s/clusters/%s/images/%s" % (state_dir, cluster, BLOBS)), []
+    left, found = 0, []
+    with contextlib.suppress(FileNotFoundError):  # there are none, or a copy is under way
+        blobs = machine.at("%s/clusters/%s/images/%s" % (state_dir, cluster, BLOBS))
+        left = sum(each.stat().st_size for each in os.scandir(blobs))
     for purpose, path in purposes:
         place = nearest(machine, path)
         total, free = machine.space(place)
-        free += left.get(os.stat(machine.at(place)).st_dev, 0)
+        if os.stat(machine.at(place)).st_dev == os.stat(machine.at(nearest(machine, state_dir))).st_dev:
+            free += left
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found
-
-
-def _left(machine: Machine, folder: str) -> dict[int, int]:
-    """Bytes of the files in a folder, by their device; some may vanish meanwhile."""
-    sizes: dict[int, int] = {}
-    for name in machine.names(folder):
-        with contextlib.suppress(FileNotFoundError):
-            status = os.stat(machine.at(folder + name))
-            sizes[status.st_dev] = sizes.get(status.st_dev, 0) + status.st_size
-    return sizes
 
 
 def nearest(machine: Machine, path: str) -> str:
