@@ -10,7 +10,7 @@ from sparkcluster.facts.model import Facts
 
 
 def shared(image: Image, receivers: Sequence[Facts]) -> dict[str, str]:
-    """Layers of ``image`` (diff IDs) that all ``receivers`` have, as ``node.image_save`` takes them.
+    """Layers of ``image`` (diff IDs) that all ``receivers`` have, as ``node.image_files`` takes them.
 
     Each with the SHA-256 of its file, which is what containerd's store knows; empty if all have the layer in an
     engine's own store, which takes it by its content.
@@ -31,7 +31,7 @@ def _there(image: Image, receiver: Facts) -> dict[str, str]:
     if engine is not None and engine.containerd_store:
         return {each.layer: each.digest for each in layers.blobs if each.digest is not None}
     prefix = 0
-    for chain in (*layers.chains, *([other.layers] if other is not None else [])):
+    for chain in (*layers.chains, other.layers if other is not None else ()):
         same = [one == another for one, another in zip(chain, image.layers, strict=False)]
         prefix = max(prefix, [*same, False].index(False))
     return dict.fromkeys(set(image.layers[:prefix]) - set(image.layers[prefix:]), "")

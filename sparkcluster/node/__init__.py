@@ -23,7 +23,7 @@ program: changes something; lives for.
   take to read
 - ``worker``: files that other nodes have, in a process of its own; one copy; that process outlives the operator's
   connection
-- ``image_save``, ``image_load``: the blobs of an image, and the image; as long as Docker takes
+- ``image_files``: the blobs of an image, or an image of them; as long as Docker takes
 - ``fetch``: downloads weights, in a process of its own; one download; that process outlives the operator's connection
 - ``models``: no; what ``--prune`` removes, the agent removes; one answer, as long as all files take to be listed
 - ``pull``: pulls an image, in a process of its own; one download; that process outlives the operator's connection

@@ -16,15 +16,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sparkcluster.node import common, docker
+from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, quoted
 
-_IMAGES, _LAYERS = 64, 1024
+_IMAGES, _FILE_BYTES = 64, 1 << 50
 # In which an archive that lacks files was loaded, the image ran, and its archive was whole again.
 _PROVEN = ("26", "27", "28")
-
-Layer = tuple[str, str, int]
-"""Diff ID, and SHA-256 and bytes of the file."""
 
 
 def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict[str, Any] | None) -> dict[str, Any]:
@@ -38,34 +35,35 @@ def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict
     containerd: bool = engine["containerd_store"]
     found: dict[str, Any] = {}
     if image is not None:
-        names = files(state_dir, engine, image["layers"])
-        sizes = {} if containerd else _sizes(machine, image["id"], len(names))
-        found["files"] = [{"digest": name, "bytes": size or sizes.get(at, 0)} for at, (name, size) in enumerate(names)]
+        files = _recorded(state_dir, image) if containerd else _by_content(machine, image)
+        found["files"] = [{"digest": digest, "bytes": size} for digest, size in files]
     if image is None or containerd:
-        found["chains"], blobs = held(machine, state_dir, engine)
-        found["blobs"] = [{"layer": diff, "digest": digest, "bytes": size} for diff, digest, size in blobs]
+        found.update(held(machine, state_dir, engine))
     return found
 
 
-def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> tuple[list[list[str]], list[Layer]]:
-    """What images that are here and whole have: diff IDs of each; in containerd's store each file that is recorded."""
+def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> dict[str, Any]:
+    """What images that are here and whole have: ``chains`` of diff IDs, in containerd's store recorded ``blobs``."""
     if engine["containerd_store"]:
         recorded = _record(state_dir) if str(engine["version"]).partition(".")[0] in _PROVEN else {}
         gone = _without_files(machine) if recorded else frozenset()
-        return [], [
-            each
+        blobs = [
+            {"layer": diff, "digest": digest, "bytes": size}
             for name, kept in recorded.items()
-            if name not in gone and _is_here(machine, name, kept)
-            for each in kept
+            if name not in gone and _diffs(machine, name) == [diff for diff, _, _ in kept]
+            for diff, digest, size in kept
         ]
+        return {"chains": [], "blobs": blobs}
     found = machine.docker_document("/images/json", list) or []
     newest = sorted(found, key=lambda each: -int(each.get("Created") or 0))[:_IMAGES]
-    chains: dict[tuple[str, ...], None] = {}
-    for each in newest:
-        image = machine.docker_document(_path(str(each.get("Id")))) or {}
-        if docker.is_whole(image):
-            chains[tuple((image["RootFS"].get("Layers") or [])[:_LAYERS])] = None
-    return [list(chain) for chain in chains], []
+    chains = dict.fromkeys(tuple(_diffs(machine, str(each.get("Id")))) for each in newest)
+    return {"chains": [list(chain) for chain in chains if chain], "blobs": []}
+
+
+def _diffs(machine: Machine, image_id: str) -> list[str]:
+    """Diff IDs of an image; none of one that is a name alone (``docker.is_whole``)."""
+    image = machine.docker_document(_path(image_id)) or {}
+    return (image.get("RootFS") or {}).get("Layers") or []
 
 
 def _without_files(machine: Machine) -> frozenset[str]:
@@ -82,40 +80,34 @@ def _without_files(machine: Machine) -> frozenset[str]:
     )
 
 
-def _is_here(machine: Machine, image_id: str, kept: list[Layer]) -> bool:
-    image = machine.docker_document(_path(image_id)) or {}
-    return docker.is_whole(image) and image["RootFS"].get("Layers") == [layer[0] for layer in kept]
-
-
-def files(state_dir: str, engine: dict[str, Any], diffs: Sequence[str]) -> list[tuple[str | None, int]]:
-    """SHA-256 and bytes of each layer's file in a copy of an image from here; None and 0 where that is not known."""
-    if not engine["containerd_store"]:
-        return [(diff.partition(":")[2], 0) for diff in diffs]
+def _recorded(state_dir: str, image: dict[str, Any]) -> list[tuple[str | None, int]]:
+    """SHA-256 and bytes of each layer's file in a copy of ``image``; None and 0 where that is not known."""
     known = {layer: (digest, size) for kept in _record(state_dir).values() for layer, digest, size in kept}
-    return [known.get(diff, (None, 0)) for diff in diffs]
+    return [known.get(diff, (None, 0)) for diff in image["layers"]]
 
 
-def _sizes(machine: Machine, image_id: str, count: int) -> dict[int, int]:
-    """Bytes of layers by their place, of at most ``count``: together no more than they are.
+def _by_content(machine: Machine, image: dict[str, Any]) -> list[tuple[str, int]]:
+    """Likewise of an engine with a store of its own; together they are no larger than this.
 
-    The history has them in order, and does not tell a layer without bytes from a step that made none: these come first
-    here.
+    The history has the sizes in order, and does not tell a layer without bytes from a step that made none: these come
+    first here.
     """
-    history = machine.docker_document(_path(image_id, "history"), list) or []
-    sizes = [int(each.get("Size") or 0) for each in reversed(history) if each.get("Size")]
-    return dict(enumerate(sizes, count - len(sizes)))
+    history = machine.docker_document(_path(image["id"], "history"), list) or []
+    names = [diff.partition(":")[2] for diff in image["layers"]]
+    sizes = [int(each["Size"]) for each in reversed(history) if each.get("Size")]
+    return [*zip(names, [0] * (len(names) - len(sizes)) + sizes, strict=False)]
 
 
 def record(request: dict[str, Any], image_id: str, files: Sequence[tuple[str, int]]) -> None:
-    """Note the files of an image's layers in containerd's store, each a SHA-256 and its bytes, if all are known.
+    """Note the files of an image's layers in containerd's store, each a SHA-256 and its bytes, if these are known.
 
-    The request has the lease, ``engine`` and the image's ``layers``. Without the record the next copy takes longer.
+    The request has the lease, ``engine`` and ``image`` with its layers. Without the record the next copy takes longer.
     """
-    if not request["engine"]["containerd_store"] or not all(size for _, size in files):
+    if not request["engine"]["containerd_store"] or not all(0 < size < _FILE_BYTES for _, size in files):
         return
     path = _record_path(request["state_dir"])
     with contextlib.suppress(OSError):
-        entries = [[diff, *file] for diff, file in zip(request["layers"], files, strict=True)]
+        entries = [[diff, *file] for diff, file in zip(request["image"]["layers"], files, strict=True)]
         kept = {**common.read_json(path), image_id: {"layers": entries}}
         common.write_atomically(path, json.dumps(dict([*kept.items()][-_IMAGES:])).encode())
 
@@ -124,7 +116,7 @@ def _record_path(state_dir: str) -> str:
     return os.path.join(common.private(state_dir), "images", "layers.json")
 
 
-def _record(state_dir: str) -> dict[str, list[Layer]]:
+def _record(state_dir: str) -> dict[str, list[tuple[str, str, int]]]:
     return {name: each["layers"] for name, each in common.read_json(_record_path(state_dir)).items()}
 
 

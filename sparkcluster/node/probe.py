@@ -41,7 +41,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "gpus": lambda: gpu.gpus(machine),
         "ranks": lambda: ranks.containers(machine, LABEL_CLUSTER) if in_docker else ranks.processes(machine, state_dir),
         "containers": lambda: ranks.others(machine),
-        "disks": lambda: storage.disks(machine, state_dir, hf_home, value("docker")),
+        "disks": lambda: storage.disks(machine, state_dir, cluster, hf_home, value("docker")),
         "interfaces": lambda: network.interfaces(machine),
         "hcas": lambda: network.hcas(machine),
         "infiniband_devices": lambda: network.has_infiniband_devices(machine),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any
@@ -10,6 +11,7 @@ from sparkcluster.node import common, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, unread
 from sparkcluster.node.model_files import present, shards
 from sparkcluster.node.shared import (
+    BLOBS,
     CONFIG_FILE,
     ENABLED_DIR,
     STOPPED_FILE,
@@ -27,13 +29,22 @@ _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
-def disks(machine: Machine, state_dir: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
-    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images."""
+def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
+    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images.
+
+    What a copy of an image left that was interrupted counts as free: the next one goes on with it, or removes it.
+    """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
-    found = []
+    left, found = 0, []
+    with contextlib.suppress(FileNotFoundError):  # there are none, or a copy is under way
+        blobs = machine.at("%s/clusters/%s/images/%s" % (state_dir, cluster, BLOBS))
+        left = sum(each.stat().st_size for each in os.scandir(blobs))
     for purpose, path in purposes:
-        total, free = machine.space(nearest(machine, path))
+        place = nearest(machine, path)
+        total, free = machine.space(place)
+        if os.stat(machine.at(place)).st_dev == os.stat(machine.at(nearest(machine, state_dir))).st_dev:
+            free += left
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found
 

@@ -1,6 +1,6 @@
 """Copies an image to all nodes that lack it; where no source can save it, they pull it.
 
-One node saves it as files (``node.image_save``), which are copied as any, and then all load it (``node.image_load``).
+One node saves it as files, which are copied as any, and then all load it (``node.image_files``).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from sparkcluster.errors import ImageIncomplete, LayersAbsent, SparkclusterError, StageError, UsageError
@@ -16,7 +15,6 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import is_known
 from sparkcluster.facts.layers import shared
-from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import BLOBS
 from sparkcluster.report import share, size
@@ -28,7 +26,6 @@ from sparkcluster.staging.plan import Staging, digest_to_pull
 from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Transfers
 
-_MOST_BLOBS = 2_000
 _UNKNOWN = {"version": "", "containerd_store": False}
 
 
@@ -44,36 +41,38 @@ class ImageCopy:
         self._image = next(iter(self.images.values()))  # what all are to get
         self._run, self._spec, self._staging = run, spec, staging
 
+    @property
+    def _missing(self) -> list[str]:
+        return [node for node in self._staging.nodes if node not in self.images]
+
     def run(self) -> None:
         """Copy it to all at once; from another node where one fails or has it without its layers, else all pull it.
 
         Raises:
             UsageError: it is not known, and nobody says yes to it.
         """
+        if not self._missing:
+            return
         self._ask()
-        sources, missing, whole = list(self._staging.sources), [node for node, _ in self._staging.missing], False
         failed: list[SparkclusterError] = []
-        while missing and sources:
-            errors = self._copy(sources[0], missing, whole=whole)
-            missing = [node for node in missing if node not in self.images]
-            absent = [error for error in errors if isinstance(error, LayersAbsent)]
-            if any(isinstance(error, ImageIncomplete) or error.node == sources[0] for error in errors):
-                for error in errors:
-                    self._run.progress(str(error.node), error.message)
-                failed += errors
-                sources, whole = sources[1:], False
-            elif absent and not whole:
-                whole = True
+        for source in self._staging.sources:
+            errors = self._copy(source)
+            if absent := [error for error in errors if isinstance(error, LayersAbsent)]:
                 for error in absent:
                     text = f"{error.message}: copying the whole image, {size(self._image.size_bytes)}"
                     self._run.progress(str(error.node), text)
-            elif errors:
+                errors = self._copy(source, whole=True)
+            if errors and not any(isinstance(error, ImageIncomplete) or error.node == source for error in errors):
                 raise combined(errors)
+            for each in errors:
+                self._run.progress(str(each.node), each.message)
+            if not self._missing:
+                return
+            failed += errors
         # What is built is in no registry.
-        may_pull = self._spec.build is None and any(isinstance(error, ImageIncomplete) for error in failed)
-        if missing and not may_pull:
+        if self._spec.build is not None or not any(isinstance(error, ImageIncomplete) for error in failed):
             raise combined(failed)
-        if errors := _errors(lambda: self._run.at_once(self._pull, missing)):
+        if errors := _errors(lambda: self._run.at_once(self._pull, self._missing)):
             raise combined([*failed, *errors])
 
     def _ask(self) -> None:
@@ -81,11 +80,11 @@ class ImageCopy:
 
         Where neither was, that of the head is copied unasked: it is where people build and pull.
         """
-        name, nodes, facts = self._staging.name, [node for node, _ in self._staging.missing], self._run.facts
+        name, nodes, facts = self._staging.name, self._staging.nodes, self._run.facts
         others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
-        first, recorded = next(iter(self.images), ""), self._spec.image_is
+        first, recorded = next(iter(self.images)), self._spec.image_is
         head = self._run.topology.by_rank[0]
-        if not nodes or (is_known(self.images[first], self._spec) if recorded else first == head and not others):
+        if is_known(self.images[first], self._spec) if recorded else first == head and not others:
             return
         ids = ", ".join(f"{node} has {image.id[:19]}" for node, image in {**self.images, **others}.items())
         why = "was built or pulled apart" if others else f"is not on {head}, the head"
@@ -96,62 +95,49 @@ class ImageCopy:
             hint = f"to copy that of {first}, add --yes, or answer y on a terminal"
             raise UsageError(f"{name} {why}: {ids}", step="copy image", hint=hint)
 
-    def _copy(self, source: str, missing: Sequence[str], *, whole: bool) -> list[SparkclusterError]:
-        """Copy the image from ``source`` to all of ``missing``, without the layers that all of them have.
+    def _copy(self, source: str, *, whole: bool = False) -> list[SparkclusterError]:
+        """Copy the image from ``source`` to all that lack it, without the layers that all of them have.
 
         The errors: of the source, and of each node that it did not reach.
         """
-        run, begin, arrived = self._run, time.monotonic(), dict[str, Arrived]()
+        run, missing, begin, arrived = self._run, self._missing, time.monotonic(), dict[str, Arrived]()
         have = {} if whole else shared(self._image, [run.facts[node] for node in missing])
-        request = partial(self._request, have=have)
+
+        def request(node: str) -> Request:
+            return image_request(run, node, self._staging.name, self.images.get(node, self._image), have)
+
         try:
             files = self._save(source, request(source))
-            for node in () if whole else missing:
-                run.progress(node, announced(self._image, files, node, run.facts, missing))
         except StageError as error:
             return [error]
+        for node in () if whole else missing:
+            run.progress(node, _announced(self._image, sum(file["size"] for file in files), have, missing))
+        blobs, nodes, keep = [file["sha256"] for file in files], [source, *missing], arrived.__setitem__
 
         def load_it(node: str) -> None:
-            image_id = load(run, node, {**request(node), "blobs": [file["sha256"] for file in files]}, source)
-            self.images[node] = self._image.model_copy(update={"id": image_id})
+            done = ask(run, node, "load", request(node), blobs, source=source)
+            self.images[node] = self._image.model_copy(update={"id": str(done.image_id)})
             if node in arrived:
                 run.record_copy("image", node, dataclasses.replace(arrived[node], seconds=time.monotonic() - begin))
             else:  # its files had arrived in an earlier run
                 run.record("image", node, source, 0, begin)
             run.progress(node, "image complete")
 
-        def move() -> None:
-            def root(node: str) -> Request:
-                return {"what": "files", "root": directory(run, node)}
-
-            run.move("image", root, [source, *missing], files, arrived=arrived.__setitem__)
-
-        errors = _errors(move)
+        # Where that fails, so does what follows.
+        _errors(lambda: run.at_once(lambda node: ask(run, node, "clear", request(node), blobs), missing))
+        errors = _errors(lambda: run.move("image", request, nodes, files, arrived=keep))
         failed = {error.node for error in errors}
         errors += _errors(lambda: run.at_once(load_it, [node for node in missing if node not in failed]))
-        if not errors:
-            for left in _errors(lambda: _run(run, source, "image_save", {"directory": directory(run, source)})):
-                run.progress(source, left.message)
-        return errors
+        return errors or _errors(lambda: ask(run, source, "clear", request(source), []))
 
     def _save(self, source: str, request: Request) -> Sequence[dict[str, Any]]:
         """The files that ``source`` has made of its image."""
         step, report = self._run.step("image"), self._run.report("image", source, "saved")
-        files = list_files(step, self._run.fleet[source], request, report, program="image_save").files
-        if len(files) > _MOST_BLOBS or any(file["path"] != f"{BLOBS}{file['sha256']}" for file in files):
+        request = {**request, "do": "save"}
+        files = list_files(step, self._run.fleet[source], request, report, program="image_files").files
+        if any(file["path"] != f"{BLOBS}{file['sha256']}" for file in files):
             raise stage_error(step, Failure(source, "archive", "the image's files are not named by their SHA-256"))
         return files
-
-    def _request(self, node: str, have: dict[str, str]) -> Request:
-        first = read(self._run.facts[self._staging.sources[0]].docker)
-        known = first is not None and not first.containerd_store  # which calls an image by another hash
-        return {
-            **image_request(self._run, node, self._staging.name, self._image.layers, have),
-            "image_id": self.images.get(node, self._image).id,
-            "config": self._image.id if known else None,
-            "config_sum": self._image.config_sum,
-            "size": self._image.size_bytes,
-        }
 
     def _pull(self, node: str) -> None:
         """Pull on ``node`` what no source can save."""
@@ -179,50 +165,41 @@ def _errors(action: Callable[[], object]) -> list[SparkclusterError]:
     return []
 
 
-def directory(run: Transfers, node: str) -> str:
-    """Where the files of an image are on ``node`` until it is loaded."""
-    return f"{run.facts[node].state_dir}/clusters/{run.lease(node)['cluster']}/images"
+def image_request(run: Transfers, node: str, reference: str, image: Image, have: Mapping[str, str]) -> Request:
+    """What all programs that copy an image are asked on ``node``.
 
-
-def image_request(run: Transfers, node: str, reference: str, layers: Sequence[str], have: Mapping[str, str]) -> Request:
-    """What ``node.image_save`` and ``node.image_load`` are asked on ``node``; not all of it.
-
-    ``layers`` are those of the image that gets the name ``reference``, and ``have`` what ``shared`` found.
+    ``image`` is what the node has, or is to get, by the name ``reference``; ``have`` is what ``shared`` found.
     """
-    docker = read(run.facts[node].docker)
-    engine = docker.model_dump(include={"version", "containerd_store"}) if docker is not None else _UNKNOWN
-    image = {"reference": reference, "layers": list(layers), "have": have}
-    return {"directory": directory(run, node), "engine": engine, **image}
+    facts = run.facts[node]
+    docker = read(facts.docker)
+    return {
+        "what": "files",
+        "root": f"{facts.state_dir}/clusters/{run.lease(node)['cluster']}/images",
+        "engine": docker.model_dump(include={"version", "containerd_store"}) if docker is not None else _UNKNOWN,
+        "image": image.model_dump(include={"id", "layers", "config_sum", "size_bytes"}),
+        "reference": reference,
+        "have": have,
+    }
 
 
-def load(run: Transfers, node: str, request: Request, source: str) -> str:
-    """The ID of the image on ``node``, once that has loaded the files that came from ``source``.
+def ask(run: Transfers, node: str, do: str, request: Request, blobs: Sequence[str], *, source: str = "") -> Done:
+    """What ``node.image_files`` did on ``node`` with ``blobs`` (SHA-256) that came from ``source``.
 
     Raises:
-        StageError: it is another image, or Docker does not load it; LayersAbsent where it may if all layers come.
+        StageError: Docker does not load the image, or it is another one; LayersAbsent where it may if all layers come.
         LeaseLost: another operator has the lease.
     """
-    return str(_run(run, node, "image_load", request, source).image_id)
-
-
-def _run(run: Transfers, node: str, program: str, request: Request, source: str = "") -> Done:
     step = run.step("image")
-    with stage_errors(step, node), stream(run.fleet[node], program, {**request, **step.lease(node)}) as running:
+    asked = {**request, "do": do, "blobs": blobs, **step.lease(node)}
+    with stage_errors(step, node), stream(run.fleet[node], "image_files", asked) as running:
         done = follow(step, node, running, run.report("image", node, "loaded"))
     if isinstance(done, Failure):
         raise stage_error(step, done, source=source)
     return done
 
 
-def announced(
-    image: Image, files: Sequence[dict[str, Any]], node: str, facts: Mapping[str, Facts], receivers: Sequence[str]
-) -> str:
-    """Which part of ``image`` are the ``files`` that go to all ``receivers``, and why it is the whole for ``node``."""
-    going, there, docker = sum(file["size"] for file in files), shared(image, [facts[node]]), read(facts[node].docker)
-    if there and going < image.size_bytes:
-        has = f"it has {len(there)} of {len(image.layers)} layers"
-        return f"gets {share(going, image.size_bytes)} of the image: {has}"
-    why = f"{', '.join(receivers)} do not have its layers in the same files" if there else "it has none of its layers"
-    if not there and docker is not None and docker.containerd_store:
-        why = f"containerd's image store on {node} does not say which layers it has"
-    return f"the whole image, {size(going)}: {why}"
+def _announced(image: Image, going: int, have: Mapping[str, str], receivers: Sequence[str]) -> str:
+    """Which part of ``image`` are the ``going`` bytes that go to all ``receivers``, and why it is the whole."""
+    if have:
+        return f"gets {share(going, image.size_bytes)} of the image: it has {len(have)} of {len(image.layers)} layers"
+    return f"the whole image, {size(going)}: none of its layers is known to be on {' and '.join(receivers)}"

@@ -86,7 +86,7 @@ def _find(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Sta
     size_bytes = staging.size_bytes
     if given is not None and not staging.sources:
         if what == "image":
-            size_bytes = local_image.read(given, staging.name).size_bytes
+            size_bytes = local_image.read(given, staging.name).image.size_bytes
         elif (place := local_weights.locate(given, spec)) is not None:
             size_bytes = local_weights.size_bytes(run, place, spec)
         else:

@@ -319,16 +319,13 @@ class Cluster:
             {"bytes": 5, "total": 10}, {"done": {"bytes": 10}},
         ]  # fmt: skip
 
-    def _image_save(self, request: dict[str, Any], _: bool) -> list[Any]:
-        blobs = {"ab" * 32: 16_000_000_000, "cd" * 32: 900} if "image_id" in request else {}
+    def _image_files(self, request: dict[str, Any], _: bool) -> list[Any]:
+        blobs = {"ab" * 32: 16_000_000_000, "cd" * 32: 900} if request["do"] == "save" else {}
         return [
             {"bytes": 5, "total": 10},
             *({"file": {"name": f"blobs/sha256/{name}", "size": size, "mtime": 0, "sha256": name}} for name, size in blobs.items()),
-            {"done": {}},
+            {"done": {"image_id": IMAGE["id"]}},
         ]  # fmt: skip
-
-    def _image_load(self, _request: dict[str, Any], _: bool) -> list[Any]:
-        return [{"bytes": 5, "total": 10}, {"done": {"image_id": IMAGE["id"]}}]
 
     def _worker(self, request: dict[str, Any], _: bool) -> list[Any]:
         whole = any(each["address"] == "192.168.177.11" for each in request["listen"])  # alpha's

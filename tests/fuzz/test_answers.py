@@ -31,7 +31,7 @@ SUBJECTS = [
     ("releases INVENTORY", "serving", "releases"),
     ("down INVENTORY", "serving", "probe lease agent memory"),
     ("stage INVENTORY", "bare", "image lease listing worker"),
-    ("stage INVENTORY image", "half", "image_save image_load"),
+    ("stage INVENTORY image", "half", "image_files"),
     ("logs INVENTORY", "serving", "watch"),
     ("models INVENTORY", "serving", "models"),
     ("connect INVENTORY", "serving", "probe"),

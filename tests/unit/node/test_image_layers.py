@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.node import image_layers
+from sparkcluster.node import image_layers, storage
 from sparkcluster.node.machine import Machine
 
 OWN = {"version": "26.1.5", "containerd_store": False}
@@ -29,7 +29,7 @@ def described(*layers):
 
 @pytest.fixture
 def request_of(tmp_path):
-    return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "layers": list(layers)}
+    return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "image": {"layers": layers}}
 
 
 def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_alone(tmp_path):
@@ -59,3 +59,17 @@ def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_th
     ]  # fmt: skip
     untried = {"version": "29.1.3", "containerd_store": True}
     assert image_layers.layers(engine, str(tmp_path), untried, None)["blobs"] == []
+
+
+def test_what_an_interrupted_copy_left_counts_as_free_space_on_its_disk_alone(tmp_path):
+    class Empty(Machine):
+        def space(self, path):
+            return 100, 10
+
+    folder = tmp_path / "clusters/atlas/images/blobs/sha256"
+    folder.mkdir(parents=True)
+    (folder / ("1" * 64)).write_bytes(b"x" * 7)
+    (folder / ".partial").write_bytes(b"x" * 2)
+    found = storage.disks(Empty(), str(tmp_path), "atlas", str(tmp_path / "hub"), {"images_dir": "/proc"})
+    assert [(disk["purpose"], disk["free_bytes"]) for disk in found] == [("state", 19), ("hf_home", 19), ("docker", 10)]
+    assert storage.disks(Empty(), str(tmp_path), "other", "/", {"unread": "no"})[0]["free_bytes"] == 10

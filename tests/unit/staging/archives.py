@@ -45,12 +45,8 @@ class ImageMade:
 
     def request(self, reference: str = "vllm:v1", *, containerd: bool = False, **changes: Any) -> dict[str, Any]:
         """What the controller asks of the programs that save and load it; ``containerd`` is the store of the node."""
-        facts = self.facts()
-        image = {"image_id": facts["id"], "layers": facts["layers"], "config_sum": facts["config_sum"]}
         engine = {"version": "28.2.2", "containerd_store": containerd}
-        config = None if containerd else self.id
-        return {**image, "reference": reference, "config": config, "size": facts["size_bytes"], "have": {},
-                "engine": engine, **changes}  # fmt: skip
+        return {"image": self.facts(), "reference": reference, "have": {}, "engine": engine, **changes}
 
     def manifest(self, layers: Iterable[bytes]) -> bytes:
         kind = "application/vnd.oci.image.manifest.v1+json"

@@ -26,10 +26,10 @@ class Pair:
     def __init__(self, source, target, lease) -> None:
         self.source, self.target, self._lease = source, target, lease
 
-    def ask(self, node, program: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    def ask(self, node, do: str, request: dict[str, Any]) -> list[dict[str, Any]]:
         """What a program says; Failed as it failed."""
-        request = {**request, **self._lease.document(), "directory": str(self.directory(node))}
-        with stream(node, program, request) as running:
+        request = {**request, "do": do, **self._lease.document(), "root": str(self.directory(node))}
+        with stream(node, "image_files", request) as running:
             said = [document(line) for line in running.lines(60)]
         if "failed" in said[-1]:
             raise Failed(said[-1]["kind"], said[-1]["failed"])
@@ -41,7 +41,7 @@ class Pair:
 
     def save(self, image: ImageMade, **more: Any) -> dict[str, int]:
         """Bytes of the files that the source makes, by their SHA-256."""
-        said = self.ask(self.source, "image_save", image.request(**more))
+        said = self.ask(self.source, "save", image.request(**more))
         files = [each["file"] for each in said if "file" in each]
         for file in files:
             path = self.directory(self.source) / file["name"]
@@ -56,7 +56,7 @@ class Pair:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in blobs.items():
             (folder / name).write_bytes(content)
-        done = self.ask(self.target, "image_load", image.request(**more, blobs=[*blobs]))[-1]["done"]
+        done = self.ask(self.target, "load", image.request(**more, blobs=[*blobs]))[-1]["done"]
         assert not self.directory(self.target).exists()
         return str(done["image_id"])
 
@@ -94,8 +94,20 @@ def test_an_image_becomes_files_which_are_found_again_and_loaded_under_its_own_n
     assert pair.source.docker_calls().count(["save", IMAGE.id]) == 1
     assert pair.load(IMAGE, blobs_of(IMAGE)) == IMAGE.id
     assert pair.target.images() == {"vllm:v1": IMAGE.id}
-    pair.ask(pair.source, "image_save", {})
+    pair.ask(pair.source, "clear", {"blobs": []})
     assert not pair.directory(pair.source).exists()
+
+
+def test_files_of_another_image_are_removed_before_others_arrive(pair):
+    """Those that are whole and in part; what is of the same image stays."""
+    folder = pair.directory(pair.target) / "blobs/sha256"
+    folder.mkdir(parents=True)
+    for name in (LAYER, f".{CONFIG}.0a1b2c3d.partial"):
+        (folder / name).touch()
+    pair.ask(pair.target, "clear", {"blobs": [LAYER, CONFIG]})
+    assert len([*folder.iterdir()]) == 2
+    pair.ask(pair.target, "clear", {"blobs": [LAYER]})
+    assert not pair.directory(pair.target).exists()
 
 
 def test_files_of_another_image_or_lost_ones_are_not_taken_for_it(pair):
@@ -115,7 +127,7 @@ TWICE = ImageMade([b"empty", b"one" * 300, b"empty"])
 def test_every_layout_of_docker_save_is_loaded(pair, entries):
     """Before Docker 25, where a layer that comes twice is a link; and that of containerd's image store."""
     pair.sends(tar(entries), TWICE)
-    pair.copy(TWICE, config=None)
+    pair.copy(TWICE)
     assert pair.target.images() == {"vllm:v1": TWICE.id}
 
 
@@ -145,8 +157,8 @@ NAMES_ALONE = [entry for entry in WITHOUT if CONFIG not in str(entry[0])]
         (tar(EVIL.oci()), "archive", "is that of another image"),
         (b"not a tar" * 1000, "archive", "is damaged"),
         (tar(SMALL.oci())[:1600], "archive", "is damaged"),
-        (tar(WITHOUT), "blobs", "lacks 1 of the files that it names"),
-        (tar(NAMES_ALONE), "blobs", "lacks 2 of the files that it names"),
+        (tar(WITHOUT), "blobs", "lacks files that it names"),
+        (tar(NAMES_ALONE), "blobs", "lacks files that it names"),
     ],
 )
 def test_what_is_no_archive_of_the_image_is_refused(pair, data, kind, said):
@@ -173,11 +185,9 @@ def test_an_engine_that_fails_says_why(pair):
 # a sender that lies: the names of its files are right, since receivers compare them
 
 
-@pytest.mark.parametrize("known", [SMALL.id, None])
-def test_the_same_layers_with_another_configuration_are_refused(pair, known):
-    """Whether or not the hash of the configuration is known, which with containerd's image store it is not."""
+def test_the_same_layers_with_another_configuration_are_refused(pair):
     with pytest.raises(Failed, match="another image"):
-        pair.load(SMALL, blobs_of(EVIL), config=known)
+        pair.load(SMALL, blobs_of(EVIL))
     assert (pair.target.images(), pair.target.image_ids()) == ({}, set())
 
 
@@ -195,8 +205,8 @@ def test_the_same_layers_with_another_configuration_are_refused(pair, known):
 def test_documents_of_any_shape_are_no_image(pair, text):
     there = {sha256(data): data for data in (text, *SMALL.layers)}
     with pytest.raises(Failed, match="another image"):
-        pair.load(SMALL, there, config=None)
-    pair.load(SMALL, {**there, CONFIG: SMALL.text}, config=None)
+        pair.load(SMALL, there)
+    pair.load(SMALL, {**there, CONFIG: SMALL.text})
 
 
 def test_what_docker_has_loaded_is_compared_before_it_gets_the_name(pair):
@@ -221,7 +231,7 @@ def test_only_the_layers_that_the_receiver_lacks_are_sent(pair, entries):
     """Whatever their files are called, to an engine that knows them by their content; the other image stays whole."""
     pair.sends(tar(entries), NEW)
     pair.target.add_image(OLD, "vllm:v0")
-    assert pair.copy(NEW, have=HAVE, config=None) < len(NEW.layers[2]) + 2_000
+    assert pair.copy(NEW, have=HAVE) < len(NEW.layers[2]) + 2_000
     assert pair.target.images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
 
 
@@ -256,7 +266,8 @@ def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_
 
 
 def test_no_other_layer_may_be_absent(pair):
+    """Which Docker says; and nothing has the name."""
     pair.target.add_image(OLD, "vllm:v0")
-    with pytest.raises(Failed, match="lacks a layer") as caught:
+    with pytest.raises(Failed, match="no such file"):
         pair.load(NEW, {NEW.id[7:]: NEW.text}, have=HAVE)
-    assert caught.value.kind == "archive"
+    assert pair.target.images() == {"vllm:v0": OLD.id}

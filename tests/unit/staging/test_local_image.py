@@ -80,7 +80,7 @@ def test_an_archive_that_is_falsified_leaves_no_image(world, archive):
 def test_the_name_is_compared_as_docker_reads_it(archive, tag, reference, same):
     archive.write_bytes(tar([*OTHER.oci(["x:y"])[:-2], *IMAGE.oci([tag])[2:]]))
     if same:
-        assert read(archive, reference).config == IMAGE.id
+        assert read(archive, reference).image.id == IMAGE.id
     else:
         with pytest.raises(StageError, match="is not"):
             read(archive, reference)
@@ -93,7 +93,7 @@ def test_a_digest_is_that_of_a_manifest_or_of_an_index_with_it(archive):
     lying = ("blobs/sha256/" + "5" * 64, manifest)
     archive.write_bytes(tar([*entries, lying]))
     for digest in (sha256(manifest), sha256(index.encode())):
-        assert read(archive, f"vllm@sha256:{digest}").config == IMAGE.id
+        assert read(archive, f"vllm@sha256:{digest}").image.id == IMAGE.id
     for digest in ("4" * 64, "5" * 64):
         with pytest.raises(StageError, match="is not"):
             read(archive, f"vllm@sha256:{digest}")
