@@ -28,8 +28,8 @@ program: changes something; lives for.
 - ``models``: no; what ``--prune`` removes, the agent removes; one answer, as long as all files take to be listed
 - ``pull``: pulls an image, in a process of its own; one download; that process outlives the operator's connection
 - ``build``: builds an image, in a process of its own; one build; that process outlives the operator's connection
-- ``upload``: one file from the operator's machine: the list of files of a copy, Ray, vocabularies, weights, an image,
-  what a playbook mounts; one file
+- ``upload``: one file from the operator's machine: Ray, vocabularies, weights, an image, what a playbook mounts; one
+  file
 - ``releases``: no; one answer
 - ``memory``: no; until the memory of a stopped rank is back, a minute at most
 - ``guard``: of its own node: starts and stops its rank under its lease, by the agent's functions; installed by
@@ -49,7 +49,7 @@ Files on a node
     │   ├── lease-change.lock               held while one change runs
     │   ├── staging.lock  staging.json      likewise, who may stage for it
     │   ├── staging-change.lock             held while one change of a staging runs
-    │   ├── staging/KEY/                    the worker of one copy: a job as in pulls/HASH, and files.jsonl, its list
+    │   ├── staging/HASH/                   the worker of one copy, by its root: a job as in pulls/HASH
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             the secrets of this node's rank of it, as long as it can be gone back to
     │   ├── start.json                      what starts this node's rank of the recorded release again

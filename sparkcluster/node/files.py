@@ -161,7 +161,7 @@ class Files:
             size += self.listed[number].size - self.begun(number)
         found = os.fstatvfs(self.tree.handle)
         room = {"free": found.f_bavail * found.f_frsize, "needed": size, "path": self.tree.root}
-        return {"lacks": {"files": lacks, "bytes": size}, "room": room}
+        return {"lacks": lacks, "room": room}
 
     def have(self) -> int:
         """Bytes that are there or arrived."""

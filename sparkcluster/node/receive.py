@@ -259,7 +259,7 @@ class Receiver:
         line: Line | None = None
         cursor = pauses = 0
         try:
-            while not self._gate.over:
+            while True:
                 self._gate.wait()
                 to = self.sources.pick(stream) if self.lacking else None
                 if (begun := next((each for each in self._under_way if self._state[each] == _LACKS), None)) is not None:
@@ -290,8 +290,7 @@ class Receiver:
                 else:
                     self.sources.empty(to.node, self._files.busy)
         except Exception as error:
-            if not self._gate.over:
-                self.error = self.error or error
+            self.error = self.error or error
 
     def _take(self, cursor: int) -> list[int]:
         """The next file from ``cursor`` on that nobody receives, with others if it is small; none at the end."""

@@ -63,7 +63,7 @@ def is_offline() -> bool:
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:
     """Request for ``node.listing`` and ``node.worker`` on ``node``; ``first`` is the node whose revision all get."""
     model, weights = spec.playbook.model, facts[first].weights
-    request: Request = {"what": "files", "verify": verify, "choice": spec.playbook.choice}
+    request: Request = {"verify": verify, "choice": spec.playbook.choice}
     if model.id is None:
         return {**request, "root": model.path}
     return {

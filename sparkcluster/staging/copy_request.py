@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.chain import Rates
 from sparkcluster.staging.keys import new_key
-from sparkcluster.staging.order import key
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,20 +46,19 @@ class Files:
     files: Sequence[dict[str, Any]]
 
 
-def begin_request(request: Request, tls: Mapping[str, bool], content: bytes, settings: Settings) -> dict[str, Any]:
+def begin_request(request: Request, tls: Mapping[str, bool], files: int, settings: Settings) -> Request:
     """The request that begins a worker by its node's ``request`` of the artifact, without the lease.
 
-    ``tls`` are the addresses to listen on, and whether under TLS; ``content`` is the list of files. ``token`` is what
+    ``tls`` are the addresses to listen on, and whether under TLS; ``files`` is how many the list has. ``token`` is what
     dialers of this worker must know. The key that belongs to ``cert`` it keeps in memory alone.
     """
     own = new_key()
     return {
         **request,
-        "key": key(request["what"], request["root"]),
         "listen": [{"address": address, "tls": each} for address, each in tls.items()],
         "token": secrets.token_hex(16),
         "cert": own.certificate,
         "private_key": own.private,
         "limit_bytes_s": settings.limit_bytes_s,
-        "files_sha256": hashlib.sha256(content).hexdigest(),
+        "files": files,
     }

@@ -14,14 +14,13 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Failure, Step, answers, stage_errors
 from sparkcluster.staging.order import WorkerLine
-from sparkcluster.staging.send import bring
 
-Event = WorkerLine | Failure | BaseException | None
-"""All that a worker said last, or how it ended: an error or, with None, well."""
+Event = WorkerLine | Failure | BaseException
+"""All that a worker said last, or how it ended."""
 
 
 class Follower:
-    """Follows the worker on ``host`` that ``request`` begins, for whom it brings the list of files ``content``.
+    """Follows the worker on ``host`` that ``request`` and the list of files ``content`` begin.
 
     ``heard`` gets the name of the node and what happens, from the thread of ``run``.
     """
@@ -44,11 +43,10 @@ class Follower:
                     self._running.send(json.dumps(order).encode() + b"\n")
 
     def run(self) -> None:
-        """Bring the list of files, then follow the worker to the end."""
+        """Begin, and follow the worker to the end."""
         node = self._host.name
         try:
             with stage_errors(self._step, node):
-                bring(self._step, self._host, self._request["key"], self._content)
                 self._heard((node, self._follow(node)))
         except BaseException as error:  # noqa: BLE001 - raised by who hears of it
             self._heard((node, error))
@@ -59,9 +57,10 @@ class Follower:
             if self._running is not None:
                 self._running.close()
 
-    def _follow(self, node: str) -> Failure | None:
+    def _follow(self, node: str) -> Failure:
         said = WorkerLine()
-        with stream(self._host, "worker", {**self._request, **self._step.lease(node)}) as running:
+        request = {**self._request, **self._step.lease(node)}
+        with stream(self._host, "worker", request, self._content) as running:
             with self._lock:
                 self._running = running
                 if self._ordered:
@@ -71,6 +70,4 @@ class Follower:
                     return line
                 said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
                 self._heard((node, said))
-            if said.done is not None or self._ordered.keys() & {"end", "cancel"}:
-                return None
             return Failure(node, "other", running.finish().reason)

@@ -122,7 +122,7 @@ class ImageCopy:
 
         def move() -> None:
             def root(node: str) -> Request:
-                return {"what": "files", "root": directory(run, node)}
+                return {"root": directory(run, node)}
 
             run.move("image", root, [source, *missing], files, arrived=arrived.__setitem__)
 

@@ -65,7 +65,7 @@ class Job:
         self._followers: dict[str, Follower] = {}
         for node, request in files.requests.items():
             listen = listening(facts, topology, node, encrypt=encrypt)
-            begin = begin_request(request, listen, content, self._settings)
+            begin = begin_request(request, listen, len(files.files), self._settings)
             self._followers[node] = Follower(step, fleet[node], begin, content, self._events.put)
         self._living = set(files.requests)  # those that are followed
         self._said = dict.fromkeys(files.requests, WorkerLine())
@@ -92,7 +92,7 @@ class Job:
         calls = Calls(Follower.run, self._followers)
         how = "cancel"
         try:
-            self._until(lambda said: bool(said.done or (said.ports and said.lacks)), _ANSWER_S)
+            self._until(lambda said: said.lacks is not None, _ANSWER_S)
             self._check()
             self._arrange(self._look())
             self._until(lambda said: said.done is not None)
@@ -166,10 +166,8 @@ class Job:
                 elif node in self._living:
                     self._ended(node, event)
 
-    def _ended(self, node: str, how: Failure | BaseException | None) -> None:
+    def _ended(self, node: str, how: Failure | BaseException) -> None:
         self._living.discard(node)
-        if how is None:
-            return
         error = stage_error(self._step, how) if isinstance(how, Failure) else how
         if not isinstance(error, SparkclusterError):
             raise error

@@ -4,7 +4,7 @@ The controller starts ``node.worker`` with ``copy_request.begin_request``. That 
 adopts the one that runs, then follows it: what the controller writes to its input are orders, what it prints are
 ``WorkerLine`` lines. The end of the input ends the follower, not the worker.
 
-1. The controller brings the list of files (``files_lines``) to ``files_path`` on every node, then begins on all.
+1. The controller begins on all nodes; the first lines of each input are the list of files (``files_lines``).
 2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
    one, then ``lacks`` and ``room``.
 3. Order ``look``: ``[{node, address, port, token, cert}]``, ``cert`` of those under TLS. The worker connects to all of
@@ -23,7 +23,6 @@ A line, or an order, may have several of these, also what was said before: the l
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -31,7 +30,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
-from sparkcluster.node.shared import FILES_LIST
 from sparkcluster.report import Medium
 from sparkcluster.staging.copy import Answer, Done
 
@@ -42,12 +40,6 @@ Certificate = Annotated[
 ]
 Numbered = dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")], Sha256]
 """SHA-256 by the number of the file: its line in the list, from 0."""
-
-
-class Lacks(Fact):
-    """How many files of the list a node lacks, or has not whole."""
-
-    files: Number
 
 
 class Room(Fact):
@@ -84,6 +76,7 @@ class WorkerLine(Answer):
 
     Attributes:
         ports: of its listeners, by address; ``token`` and ``cert`` come with it.
+        lacks: how many files of the list were not there, or not whole, when it began.
         reached: by node of the order ``look`` its addresses that proved their token.
         source: ``from`` in the document; whom it pulls from now, and ``medium`` by which of its entries.
         left: the last sources, or addresses of them, that it left since the order ``from``.
@@ -95,7 +88,7 @@ class WorkerLine(Answer):
     ports: dict[Address, Port] | None = None
     token: Token | None = None
     cert: Certificate | None = None
-    lacks: Lacks | None = None
+    lacks: Number | None = None
     room: Room | None = None
     reached: dict[str, Few[Address]] | None = None
     source: Annotated[str | None, Field(alias="from")] = None
@@ -109,17 +102,7 @@ class WorkerLine(Answer):
     @property
     def lacked(self) -> bool:
         """Whether it lacked something when it began, or has not said yet."""
-        return self.lacks is None or self.lacks.files > 0
-
-
-def key(what: str, place: str) -> str:
-    """Name of the job that stages ``what`` to ``place``, a root or a reference: the same on every run."""
-    return hashlib.sha256(f"{what}\0{place}".encode()).hexdigest()[:16]
-
-
-def files_path(state_dir: str, cluster: str, key: str) -> str:
-    """Where the list of files of a job lies on a node."""
-    return f"{state_dir}/clusters/{cluster}/staging/{key}/{FILES_LIST}"
+        return self.lacks != 0
 
 
 def files_lines(files: Iterable[Mapping[str, Any]]) -> bytes:

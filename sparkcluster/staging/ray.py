@@ -62,7 +62,7 @@ def _bring(changer: Changer, run: Transfers, archive: Archive, engines: Mapping[
     file = {"path": _FILE, "size": archive.path.stat().st_size, "mtime": 0, "links": [], "sha256": archive.sha256}
 
     def request(node: str) -> Request:
-        return {"what": "files", "root": f"{states[node]}/ray/archives/{ray_name(engines[node])}"}
+        return {"root": f"{states[node]}/ray/archives/{ray_name(engines[node])}"}
 
     run.bring("ray", list(engines), request, [file], {_FILE: archive.path})
     steps = {}

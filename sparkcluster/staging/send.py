@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from sparkcluster.errors import HostLost, StageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging.copy import Answer, Done, Failure, Step, answers, stage_error, stage_errors
-from sparkcluster.staging.order import files_path
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -62,15 +60,3 @@ def send(
             failure = last if isinstance(last, Failure) else Failure(host.name, "other", running.finish().reason)
             raise stage_error(step, failure, source="this machine")
     return last.done.model_copy(update={"bytes": sent})
-
-
-def bring(step: Step, host: Host, key: str, content: bytes) -> None:
-    """Send the list of files of the job ``key`` to where the worker of ``host`` reads it.
-
-    Raises:
-        StageError, LeaseLost: as ``send``.
-    """
-    lease = step.lease(host.name)
-    root, _, name = files_path(lease["state_dir"], lease["cluster"], key).rpartition("/")
-    digest = hashlib.sha256(content).hexdigest()
-    send(step, host, content, {"root": root, "path": name, "sha256": digest})

@@ -72,7 +72,7 @@ class ScriptedNode(FakeHost):
         request, lacks = boot["request"], self.total - self.has
         usual = {
             "ports": {each["address"]: 4001 for each in request["listen"]}, "token": request["token"],
-            "cert": request["cert"], "lacks": {"files": int(lacks > 0), "bytes": lacks}, "bytes": self.has,
+            "cert": request["cert"], "lacks": int(lacks > 0), "bytes": self.has,
             "room": {"free": 100 * GB, "needed": lacks, "path": "/models"}, **({} if lacks else {"done": {"bytes": 0}}),
         }  # fmt: skip
         self.say(**{**usual, **self.began})
@@ -126,7 +126,7 @@ class ScriptedCopy:
         self.job: Job
 
     def run(self, **settings: Any) -> Any:
-        requests = {name: {"what": "files", "root": "/models/m"} for name in self.nodes}
+        requests = {name: {"root": "/models/m"} for name in self.nodes}
         step = Step("copy weights", lambda _: {"state_dir": "/s", "cluster": "atlas"}, lambda: self.stopped)
         self.job = Job(
             step, Fleet(self.nodes), self.facts, build(self.spec, self.facts), Files("weights", requests, self.files),

@@ -42,7 +42,7 @@ def directory(world, monkeypatch):
 
     def request(spec, facts, first, node, *, verify):
         found = real(spec, facts, first, node, verify=verify)
-        return {"what": "files", "verify": verify, "choice": found["choice"], "root": str(places[node])}
+        return {"verify": verify, "choice": found["choice"], "root": str(places[node])}
 
     monkeypatch.setattr(run, "weights_request", request)
     for name, place in places.items():
