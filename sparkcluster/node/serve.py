@@ -76,10 +76,9 @@ class Gate:
 class Server(socketserver.ThreadingTCPServer):
     """Serves ``files`` on ``address``, on a port that the kernel chooses, to who knows ``token``.
 
-    With ``context`` connections are encrypted.
+    With ``context`` connections are encrypted. OSError if the node does not have the address.
 
     Attributes:
-        port: on which it listens.
         known: the connections of dialers that proved the token.
         error: why something that should be there could not be read.
     """
@@ -88,13 +87,9 @@ class Server(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
     def __init__(self, files: Files, gate: Gate, address: str, token: str, context: ssl.SSLContext | None) -> None:
-        try:
-            super().__init__((address, 0), _Handler)
-        except OSError as error:
-            raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+        super().__init__((address, 0), _Handler)
         self.files, self.gate, self.token = files, gate, token
         self._expected = b"Bearer " + wire.proof(token, b"dialer", b"").hex().encode()
-        self.port: int = self.server_address[1]
         self.known: set[socket.socket] = set()
         self.error: Exception | None = None
         self._context = context

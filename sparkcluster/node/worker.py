@@ -91,7 +91,7 @@ class Worker:
         self.files = Files(request, listed, tree, self.gate.wait)
         self.receiver = receive.Receiver(self.files, self.gate, self.arrived)
         self.servers = self._listen()
-        ports = {server.server_address[0]: server.port for server in self.servers}
+        ports = dict(server.server_address for server in self.servers)
         self.said: Document = {"ports": ports, "token": request["token"], "cert": request.get("cert")}
         self.said.update(self.files.needed())
 
@@ -119,16 +119,12 @@ class Worker:
         self.news.clear()
 
     def _listen(self) -> list[Server]:
-        """Listen on each address; one that the node no longer has is left out, unless it is the last."""
+        """Listen on each address; one that the node no longer has is left out."""
         servers, token, cert = [], self.request["token"], self.request.get("cert")
         context = tls.listener(cert, self.request["private_key"]) if cert else None
-        for each in self.request["listen"]:
-            try:
-                encrypted = context if each.get("tls") else None
-                servers.append(Server(self.files, self.gate, each["address"], token, encrypted))
-            except Failed:
-                if each is self.request["listen"][-1] and not servers:
-                    raise
+        for address, encrypted in self.request["listen"].items():
+            with contextlib.suppress(OSError):
+                servers.append(Server(self.files, self.gate, address, token, context if encrypted else None))
         return servers
 
     # lease and end

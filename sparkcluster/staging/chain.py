@@ -54,20 +54,9 @@ class Way:
     medium: Medium
     encrypted: bool
 
-    @property
-    def quality(self) -> tuple[int, int]:
-        """Key that sorts the best last."""
-        return _MEDIA.index(self.medium), self.speed_mbps
-
 
 Source = tuple[Way, ...]
 """How one node may pull from another: by all rails to it at once, or by one other way."""
-
-
-def listening(facts: Mapping[str, Facts], topology: Topology, node: str, *, encrypt: bool) -> dict[str, bool]:
-    """Addresses at which ``node`` can be reached by others, and whether it listens there under TLS."""
-    rails = _rails(facts, topology, node)
-    return {address: encrypt or address not in rails for address, _, _ in _addresses(facts[node])}
 
 
 def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
@@ -113,11 +102,15 @@ def chain(
     """Whom each of ``nodes`` pulls from over ``found`` (verified ways), in order of preference.
 
     ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails, is a ring.
-    One in which no node has everything gets it over one bridge: by the best medium, and of those alike from and to the
-    nodes with most bytes. Each node comes after the first that it pulls from, unless it has everything itself; those
+    One in which no node has everything gets it over one bridge: the best way, and of those alike from and to the nodes
+    with most bytes. Each node comes after the first that it pulls from, unless it has everything itself; those
     that reach nobody who has it are left out.
     """
-    found = sorted(found, key=lambda way: way.quality, reverse=True)
+
+    def quality(way: Way) -> tuple[int, ...]:
+        return _MEDIA.index(way.medium), way.speed_mbps, has_bytes[way.source], has_bytes[way.target]
+
+    found = sorted(found, key=quality, reverse=True)
     rails = {(way.source, way.target) for way in found if way.medium == "rail"}
     others = [way for way in found if way.medium != "rail"]
     left = sorted(nodes, key=lambda node: has_bytes[node], reverse=True)
@@ -129,8 +122,8 @@ def chain(
             usable = [way for way in others if way.target in left and any(way.source in ring for ring in rings)]
             if not usable:
                 break
-            bridges.append(max(usable, key=lambda way: (way.quality, has_bytes[way.source], has_bytes[way.target])))
-            first = bridges[-1].target
+            bridges.append(usable[0])
+            first = usable[0].target
         rings.append(_ring(first, left, rails))
         left = [node for node in left if node not in rings[-1]]
     if bridges and has_bytes[rings[0][0]] < total:  # what the first ring lacks is in the others
@@ -144,14 +137,10 @@ def _ring(first: str, nodes: Iterable[str], rails: set[tuple[str, str]]) -> list
 
     Each next one is the last one's neighbour; where that has none left, one of an earlier one.
     """
-    ring = [first]
-    while near := [
-        node
-        for last in reversed(ring)
-        for node in nodes
-        if node not in ring and rails.issuperset({(last, node), (node, last)})
-    ]:
+    ring, left = [first], [node for node in nodes if node != first]
+    while near := [node for last in reversed(ring) for node in left if {(last, node), (node, last)} <= rails]:
         ring.append(near[0])
+        left.remove(near[0])
     return ring
 
 

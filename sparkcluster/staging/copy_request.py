@@ -46,19 +46,19 @@ class Files:
     files: Sequence[dict[str, Any]]
 
 
-def begin_request(request: Request, tls: Mapping[str, bool], files: int, settings: Settings) -> Request:
+def begin_request(request: Request, listen: Mapping[str, bool], files: int, settings: Settings) -> Request:
     """The request that begins a worker by its node's ``request`` of the artifact, without the lease.
 
-    ``tls`` are the addresses to listen on, and whether under TLS; ``files`` is how many the list has. ``token`` is what
+    It is to ``listen`` on these addresses, under TLS or not; ``files`` is how many the list has. ``token`` is what
     dialers of this worker must know. The key that belongs to ``cert`` it keeps in memory alone.
     """
-    own = new_key()
+    certificate, private_key = new_key()
     return {
         **request,
-        "listen": [{"address": address, "tls": each} for address, each in tls.items()],
+        "listen": listen,
         "token": secrets.token_hex(16),
-        "cert": own.certificate,
-        "private_key": own.private,
+        "cert": certificate,
+        "private_key": private_key,
         "limit_bytes_s": settings.limit_bytes_s,
         "files": files,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import secrets
 
@@ -11,16 +10,11 @@ _BEGIN = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 _END = dt.datetime(2049, 12, 31, tzinfo=dt.UTC)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Key:
-    """A certificate, which every node of the job gets, and the key to it, which one node gets; both in PEM."""
+def new_key() -> tuple[str, str]:
+    """A certificate, which every node of the job gets, and the key to it, which one node gets; both in PEM.
 
-    certificate: str
-    private: str = dataclasses.field(repr=False)
-
-
-def new_key() -> Key:
-    """A new key (P-256) with a certificate signed by itself: whoever is to trust it has that very certificate."""
+    The key is new (P-256). The certificate is signed by itself: whoever is to trust it has that very certificate.
+    """
     from cryptography import x509  # noqa: PLC0415 - 50 ms, and most commands copy nothing
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -39,7 +33,5 @@ def new_key() -> Key:
         .sign(key, hashes.SHA256())
     )
     encoding, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return Key(
-        certificate.public_bytes(encoding).decode(),
-        key.private_bytes(encoding, private, serialization.NoEncryption()).decode(),
-    )
+    private_key = key.private_bytes(encoding, private, serialization.NoEncryption())
+    return certificate.public_bytes(encoding).decode(), private_key.decode()

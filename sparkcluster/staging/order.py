@@ -29,9 +29,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
+from sparkcluster.facts.base import Fact, Few, Number, Path, Port, Sha256
 from sparkcluster.report import Medium
-from sparkcluster.staging.copy import Answer, Done
+from sparkcluster.staging.copy import Answer
 
 Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
 Token = Annotated[str, Field(pattern="^[0-9a-f]{32,64}$")]
@@ -65,12 +65,6 @@ class Wrong(Fact):
     source: Annotated[str, Field(alias="from")]
 
 
-class WorkDone(Done):
-    """Bytes that the node received, and the seconds from the first of them to the last rename."""
-
-    seconds: Measure = 0.0
-
-
 class WorkerLine(Answer):
     """One line of a worker; ``bytes`` are those of the list that are there and whole or growing.
 
@@ -97,7 +91,6 @@ class WorkerLine(Answer):
     wrong: tuple[Wrong, ...] = ()
     kept: tuple[Path, ...] = ()
     sha256: Numbered | None = None
-    done: WorkDone | None = None
 
     @property
     def lacked(self) -> bool:

@@ -331,10 +331,10 @@ class Cluster:
         return [{"bytes": 5, "total": 10}, {"done": {"image_id": IMAGE["id"]}}]
 
     def _worker(self, request: dict[str, Any], _: bool) -> list[Any]:
-        whole = any(each["address"] == "192.168.177.11" for each in request["listen"])  # alpha's
+        whole = "192.168.177.11" in request["listen"]  # alpha's
         lacks = 0 if whole else 2
         room = {"free": 10**12, "needed": lacks and 16_000_000_900, "path": "/"}
-        ports = {each["address"]: 40001 for each in request["listen"]}
+        ports = dict.fromkeys(request["listen"], 40001)
         told = {"ports": ports, "token": request["token"], "cert": request["cert"], "lacks": lacks, "room": room}
         has = {"bytes": 16_000_000_900, "done": {"bytes": 0}} if whole else {"bytes": 0}
         return [{**told, **has}]

@@ -71,7 +71,7 @@ class ScriptedNode(FakeHost):
         assert boot["program"] == "worker"
         request, lacks = boot["request"], self.total - self.has
         usual = {
-            "ports": {each["address"]: 4001 for each in request["listen"]}, "token": request["token"],
+            "ports": dict.fromkeys(request["listen"], 4001), "token": request["token"],
             "cert": request["cert"], "lacks": int(lacks > 0), "bytes": self.has,
             "room": {"free": 100 * GB, "needed": lacks, "path": "/models"}, **({} if lacks else {"done": {"bytes": 0}}),
         }  # fmt: skip

@@ -173,7 +173,7 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
 def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
     a, b = workers(*"ab")
     files = written(a.root, LARGE)
-    a.begin(files, listen=[{"address": "127.0.0.1"}, {"address": "127.0.0.2"}], limit_bytes_s=10 * MB)
+    a.begin(files, listen={"127.0.0.1": False, "127.0.0.2": False}, limit_bytes_s=10 * MB)
     b.begin(files)
     rail = proxy(a.way()["port"])
     b.order(**{"from": [{"node": "a", "ways": [a.way("127.0.0.2"), {**a.way(), "port": rail.port}]}]})

@@ -87,7 +87,7 @@ class Worker:
         self._files = list(files) or self._files
         request = {
             "files": len(self._files), "token": self.token,
-            "listen": [{"address": ADDRESS}], "root": str(self.root),
+            "listen": {ADDRESS: False}, "root": str(self.root),
             "state_dir": str(self.state), "cluster": CLUSTER, "epoch": self.epoch, "kind": "staging", **more,
         }  # fmt: skip
         argv, stdin = program.command("worker", request)
