@@ -103,7 +103,7 @@ Guards
 the secrets that the node keeps. So a guard starts what was recorded last, and nothing that another node sends.
 
 The head's guard looks at its group every two seconds: it asks the guards of the other nodes how they are
-(``node/wire.py``, as copies do), and acts if all answer, none has a reason to wait, and the group is dead. A reason is:
+(``node/wire.py``), and acts if all answer, none has a reason to wait, and the group is dead. A reason is:
 ``down`` was the last command, an operator has the lease, a switch is unfinished, a rank of another release runs,
 Docker does not answer. Their releases must be the same, and so must their epochs: since each node counts its own,
 compared is how many leases operators were granted since the record. An operator who reached only one node makes them

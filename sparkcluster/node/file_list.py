@@ -29,9 +29,9 @@ class Listed(list[Entry]):
         known = self[number].sha256
         return known.hex() if known else None
 
-    def learn(self, hashes: dict[int, str]) -> None:
-        """Take in the SHA-256 of files that have none in the list."""
-        for number, sha256 in hashes.items():
+    def learn(self, hashes: dict[str, str]) -> None:
+        """Take in the SHA-256 of files that have none in the list, by number."""
+        for number, sha256 in ((int(text), sha256) for text, sha256 in hashes.items()):
             if self[number].sha256 is None:
                 self[number] = self[number]._replace(sha256=bytes.fromhex(sha256))
 

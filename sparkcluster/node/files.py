@@ -235,8 +235,8 @@ class Files:
 
     # what arrives
 
-    def learn(self, hashes: dict[int, str]) -> None:
-        """The SHA-256 of files, as another node read them."""
+    def learn(self, hashes: dict[str, str]) -> None:
+        """The SHA-256 of files by number, as another node read them."""
         self.listed.learn(hashes)
 
     def hashes(self) -> dict[int, str]:

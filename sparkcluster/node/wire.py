@@ -1,11 +1,8 @@
-"""One TCP connection between two nodes, opened with a token.
+"""One TCP connection between two nodes, opened with a token, for measurements and guards; and how programs fail.
 
-The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects. Each proves
-to the other that it knows the token, which both got over SSH and neither sends: the listener sends a nonce; the dialer
-answers with its own and an HMAC of both, each role with a word of its own; the listener answers with its HMAC. What
-follows is neither encrypted nor signed: hashes that came over SSH say what is right.
-
-A side without progress for ``STALL_S`` gives up; one that fails closes the connection.
+One listens on its interconnect address, the other connects. Each proves to the other that it knows the token, which
+both got over SSH and neither sends: the listener sends a nonce; the dialer answers with its own and an HMAC of both,
+each role with a word of its own; the listener answers with its HMAC. What follows is neither encrypted nor signed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Brings the files of a job to this node, and serves them to others.
 
-The request is ``Begin`` of ``staging.order``, its input are ``Order`` lines, its output are ``WorkerLine`` lines. The
-worker is a process of its own, which outlives the operator's connection (``job``). Where another operator asks for the
-lease it stands still within a second, and ends unless that one begins the same job in a minute.
+``staging.order`` describes request, input and output. The worker is a process of its own, which outlives the operator's
+connection (``job``). Where another operator asks for the lease it stands still within a second, and ends unless that
+one begins the same job in a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sparkcluster.node.serve import Gate, Server
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Failed
 
-Request = dict[str, Any]
 Document = dict[str, Any]
 
 _TICK_S = 0.25
@@ -34,13 +33,13 @@ _OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
 _PATIENCE_S, _HASHING_S = 60.0, 600.0  # without anything new; where everything arrived and its source still reads it
 
 
-def main(request: Request, stdin: BinaryIO) -> None:
+def main(request: Document, stdin: BinaryIO) -> None:
     """Begin; the answer is a ``wire.outcome``."""
     common.emit(wire.outcome(lambda: begin(request, stdin)))
     os._exit(0)  # a thread still reads the input
 
 
-def begin(request: Request, lines: BinaryIO) -> Document:
+def begin(request: Document, lines: BinaryIO) -> Document:
     """Start the worker of this job, or adopt the one that runs, and follow it; what it did at its end."""
     cluster = common.cluster_dir(request["state_dir"], request["cluster"])
     directory = os.path.join(cluster, "staging", hashlib.sha256(request["root"].encode()).hexdigest()[:16])
@@ -61,7 +60,7 @@ def begin(request: Request, lines: BinaryIO) -> Document:
         request["cluster"],
         lambda own: Worker(request, listed, own).run(),
         lambda: common.not_taken(lease),
-        what=hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
+        what=json.dumps(asked),
         order={"lease": lease, "look": None},
         lines=lines,
         report=report,
@@ -78,7 +77,7 @@ class Worker:
         rested: when it waited for nothing.
     """
 
-    def __init__(self, request: Request, listed: Listed, own: job.Job) -> None:
+    def __init__(self, request: Document, listed: Listed, own: job.Job) -> None:
         self.request = request
         self.job = own
         self.gate = Gate(request.get("limit_bytes_s"))
@@ -172,13 +171,10 @@ class Worker:
         if order["lease"] != self.before.get("lease"):
             self.before = {}
             self.said.pop("reached", None)
-        for name, act in (("sha256", self._learn), ("from", self.receiver.sources.set), ("look", self._look)):
+        for name, act in (("sha256", self.files.learn), ("from", self.receiver.sources.set), ("look", self._look)):
             if order.get(name) is not None and order[name] != self.before.get(name):
                 act(order[name])
         self.before = order
-
-    def _learn(self, hashes: dict[str, str]) -> None:
-        self.files.learn({int(number): sha256 for number, sha256 in hashes.items()})
 
     def _look(self, ways: list[Document]) -> None:
         """Dial all of them at once, and say who proved its token."""

@@ -44,10 +44,21 @@ class Follower:
 
     def run(self) -> None:
         """Begin, and follow the worker to the end."""
-        node = self._host.name
+        node, said = self._host.name, WorkerLine()
         try:
-            with stage_errors(self._step, node):
-                self._heard((node, self._follow(node)))
+            request = {**self._request, **self._step.lease(node)}
+            with stage_errors(self._step, node), stream(self._host, "worker", request, self._content) as running:
+                with self._lock:
+                    self._running = running
+                    if self._ordered:
+                        running.send(json.dumps(self._ordered).encode() + b"\n")
+                for line in answers(self._step, node, running, WorkerLine):
+                    if isinstance(line, Failure):
+                        self._heard((node, line))
+                        return
+                    said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
+                    self._heard((node, said))
+                self._heard((node, Failure(node, "other", running.finish().reason)))
         except BaseException as error:  # noqa: BLE001 - raised by who hears of it
             self._heard((node, error))
 
@@ -56,18 +67,3 @@ class Follower:
         with self._lock:
             if self._running is not None:
                 self._running.close()
-
-    def _follow(self, node: str) -> Failure:
-        said = WorkerLine()
-        request = {**self._request, **self._step.lease(node)}
-        with stream(self._host, "worker", request, self._content) as running:
-            with self._lock:
-                self._running = running
-                if self._ordered:
-                    running.send(json.dumps(self._ordered).encode() + b"\n")
-            for line in answers(self._step, node, running, WorkerLine):
-                if isinstance(line, Failure):
-                    return line
-                said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
-                self._heard((node, said))
-            return Failure(node, "other", running.finish().reason)

@@ -161,9 +161,11 @@ class Job:
                 self._ended(node, Failure(node, "stuck", f"its worker did not answer in {limit_s:.0f} s"))
             with contextlib.suppress(queue.Empty):
                 node, event = self._events.get(timeout=1.0)
+                if node in self._errors:
+                    continue
                 if isinstance(event, WorkerLine):
                     self._heard(node, event)
-                elif node in self._living:
+                else:
                     self._ended(node, event)
 
     def _ended(self, node: str, how: Failure | BaseException) -> None:

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from sparkcluster.node import receive, wire
-from sparkcluster.staging.keys import new_key
+from sparkcluster.staging.copy_request import new_key
 from tests.unit.staging.workers import ADDRESS, chain, content, eventually, written
 
 MB = 1_000_000
