@@ -31,7 +31,8 @@ class Listed(list[Entry]):
 
     def learn(self, hashes: dict[str, str]) -> None:
         """Take in the SHA-256 of files that have none in the list, by number."""
-        for number, sha256 in ((int(text), sha256) for text, sha256 in hashes.items()):
+        for text, sha256 in hashes.items():
+            number = int(text)
             if self[number].sha256 is None:
                 self[number] = self[number]._replace(sha256=bytes.fromhex(sha256))
 

@@ -90,7 +90,7 @@ class Worker:
         self.files = Files(request, listed, tree, self.gate.wait)
         self.receiver = receive.Receiver(self.files, self.gate, self.arrived)
         self.servers = self._listen()
-        ports = dict(server.server_address for server in self.servers)
+        ports = {server.server_address[0]: server.server_address[1] for server in self.servers}
         self.said: Document = {"ports": ports, "token": request["token"], "cert": request.get("cert")}
         self.said.update(self.files.needed())
 

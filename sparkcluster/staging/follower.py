@@ -22,7 +22,8 @@ Event = WorkerLine | Failure | BaseException
 class Follower:
     """Follows the worker on ``host`` that ``request`` and the list of files ``content`` begin.
 
-    ``heard`` gets the name of the node and what happens, from the thread of ``run``.
+    ``heard`` gets the name of the node and what happens, from the thread of ``run``. What follows it on the node ends
+    with the worker, else with the connection.
     """
 
     def __init__(
@@ -61,9 +62,3 @@ class Follower:
                 self._heard((node, Failure(node, "other", running.finish().reason)))
         except BaseException as error:  # noqa: BLE001 - raised by who hears of it
             self._heard((node, error))
-
-    def close(self) -> None:
-        """End what follows it on the node, not the worker."""
-        with self._lock:
-            if self._running is not None:
-                self._running.close()

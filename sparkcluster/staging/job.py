@@ -104,8 +104,6 @@ class Job:
             for follower in self._followers.values():
                 follower.order({how: True})
             calls.ended(_END_S)
-            for follower in self._followers.values():
-                follower.close()
         if not all(self._said[node].done for node in self._errors):  # all others have it from another node
             raise combined([self._errors[node] for node in self._files.requests if node in self._errors])
         return self.arrived

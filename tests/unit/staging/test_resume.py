@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
-from sparkcluster.node import common
+from sparkcluster.node import common, file_list
+from sparkcluster.node.wire import Failed
+from sparkcluster.staging.order import files_lines
 from sparkcluster.staging.send import send
 from tests.unit.staging.test_send import CONTENT, World
 from tests.unit.staging.workers import chain, content, eventually, written
@@ -76,6 +78,15 @@ def test_files_of_an_operator_that_was_killed(workers, point):
     assert b.wait("done")["bytes"] == TOTAL, "no byte twice"
     assert b.pid == before
     assert content(b.root) == content(a.root)
+
+
+def test_a_list_of_files_that_was_cut_off_begins_nothing(tmp_path):
+    """A copy of a part of a model would look complete."""
+    lines = files_lines(written(tmp_path, {"one.bin": 5, "two.bin": 7})).splitlines(keepends=True)
+    listed, _ = file_list.read(lines, 2)
+    assert [file.path for file in listed] == ["one.bin", "two.bin"]
+    with pytest.raises(Failed, match="the list of files was cut off"):
+        file_list.read(lines[:1], 2)
 
 
 @pytest.fixture
