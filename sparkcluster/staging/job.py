@@ -135,7 +135,7 @@ class Job:
     def _arrange(self, dials: Mapping[Way, dict[str, Any]]) -> None:
         """Order who pulls from whom, once it was said what leaves the interconnect."""
         living = self._living
-        self._sources = chain(living, dials, {node: self._has(node) for node in living}, self._total)
+        self._sources = chain(living, dials, {node: self._has(node) for node in self._said}, self._total)
         for node in living:
             if node not in self._sources:
                 why = Failure(node, "unreached", f"it reaches no node that has the {self._files.what} over any network")

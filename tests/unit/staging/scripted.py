@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import Result
-from sparkcluster.hosts.fake import FakeHost, FakeStream
+from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Step
 from sparkcluster.staging.copy_request import Files, Settings
@@ -65,9 +65,6 @@ class ScriptedNode(FakeHost):
 
     def stream(self, argv: Any, *, stdin: bytes = b"") -> Any:
         boot = json.loads(stdin.split(b"\n", 1)[0])
-        if boot["program"] == "upload":
-            lines = [{"offset": boot["request"]["size"]}, {"done": {}}]
-            return FakeStream(Result(0, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         assert boot["program"] == "worker"
         request, lacks = boot["request"], self.total - self.has
         usual = {

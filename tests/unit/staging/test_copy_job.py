@@ -123,6 +123,20 @@ def test_a_node_that_reaches_nobody_is_named_with_what_to_try_and_the_others_get
     assert set(made.job.arrived) == {"b"}
 
 
+def test_a_node_that_fails_while_the_others_look_is_left_out(copy):
+    made = copy()
+    reached = made.nodes["b"].reaches
+
+    def reaches(address):
+        made.nodes["c"].lose()
+        return reached(address)
+
+    made.nodes["b"].reaches = reaches
+    with pytest.raises(StageError, match="connection to c broke"):
+        made.run()
+    assert set(made.job.arrived) == {"b"}
+
+
 def fails(text, kind):
     return lambda node: node.say(failed=text, kind=kind)
 
