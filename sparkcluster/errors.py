@@ -6,6 +6,7 @@
     ├── UsageError            wrong flags or a file that makes no sense
     │   ├── NoEngine          a text to import starts no engine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
+    ├── NotRecorded           the hub does not answer, and nothing but the model's name is recorded
     ├── LeaseHeld             another operator is changing this cluster
     ├── LeaseLost             our own lease is over
     ├── HostError             a node could not be reached or queried
@@ -151,6 +152,10 @@ class SpecError(UsageError):
     def details(self) -> dict[str, Any]:
         """Every problem."""
         return {"problems": [problem._asdict() for problem in self.problems]}
+
+
+class NotRecorded(SparkclusterError):
+    """Nothing is known of a model but its name."""
 
 
 class LeaseHeld(SparkclusterError):

@@ -26,9 +26,10 @@ from sparkcluster.lab.spec import LabSpec, SparkSpec, plain
 
 RATE_MBIT = 200  # of each of the two rails
 RECORDS = "/root/.local/state/sparkcluster/models"
-SHAPED, PEERS, LARGE, CACHED = (30, 20 * MB), (5, 20 * MB), (5, 600 * MB), (10, 30 * MB)
+SHAPED, ONE, PEERS = (30, 20 * MB), (1, 400 * MB), (5, 20 * MB)
+LARGE, SMALL, CACHED = (5, 600 * MB), (20_000, 2_000), (10, 30 * MB)
 """Files of a payload, and bytes of each. Many where a rate is shared, as shards of a model are."""
-LAYER_BYTES = 60 * MB
+LAYER_BYTES, IMAGE_BYTES = 60 * MB, 400 * MB
 
 
 class Missing(Exception):
@@ -139,11 +140,11 @@ def shaped(bench: Bench) -> Iterator[bool]:
         bench.lab.fault(spark.name, "slow-link", f"{RATE_MBIT}mbit")
     runs: list[Staged] = []
 
-    def span(receivers: int) -> float:
-        runs.append(bench.stage(bench.hub(receivers, "shaped"), top))
+    def span(name: str, receivers: int) -> float:
+        runs.append(bench.stage(bench.hub(receivers, name), top))
         return runs[-1].span_s
 
-    turns = Turns(2, partial(span, 1), partial(span, 7))
+    turns = Turns(2, partial(span, "shaped", 1), partial(span, "shaped", 7))
     payload = SHAPED[0] * SHAPED[1]
     share = payload * 8 / turns.median(0) / (2 * RATE_MBIT * MB)
     yield show(f"share of two rails of {RATE_MBIT} Mbit/s, 1 receiver", share, f"{turns.median(0):.3g} s", at_least=0.9)
@@ -152,6 +153,12 @@ def shaped(bench: Bench) -> Iterator[bool]:
     yield show("bytes that the source sends to 7 / payload", sent, "", at_most=1.05)
     whole = sum(run.whole_s - run.span_s for run in runs) / len(runs)
     show("whole command, beyond the copy (s)", whole, f"{runs[-1].whole_s:.3g} s with 7 receivers")
+    bench.empty(top)
+    bench.first.run(["rm", "-rf", top])
+
+    top = bench.payload("one", ONE)
+    turns = Turns(1, partial(span, "one", 1), partial(span, "one", 7))
+    yield show("one file, 7 receivers / 1", turns.ratio(1, 0), turns.detail(1, 0), at_most=1.3)
     bench.empty(top)
     bench.first.run(["rm", "-rf", top])
 
@@ -206,6 +213,11 @@ def unshaped(bench: Bench) -> Iterator[bool]:
         yield failed("stage --encrypt", error)
     else:
         show("unshaped: stage --encrypt / stage (seconds)", encrypted / plain_s, f"{encrypted:.3g} s / {plain_s:.3g} s")
+    small = bench.payload("small", SMALL)
+    turns = Turns(1, lambda: bench.stage(bench.hub(1, "small"), small).copy_s, peers(bench, second, small)["rsync"])
+    yield show(f"{SMALL[0]:,} small files: stage / rsync (seconds)", turns.ratio(0, 1), turns.detail(0, 1), at_most=6)
+    bench.empty(small)
+    bench.first.run(["rm", "-rf", small])
     directory = f"{HUB}/plain"
     files = 'for file in "$1"/snapshots/*/*; do mv "$(readlink -f "$file")" "$2/${file##*/}"; done'
     bench.empty(top)
@@ -259,6 +271,23 @@ def update(bench: Bench, store: str) -> Iterator[bool]:
     yield show(f"image update: bytes - 5 MB / layer, {store}", ratio, detail, at_most=1.05)
 
 
+def whole(bench: Bench, store: str) -> Iterator[bool]:
+    """An image of which the other nodes have at most the layers below the top one, to one of them and to three."""
+    names = {}
+    with registry_of(bench.lab) as registry:
+        for many in (1, 3):
+            more = secrets.token_hex(IMAGE_BYTES // 2)
+            names[many] = registry.add(f"whole-{many}", images.archive("stub"), level=0, more=more)
+            bench.first.run(["docker", "pull", "--quiet", names[many]], timeout_s=300)
+    one, three = (
+        Staged(bench, bench.inventory(many, "whole", {"image": name}), "image").whole_s for many, name in names.items()
+    )
+    detail = f"{three:.3g} s / {one:.3g} s"
+    yield show(
+        f"image of {IMAGE_BYTES / MB:.3g} MB, whole command: to 3 / to 1, {store}", three / one, detail, at_most=1.3
+    )
+
+
 def failed(what: str, error: Exception) -> bool:
     """Print that a row could not be measured."""
     print(f"{what:<58}        {'':<8} FAILED {error}", flush=True)
@@ -293,8 +322,9 @@ def main() -> int:
             results += [measured(rows.__name__, bench, rows) for rows in (*files, memory)]
     for store in ("overlay2", "containerd") if "images" in chosen else ():
         spark = partial(SparkSpec, system="debian-13", docker=store, image="absent")
-        with made(f"bench-{store}", LabSpec((spark(name="left"), spark(name="right")))) as bench:
-            results.append(measured(f"image update, {store}", bench, partial(update, store=store)))
+        sparks = tuple(spark(name=name) for name in ("first", "second", "third", "fourth"))
+        with made(f"bench-{store}", LabSpec(sparks)) as bench:
+            results += [measured(rows.__name__, bench, partial(rows, store=store)) for rows in (update, whole)]
     return 0 if all(results) else 1
 
 

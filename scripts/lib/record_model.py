@@ -13,10 +13,10 @@ from typing import Any
 from sparkcluster.errors import SparkclusterError
 from sparkcluster.fit import shipped
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.headers import from_hub, from_path
 from sparkcluster.fit.safetensors import Tensor
 from sparkcluster.fit.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
-from sparkcluster.staging.model_headers import from_hub, from_path
 
 WIDTH = 110
 

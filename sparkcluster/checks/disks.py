@@ -99,10 +99,10 @@ def space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 def recorded_forecast(playbook: Playbook, nodes: int = 1) -> Mapping[str, Any] | None:
     """What `fit` says of a playbook by what is recorded of its model; None where nothing is."""
-    found = shipped.recorded(playbook.model.label)
-    if found is None or found.model is None or not found.is_of(playbook.model.revision):
+    found = shipped.recorded(playbook.model.label, playbook.model.revision)
+    if found is None or found.config is None:
         return None
-    return engines.engine(playbook.engine).forecast(playbook, found.model, spark(), nodes=nodes)
+    return engines.engine(playbook.engine).forecast(playbook, found, spark(), nodes=nodes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,24 +34,25 @@ def run(args: argparse.Namespace) -> int:
     """Show how much memory a playbook needs; exit 1 where it does not fit, 0 where it does or that is not known."""
     from sparkcluster import engines
     from sparkcluster.cli.progress import awaiting
-    from sparkcluster.errors import UsageError
+    from sparkcluster.errors import NotRecorded, UsageError
+    from sparkcluster.fit.headers import from_path
+    from sparkcluster.fit.known import known, not_recorded
     from sparkcluster.fit.source import spark
-    from sparkcluster.staging.known_models import Known, known, not_recorded
-    from sparkcluster.staging.model_headers import from_path
 
     playbook, nodes, spec = _what(args)
-    with awaiting(f"reading the headers of {playbook.model.label}"):
-        known_model = Known(from_path(args.config)) if args.config else known(playbook.model, playbook.companions)
-    if known_model.model is None:
-        found = not_recorded(playbook, known_model) | {"nodes": nodes}
+    try:
+        with awaiting(f"reading the headers of {playbook.model.label}"):
+            model = from_path(args.config) if args.config else known(playbook.model, playbook.companions)
+    except NotRecorded as error:
+        found = not_recorded(playbook, error) | {"nodes": nodes, "recorded": []}
     else:
-        options = {"nodes": nodes, "context": args.context, "requests": args.concurrency, "beside": known_model.beside}
+        options = {"nodes": nodes, "context": args.context, "requests": args.concurrency, "beside": model.beside}
         forecast = engines.engine(playbook.engine).forecast
-        found = forecast(playbook, known_model.model, spark(args.memory_gb), **options) or {}
+        found = forecast(playbook, model, spark(args.memory_gb), **options) or {}
         if not found:
             raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
-        found["not_counted"] = [*filter(None, [known_model.note]), *found["not_counted"]]
-    found["recorded"] = list(known_model.recorded)
+        found["not_counted"] = [*filter(None, [model.note]), *found["not_counted"]]
+        found["recorded"] = list(model.recorded)
     if spec is not None:
         found["measured"] = _measured(spec, nodes)
     if not emitted(args, found):

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import family_layers, quantization
-from sparkcluster.fit.family_layers import Experts, Shape
-from sparkcluster.fit.layers import Attention, Cache, Latent, State
+from sparkcluster.fit.family_layers import Experts, Layer, Shape
+from sparkcluster.fit.layers import Attention, Cache
 from sparkcluster.fit.quantization import Quantization
 from sparkcluster.fit.read import Document
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+TOWERS = ("vision_config", "audio_config", "vision_tower_config", "sound_config")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,8 +22,10 @@ class ModelConfig:
 
     Attributes:
         name: path or repository it was read from.
-        caches: what each layer that remembers something remembers, in the model's order.
+        layers: in the model's order.
+        caches: what they remember, in the same order; nothing of those that use what another one remembers.
         drafts: the same of its multi-token-prediction layers, which only speculative decoding loads.
+        widths: of the feed-forward of each layer that has no mixture of experts.
         dtype: of weights that are not quantized.
         state_dtype: of recurrent states where the model asks for one; None: the model's own.
         tied: whether input and output embedding are one.
@@ -33,9 +36,10 @@ class ModelConfig:
 
     name: str
     architecture: str
+    layers: tuple[Layer, ...]
     caches: tuple[Cache, ...]
     drafts: tuple[Cache, ...]
-    feed_forward: int
+    widths: tuple[int, ...]
     vocabulary: int
     context: int
     dtype: str
@@ -50,19 +54,9 @@ class ModelConfig:
     shape: Shape = dataclasses.field(repr=False, compare=False)
 
     @property
-    def attention_free(self) -> bool:
-        """Whether no layer keeps keys and values."""
-        return all(isinstance(cache, State) for cache in self.caches)
-
-    @property
     def kv_heads(self) -> int | None:
         """KV heads of the first attention layer; None for latent attention, or none at all."""
         return next((cache.kv_heads for cache in self.caches if isinstance(cache, Attention)), None)
-
-    @property
-    def latent(self) -> bool:
-        """Whether its attention is latent (MLA)."""
-        return any(isinstance(cache, Latent) for cache in self.caches)
 
 
 def parse(document: object, name: str) -> ModelConfig:
@@ -74,7 +68,7 @@ def parse(document: object, name: str) -> ModelConfig:
     if not isinstance(document, Mapping):
         raise UsageError(f"{name} is not a config.json: it is not a mapping", hint="give a model's config.json")
     top = Document(document, name)
-    text, multimodal = _text(top)
+    text = _text(top)
     model_type = text.text("model_type", top.text("model_type"))
     if top.flag("is_encoder_decoder", default=False):
         raise UsageError(
@@ -82,27 +76,29 @@ def parse(document: object, name: str) -> ModelConfig:
         )
     # transformers 5 leaves the number out where it names each layer.
     named = len(text.words("layers_block_type") or text.words("layer_types") or text.text("hybrid_override_pattern"))
-    layers = text.number("num_hidden_layers", "n_layer", "num_layers", default=named or None, most=1024)
+    count = text.number("num_hidden_layers", "n_layer", "num_layers", default=named or None, most=1024)
     heads = text.number("num_attention_heads", "n_head", "n_heads", default=0, least=0, most=4096)
     hidden = text.number("hidden_size", "n_embd", "d_model", most=1 << 20)
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or (hidden // heads if heads else 0)
-    shape = family_layers.Shape(model_type, layers, heads, hidden, head_dim)
-    caches = family_layers.caches(text, shape)
+    shape = Shape(model_type, count, heads, hidden, head_dim)
+    layers = family_layers.layers(text, shape)
+    shared = text.number("num_kv_shared_layers", default=0, least=0, most=count)
+    caches = tuple(cache for layer in layers[: count - shared] for cache in layer.caches)
     if not caches:
         raise text.refused("layer_types", "lists no layer with attention or a state")
-    architectures = top.words("architectures") or [""]
     return ModelConfig(
         name=name,
-        architecture=architectures[0] if architectures else "",
-        caches=tuple(caches),
+        architecture=next(iter(top.words("architectures")), ""),
+        layers=tuple(layers),
+        caches=caches,
         drafts=tuple(family_layers.drafts(text, shape, caches)),
-        feed_forward=_feed_forward(text, hidden),
+        widths=tuple(family_layers.widths(text, shape)),
         vocabulary=text.number("vocab_size", most=1 << 24),
         context=text.number("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=2048),
         dtype=_dtype(top, text),
         state_dtype=family_layers.state_dtype(text, model_type),
         tied=text.flag("tie_word_embeddings", default=top.flag("tie_word_embeddings", default=False)),
-        multimodal=multimodal,
+        multimodal=any(isinstance(top.values.get(key), Mapping) for key in TOWERS),
         streams=text.number("hc_mult", default=1, most=64),
         experts=family_layers.experts(text),
         quantization=quantization.read(top, text),
@@ -112,34 +108,18 @@ def parse(document: object, name: str) -> ModelConfig:
     )
 
 
-def _text(top: Document) -> tuple[Document, bool]:
-    """The part that describes the language model, and whether another part sees or hears."""
-    towers = ("vision_config", "audio_config", "vision_tower_config", "sound_config")
-    multimodal = any(isinstance(top.values.get(key), Mapping) for key in towers)
+def _text(top: Document) -> Document:
+    """The part that describes the language model."""
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         below = top.below(key)
         if below is not None and (below.has("hidden_size") or below.has("text_config")):
-            inner, _ = _text(below) if below.has("text_config") else (below, False)
-            return inner, multimodal
-    return top, multimodal
-
-
-def _feed_forward(text: Document, hidden: int) -> int:
-    value = text.values.get("intermediate_size")
-    if isinstance(value, list):  # one per layer; the largest bounds what a step needs
-        numbers = text.numbers("intermediate_size")
-        if not numbers or not 0 < max(numbers) <= 1 << 24:
-            raise text.refused("intermediate_size", "must contain numbers from 1 to 16777216")
-        return max(numbers)
-    return text.number("intermediate_size", "ffn_hidden_size", "n_inner", default=4 * hidden, least=0, most=1 << 24)
+            return _text(below)
+    return top
 
 
 def _dtype(top: Document, text: Document) -> str:
-    for part in (text, top):
-        for key in ("dtype", "torch_dtype"):
-            value = part.text(key).removeprefix("torch.")
-            if value:
-                if value not in DTYPE_BYTES:
-                    raise part.refused(key, f"is not a supported dtype: {value[:40]}")
-                return value
-    return "bfloat16"
+    named = text.text("dtype") or text.text("torch_dtype") or top.text("dtype") or top.text("torch_dtype")
+    named = named.removeprefix("torch.") or "bfloat16"
+    if named not in DTYPE_BYTES:
+        raise top.refused("dtype", f"is not supported: {named[:40]}")
+    return named

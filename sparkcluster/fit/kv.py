@@ -13,19 +13,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import kv_packed
 from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
 from sparkcluster.fit.defaults import Engine
-from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, Page, State, ceil
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Group, Latent, Page, State, ceil, split
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
 DEFAULT_BLOCK = {"gpu": 16, "cpu": 128}
 LATENT_BLOCK = {"gpu": 64, "cpu": 16}
 LATENT_HYBRID_BLOCK = 128
+# Of NVFP4 half a byte, and one byte of scale for each 16 numbers.
+KV_BYTES = {
+    **DTYPE_BYTES,
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), 1),
+    **dict.fromkeys(("nvfp4", "nvfp4_4over6"), 9 / 16),
+}
+# Of sparse attention on SM12x; ``kv_packed`` says what it takes, whichever of these is asked for.
+PACKED_BYTES = dict.fromkeys(("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"), 1)
 INDEXED_BLOCK = 128
 """Of MiniMax M3: vllm/models/minimax_m3/common/indexer.py has no other."""
 
@@ -54,13 +63,9 @@ class Layout:
         """The smallest pool that holds ``requests`` requests of full context; of one, that vLLM starts with."""
         return (requests * self.request_blocks + int(self.engine.has("one block is held back"))) * self.block_bytes
 
-    def blocks(self, pool_bytes: int) -> int:
-        """Blocks of a pool."""
-        return max(0, pool_bytes // self.block_bytes)
-
     def concurrency(self, pool_bytes: int) -> float:
         """``Maximum concurrency`` as vLLM logs it: requests of full context."""
-        return self.blocks(pool_bytes) / self.request_blocks
+        return max(0, pool_bytes // self.block_bytes) / self.request_blocks
 
     def tokens(self, pool_bytes: int) -> int:
         """``GPU KV cache size`` as vLLM logs it.
@@ -70,7 +75,7 @@ class Layout:
         """
         if self.engine.has("size is concurrency times context"):
             return int(self.concurrency(pool_bytes) * self.engine.context)
-        return self.blocks(pool_bytes) // len(self.groups) * min(page.block for page, _ in self.groups)
+        return max(0, pool_bytes // self.block_bytes) // len(self.groups) * min(page.block for page, _ in self.groups)
 
     @property
     def token_bytes(self) -> float:
@@ -86,56 +91,41 @@ def layout(config: ModelConfig, engine: Engine) -> Layout:
         UsageError: a dtype that is not known, or a parallel size that does not divide the model.
     """
     _divides(config, engine)
-    mode = state_mode(config, engine)
+    mode = _state_mode(config, engine)
     caches = [*config.caches, *(config.drafts if engine.mtp_drafts else ())]
     pages = _pages(caches, config, engine, mode)
     packed = any(isinstance(cache, Compressed) for cache in caches)
     overlap = engine.has("groups of different pages overlap")
     groups = kv_packed.groups(pages, padded=not overlap) if packed else _groups(pages, engine)
-    block_bytes = max(sum(ceil(count, engine.stages) * page.size_bytes for page, count in group) for group in groups)
-    requests = sum(max(page.blocks(engine, mode) for page, _ in group) for group in groups)
+    sizes = [[ceil(count, engine.stages) * page.size_bytes for page, count in group.items()] for group in groups]
+    block_bytes = max(map(sum, sizes))
+    requests = sum(max(page.blocks(engine, mode) for page in group) for group in groups)
     if packed and not overlap:
         block_bytes, requests = kv_packed.side_by_side(groups, engine, mode)
-    counted = tuple((group[0][0], sum(count for _, count in group)) for group in groups)
+    counted = tuple((next(iter(group)), group.total()) for group in groups)
     return Layout(engine, counted, block_bytes, requests)
 
 
-def number_bytes(dtype: str, model_dtype: str) -> float:
-    """Bytes of one number of a KV cache of ``dtype`` as --kv-cache-dtype names it.
-
-    Raises:
-        UsageError: the dtype is not known here.
-    """
-    if dtype == "auto":
-        return DTYPE_BYTES[model_dtype]
-    if dtype in DTYPE_BYTES:
-        return DTYPE_BYTES[dtype]
-    if dtype in {"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"}:
-        return 1
-    if dtype in {"nvfp4", "nvfp4_4over6"}:
-        return 9 / 16  # half a byte, and one byte of scale for each 16
-    raise UsageError(f"unsupported KV cache dtype {dtype[:40]}", hint="use auto, bfloat16, fp8 or nvfp4")
+def _supported(dtype: str, known: Mapping[str, float], what: str) -> str:
+    """``dtype``, unless ``known`` lacks it: then a UsageError."""
+    if dtype not in known:
+        raise UsageError(f"unsupported {what}: {dtype[:40]}", hint=f"use one of {', '.join(known)}")
+    return dtype
 
 
-def model_dtype(config: ModelConfig, engine: Engine) -> str:
-    """Dtype of activations; float32 becomes bfloat16 unless it was asked for.
-
-    Raises:
-        UsageError: --dtype names none.
-    """
+def _model_dtype(config: ModelConfig, engine: Engine) -> str:
+    """Dtype of activations; float32 becomes bfloat16 unless it was asked for."""
     named = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
     if named == "auto":
         return "bfloat16" if config.dtype in {"float32", "float8_e4m3fn", "float8_e5m2"} else config.dtype
-    if named not in DTYPE_BYTES:
-        raise UsageError(f"unsupported dtype {engine.dtype[:40]}", hint="use auto, bfloat16, float16 or float32")
-    return named
+    return _supported(named, DTYPE_BYTES, "dtype")
 
 
-def state_mode(config: ModelConfig, engine: Engine) -> str:
+def _state_mode(config: ModelConfig, engine: Engine) -> str:
     """How states are kept for prefix caching: not at all, at block ends (align), or at each of them (all)."""
     caching = engine.prefix_caching
     if caching is None:
-        caching = not config.attention_free and engine.has("hybrid models cache prefixes")
+        caching = engine.has("hybrid models cache prefixes")
     if not caching or not any(isinstance(cache, State) for cache in config.caches):
         return "none"
     everywhere = any(isinstance(cache, State) and cache.kind == "mamba2" for cache in config.caches)
@@ -160,24 +150,22 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
 
 
 def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:
-    model = model_dtype(config, engine)
+    model = _model_dtype(config, engine)
     kv_dtype = engine.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = config.quantization.kv_dtype or "auto"
     if any(isinstance(cache, Compressed) or (isinstance(cache, Latent) and cache.sparse) for cache in caches):
-        kv_packed.only_packed(kv_dtype)
+        _supported(kv_dtype, PACKED_BYTES, "KV cache dtype of sparse attention")
         kv_dtype = "fp8"
-    number_size = number_bytes(kv_dtype, model)
+    number_size = KV_BYTES[_supported(model if kv_dtype == "auto" else kv_dtype, KV_BYTES, "KV cache dtype")]
     first = next((cache for cache in caches if isinstance(cache, (Attention, Latent))), None)
     token = math.floor(first.numbers_per_token(engine.ranks) * number_size) if first is not None else 0
     states = [_state_bytes(cache, config, engine, model) for cache in caches if isinstance(cache, State)]
-    block = _block(config, engine, caches, token=token, state=max(states, default=0), mode=mode)
-    padded = block * token if first is not None else 0
+    block = _block(engine, caches, token=token, state=max(states, default=0), mode=mode)
     pages: list[Page] = []
-    sizes = iter(states)
     for cache in caches:
         if isinstance(cache, State):
-            size = max(next(sizes), padded)
+            size = max(_state_bytes(cache, config, engine, model), block * token)
             interval = engine.context if mode == "none" else block
             kept = cache.kind == "mamba2" and engine.has("Mamba-2 keeps a checkpoint of prefill")
             pages.append(Page("state", interval, size, checkpoint=int(kept)))
@@ -205,9 +193,9 @@ def _attention_page(cache: Attention | Latent, block: int, token: int, engine: E
     return Page("full", block, block * token)
 
 
-def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
+def _block(engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
     """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
-    latent = config.latent
+    latent = any(isinstance(cache, Latent) for cache in caches)
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
     if any(isinstance(cache, Compressed) for cache in caches):
         return max(block, kv_packed.BLOCK)
@@ -225,48 +213,31 @@ def _block(config: ModelConfig, engine: Engine, caches: Sequence[Cache], *, toke
 
 
 def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) -> int:
-    convolution = DTYPE_BYTES[model if engine.convolution_dtype == "auto" else _state_dtype(engine.convolution_dtype)]
-    named = engine.state_dtype if engine.state_dtype != "auto" else config.state_dtype
-    recurrent = DTYPE_BYTES[_state_dtype(named)] if named is not None and named != "auto" else convolution
+    first = model if engine.convolution_dtype == "auto" else engine.convolution_dtype
+    named = config.state_dtype if engine.state_dtype == "auto" else engine.state_dtype
+    second = first if named in {None, "auto"} else str(named)
+    convolution, recurrent = (DTYPE_BYTES[_supported(each, DTYPE_BYTES, "state dtype")] for each in (first, second))
     return (
         state.convolution_numbers(engine.ranks, engine.drafted) * convolution
         + state.recurrent_numbers(engine.ranks) * recurrent
     )
 
 
-def _state_dtype(dtype: str) -> str:
-    if dtype not in DTYPE_BYTES:
-        raise UsageError(f"unsupported state dtype {dtype[:40]}", hint="use auto, float32, bfloat16 or float16")
-    return dtype
-
-
-def _groups(pages: Sequence[Page], engine: Engine) -> list[list[tuple[Page, int]]]:
-    """Groups of layers that share a table of blocks, each as its different pages and how many layers have them."""
+def _groups(pages: Sequence[Page], engine: Engine) -> list[Group]:
+    """Groups of layers that share a table of blocks."""
     kinds = {(page.kind, page.reach, page.block) for page in pages}
     if len(kinds) == 1 and (pages[0].kind != "state" or len(set(pages)) == 1):
-        return [_counted(pages)]
+        return [Counter(pages)]
     largest = max(page.size_bytes for page in pages)
-    same = [_unified(page, largest) for page in pages]
-    counts = [count for _, count in _counted(same)]
-    size = min(counts)
+    counts = Counter(_unified(page, largest) for page in pages)
+    size = min(counts.values())
     wide = 1.5 if engine.has("wide groups up to half as large again") else 1.25
-    if max(counts) < size * wide:
-        size = max(counts)
-    groups = []
-    for page, count in _counted(same):
-        number = ceil(count, size)
-        groups += [[(page, len(range(at, count, number)))] for at in range(number)]
-    return groups
+    if max(counts.values()) < size * wide:
+        size = max(counts.values())
+    return [group for page, count in counts.items() for group in split(Counter({page: count}), size)]
 
 
 def _unified(page: Page, largest: int) -> Page:
     if page.kind != "state" and largest % page.size_bytes == 0:
         return dataclasses.replace(page, block=page.block * (largest // page.size_bytes), size_bytes=largest)
     return dataclasses.replace(page, size_bytes=largest)
-
-
-def _counted(pages: Sequence[Page]) -> list[tuple[Page, int]]:
-    counts: dict[Page, int] = {}
-    for page in pages:
-        counts[page] = counts.get(page, 0) + 1
-    return list(counts.items())

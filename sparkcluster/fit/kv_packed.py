@@ -8,11 +8,13 @@ Read in vLLM 0.32.0, and in 0.26.0 to 0.29.0 for where it differs: ``vllm/models
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
 
 from sparkcluster.errors import UsageError
 from sparkcluster.fit.defaults import Engine
-from sparkcluster.fit.layers import Compressed, Page, ceil
+from sparkcluster.fit.layers import Compressed, Group, Page, ceil, split
 
 BLOCK, WINDOW_BLOCK = 256, 64
 # Entries of a block of the compressor's state, by the tokens of one entry.
@@ -23,22 +25,10 @@ ALIGNED_BYTES = 576
 SELECTED_BYTES = 656
 """A token of DeepSeek V3.2 and GLM-5: 512 numbers of eight bits, four scales, and 64 numbers of 16 bits."""
 
-Groups = list[list[tuple[Page, int]]]
-
 
 def index_bytes(width: int) -> int:
     """Bytes of one token's key of the indexer: eight bits a number, and a scale for each 128."""
     return width + width // 128 * 4
-
-
-def only_packed(kv_dtype: str) -> None:
-    """Refuse what sparse attention on SM12x cannot have for --kv-cache-dtype.
-
-    Raises:
-        UsageError: it is neither auto nor of eight bits.
-    """
-    if kv_dtype not in {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"}:
-        raise UsageError(f"unsupported KV cache dtype {kv_dtype[:40]} of sparse attention", hint="use auto or fp8")
 
 
 def pages(cache: Compressed, block: int) -> list[Page]:
@@ -72,38 +62,29 @@ def _page(kind: str, block: int, size: int, reach: int = 0) -> Page:
     return Page("full" if kind == "full" else "sliding", block, aligned, reach=reach)
 
 
-def groups(found: Sequence[Page], *, padded: bool) -> Groups:
-    """Groups of pages that share a table of blocks, the full ones first, each as its different pages and their number.
+def groups(found: Sequence[Page], *, padded: bool) -> list[Group]:
+    """Groups of pages that share a table of blocks, the full ones first.
 
     Up to 0.26 pages of windows are ``padded`` to the size of a full one.
     """
-    buckets: dict[tuple[bool, int, int], dict[Page, int]] = {}
+    buckets: dict[tuple[bool, int, int], Group] = {}
     for page in found:
-        bucket = buckets.setdefault((page.kind == "sliding", page.block, page.reach), {})
-        bucket[page] = bucket.get(page, 0) + 1
+        buckets.setdefault((page.kind == "sliding", page.block, page.reach), Counter())[page] += 1
     ordered = [buckets[key] for key in sorted(buckets, key=lambda key: key[0])]
     if padded:
         sizes = sorted(page.size_bytes for page in ordered[0])
         ordered = [ordered[0], *(_padded(bucket, sizes) for bucket in ordered[1:])]
-    even = [max(bucket.values()) for bucket in ordered if len(set(bucket.values())) == 1]
-    mixed = [max(bucket.values()) for bucket in ordered if len(set(bucket.values())) == 1 and len(bucket) > 1]
-    repeats = _least_padding(even, max(mixed, default=1))
-    made: Groups = []
-    for bucket in ordered:
-        count = max(bucket.values())
-        number = ceil(count, repeats) if len(set(bucket.values())) == 1 else 1
-        for at in range(number):
-            share = len(range(at, count, number))
-            made.append([(page, share if number > 1 else own) for page, own in bucket.items()])
-    return made
+    even = [bucket for bucket in ordered if len(set(bucket.values())) == 1]
+    mixed = [max(bucket.values()) for bucket in even if len(bucket) > 1]
+    repeats = _least_padding([max(bucket.values()) for bucket in even], max(mixed, default=1))
+    return [group for bucket in ordered for group in (split(bucket, repeats) if bucket in even else [bucket])]
 
 
-def _padded(bucket: Mapping[Page, int], sizes: Sequence[int]) -> dict[Page, int]:
-    made: dict[Page, int] = {}
+def _padded(bucket: Group, sizes: Sequence[int]) -> Group:
+    made: Group = Counter()
     for page, count in bucket.items():
         larger = next((size for size in sizes if size >= page.size_bytes), page.size_bytes)
-        key = Page(page.kind, page.block, larger, reach=page.reach)
-        made[key] = made.get(key, 0) + count
+        made[dataclasses.replace(page, size_bytes=larger)] += count
     return made
 
 
@@ -113,19 +94,21 @@ def _least_padding(counts: Sequence[int], least: int) -> int:
     return min(choices, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
-def side_by_side(found: Groups, engine: Engine, mode: str) -> tuple[int, int]:
+def side_by_side(found: Sequence[Group], engine: Engine, mode: str) -> tuple[int, int]:
     """Up to 0.26: bytes of a block in which each size has room for all groups, and blocks of a request.
 
     There a request's blocks are its bytes over those of a block of the first group.
     """
-    room: dict[int, int] = {}
+    room: Counter[int] = Counter()
     needed = 0
     for group in found:
-        slots: dict[int, int] = {}
-        for page, count in group:
-            slots[page.size_bytes] = slots.get(page.size_bytes, 0) + ceil(count, engine.stages)
-        room |= {size: max(count, room.get(size, 0)) for size, count in slots.items()}
-        blocks = max(page.blocks(engine, mode) for page, _ in group)
-        needed += blocks * sum(page.size_bytes * count for page, count in group)
-    first = sum(page.size_bytes * count for page, count in found[0])
-    return sum(size * count for size, count in room.items()), ceil(needed, first)
+        slots: Counter[int] = Counter()
+        for page, count in group.items():
+            slots[page.size_bytes] += ceil(count, engine.stages)
+        room |= slots
+        needed += max(page.blocks(engine, mode) for page in group) * _bytes(group)
+    return sum(size * count for size, count in room.items()), ceil(needed, _bytes(found[0]))
+
+
+def _bytes(group: Group) -> int:
+    return sum(page.size_bytes * count for page, count in group.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import Literal
 
 from sparkcluster.fit.defaults import Engine
@@ -30,13 +31,9 @@ class Attention:
     chunk: int | None = None
     index_dim: int = 0
 
-    def rank_heads(self, ranks: int) -> int:
-        """KV heads on each of ``ranks``; fewer heads than ranks are replicated."""
-        return max(1, self.kv_heads // ranks)
-
     def numbers_per_token(self, ranks: int) -> int:
-        """Numbers kept of each token on one of ``ranks``."""
-        return self.rank_heads(ranks) * (self.head_dim + self.value_dim)
+        """Numbers kept of each token on one of ``ranks``; fewer heads than ranks are replicated."""
+        return max(1, self.kv_heads // ranks) * (self.head_dim + self.value_dim)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,12 +82,11 @@ class State:
     def convolution_numbers(self, ranks: int, speculative: int) -> int:
         """Numbers of the convolution's state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
         taps = self.kernel - 1
-        if self.kind == "mamba2":
-            groups = self.groups if self.groups % ranks == 0 else self.groups + ranks - self.groups
-            return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
-        if self.kind == "delta":
-            return (2 * self.groups * self.state_size + self.width) // ranks * (taps + speculative)
-        return self.width // ranks * taps
+        if self.kind not in {"mamba2", "delta"}:
+            return self.width // ranks * taps
+        replicated = self.kind == "mamba2" and self.groups % ranks
+        groups = ranks if replicated else self.groups
+        return (self.width + 2 * groups * self.state_size) // ranks * (taps + speculative)
 
     def recurrent_numbers(self, ranks: int) -> int:
         """Numbers of the recurrent state on one of ``ranks``."""
@@ -154,6 +150,17 @@ class Page:
         if mode == "all":
             return ceil(engine.context, self.block) + engine.drafted
         return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
+
+
+Group = Counter[Page]
+"""Layers that share a table of blocks: how many have which page."""
+
+
+def split(group: Group, size: int) -> list[Group]:
+    """``group``, of whose pages there are equally many, as groups with at most ``size`` of each."""
+    count = max(group.values())
+    number = ceil(count, size)
+    return [Counter(dict.fromkeys(group, len(range(at, count, number)))) for at in range(number)]
 
 
 def ceil(number: int, by: int) -> int:

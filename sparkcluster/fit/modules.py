@@ -8,7 +8,7 @@ convolutions are left out: less than a thousandth of any model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sparkcluster.fit import family_layers
@@ -39,11 +39,6 @@ class Module:
     columns: int
     count: int = 1
 
-    @property
-    def numbers(self) -> int:
-        """Weights in all of them."""
-        return self.rows * self.columns * self.count
-
 
 def modules(config: ModelConfig) -> Iterator[Module]:
     """Every matrix of the model, those of its drafts under ``mtp`` or as further layers.
@@ -60,20 +55,14 @@ def modules(config: ModelConfig) -> Iterator[Module]:
     if each_input:  # Gemma's small models look every token up again for each layer
         table = text.number("vocab_size_per_layer_input", default=config.vocabulary, most=1 << 24)
         yield Module("embed_tokens_per_layer", table, shape.layers * each_input)
-    remembered = iter(config.caches)
-    last: Cache | None = None
-    for at, kind in enumerate(family_layers.kinds(text, shape)):
-        if kind not in family_layers.SILENT_WORDS:
-            last = next(remembered, last)  # layers that share another's keys and values are not in the list
-            if last is not None:
-                yield from _mixer(f"layers.{at}.", last, config)
-            if kind == family_layers.BOTH:
-                last = next(remembered, last)
-                if last is not None:
-                    yield from _mixer(f"layers.{at}.", last, config)
-        yield from _feed_forward(f"layers.{at}.", at, kind, config)
+    for at, layer in enumerate(config.layers):
+        for cache in layer.caches:
+            yield from _mixer(f"layers.{at}.", cache, config)
+        yield from _feed_forward(f"layers.{at}.", at, layer.kind, config)
+    # DeepSeek V3 and GLM number the layers of their drafts on after the others.
+    numbered = text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
     for at, cache in enumerate(config.drafts):
-        name = f"layers.{shape.layers + at}." if _is_numbered(text) else f"mtp.layers.{at}."
+        name = f"layers.{shape.layers + at}." if numbered else f"mtp.layers.{at}."
         yield Module(f"{name}fc", shape.hidden, 2 * shape.hidden)
         yield from _mixer(name, cache, config)
         kind = "E" if _is_nemotron(shape) else "full_attention"
@@ -172,14 +161,14 @@ def _compressed(name: str, cache: Compressed, text: Document, shape: Shape) -> I
 
 def _feed_forward(at: str, layer: int, kind: str, config: ModelConfig) -> Iterator[Module]:
     text, shape = config.text, config.shape
-    nemotron = _is_nemotron(shape)
+    nemotron, gemma = _is_nemotron(shape), shape.model_type.startswith("gemma4")
+    if nemotron and kind not in family_layers.SILENT_WORDS:
+        return
     name = f"{at}mixer." if nemotron else f"{at}ffn." if family_layers.is_compressed(text) else f"{at}mlp."
     experts = config.experts
-    if nemotron and kind not in {"-", "E", "O", "mlp", "moe"}:
-        return
-    mixed = experts is not None and family_layers.is_mixed(text, shape, layer, kind)
-    if mixed and experts is not None:
-        gemma = shape.model_type.startswith("gemma4")
+    if experts is not None and not family_layers.is_mixed(text, shape, layer, kind):
+        experts = None
+    if experts is not None:
         block = f"{at}block_sparse_moe." if shape.model_type.startswith("minimax") else at if gemma else name
         latent = text.number("moe_latent_size", default=0, least=0, most=1 << 20)
         if latent:
@@ -190,15 +179,8 @@ def _feed_forward(at: str, layer: int, kind: str, config: ModelConfig) -> Iterat
         if experts.shared_width:
             shared = "shared_expert." if text.has("shared_expert_intermediate_size") else "shared_experts."
             yield from _matrices(f"{block}{shared}", shape.hidden, experts.shared_width, shape)
-    if not mixed or shape.model_type.startswith("gemma4"):  # Gemma 4 has both in each layer
-        widths = text.values.get("intermediate_size")
-        key = "dense_intermediate_size" if text.has("dense_intermediate_size") else "intermediate_size"
-        if isinstance(widths, list):
-            numbers = text.numbers("intermediate_size")
-            width = numbers[min(layer, len(numbers) - 1)] if numbers else 0
-        else:
-            width = text.number(key, "ffn_hidden_size", "n_inner", default=4 * shape.hidden, least=0, most=1 << 24)
-        yield from _matrices(name, shape.hidden, width, shape)
+    if experts is None or gemma:  # Gemma 4 has both in each layer
+        yield from _matrices(name, shape.hidden, config.widths[layer], shape)
 
 
 def _matrices(name: str, hidden: int, width: int, shape: Shape, count: int = 1) -> Iterator[Module]:
@@ -212,7 +194,7 @@ def _matrices(name: str, hidden: int, width: int, shape: Shape, count: int = 1) 
 
 def _vision(top: Document, hidden: int) -> Iterator[Module]:
     """The vision tower, if it is a plain one; its projection into the language model is one matrix."""
-    vision = top.below("vision_config") if isinstance(top.values.get("vision_config"), Mapping) else None
+    vision = top.below("vision_config")
     if vision is None:
         return
     width = vision.number("hidden_size", "vt_hidden_size", "embed_dim", default=0, least=0, most=1 << 16)
@@ -223,11 +205,6 @@ def _vision(top: Document, hidden: int) -> Iterator[Module]:
         yield Module("visual.blocks.mlp", 2 * wide, width, layers)
         merged = width * vision.number("spatial_merge_size", default=1, most=64) ** 2
         yield Module("visual.merger", merged + hidden, merged)
-
-
-def _is_numbered(text: Document) -> bool:
-    """Whether a checkpoint numbers the layers of its drafts on after the others, as DeepSeek V3 and GLM."""
-    return text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
 
 
 def _is_nemotron(shape: Shape) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -64,6 +63,11 @@ class Names:
         return any(pattern.match(each) for pattern in self.patterns for each in shown)
 
 
+EXPERTS = Names(parts=("experts",))
+Groups = tuple[tuple[Names, float | None], ...]
+"""Modules, and the bits of a weight of them with its scales; None where they are not known."""
+
+
 def names(entries: Iterable[str], document: Document, key: str) -> Names:
     """The modules that ``entries`` list.
 
@@ -72,20 +76,20 @@ def names(entries: Iterable[str], document: Document, key: str) -> Names:
     """
     exact, parts, patterns = set(), [], []
     for entry in dict.fromkeys(entries):
-        expression = entry.startswith("re:")
-        if expression or "*" in entry:
-            text = entry.removeprefix("re:") if expression else _PREFIX.sub("", entry)
-            costly = expression and _COSTLY.search(text)
-            if len(text) > _LONGEST or text.count("*") + text.count("+") * expression > _STARS or costly:
+        bare = _PREFIX.sub("", entry)
+        if entry.startswith("re:"):
+            text = entry.removeprefix("re:")
+            if len(text) > _LONGEST or text.count("*") + text.count("+") > _STARS or _COSTLY.search(text):
                 raise document.refused(key, f"lists a pattern that is not supported: {entry[:40]}")
             try:
-                patterns.append(re.compile(text if expression else fnmatch.translate(text)))
+                patterns.append(re.compile(text))
             except re.error:
                 raise document.refused(key, f"lists a pattern that is not valid: {entry[:40]}") from None
-            continue
-        bare = _PREFIX.sub("", entry)
-        exact.add(bare)
-        if "layers." not in bare:
+        elif "*" in entry:
+            patterns.append(re.compile(fnmatch.translate(bare)))
+        elif "layers." in bare:
+            exact.add(bare)
+        else:
             parts.append(bare)
     return Names(frozenset(exact), tuple(parts), tuple(patterns))
 
@@ -117,9 +121,30 @@ class Quantization:
         Raises:
             UsageError: lists of modules that are not valid.
         """
-        if self.found is None:
-            return Rules(rest=PLAIN)
-        return _rules(self, self.found)
+        found, bits = self.found, self.bits_per_weight
+        if found is None:
+            return Rules(PLAIN)
+        if self.experts_bits is not None:  # what is left out of four bits has eight
+            return Rules(8.0, ((EXPERTS, self.experts_bits),))
+        inner = found.below("quantization") or found
+        ignored: list[str] = []
+        for document in (found, inner):
+            for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
+                ignored += document.words(key)
+        if self.kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
+            return Rules(bits, ((names([*ignored, "mtp"], found, "ignore"), PLAIN), *_extra(found)))
+        ignore = (names(ignored, found, "ignore"), PLAIN)
+        if self.kind == "mxfp4":  # gpt-oss quantizes its experts alone
+            return Rules(PLAIN, (ignore, (EXPERTS, bits)))
+        if self.kind == "compressed-tensors":
+            listed = _groups(found)
+            named = [(targets, each) for targets, each in listed if "Linear" not in targets]
+            rest = next((each for targets, each in listed if "Linear" in targets), PLAIN if named else None)
+            return Rules(rest, (ignore, *((names(targets, found, "targets"), each) for targets, each in named)))
+        layers = _layers(inner) or _layers(found)
+        if self.kind == "modelopt-mixed":
+            bits = PLAIN if layers else None
+        return Rules(bits, (ignore, *layers))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,18 +153,14 @@ class Rules:
 
     Attributes:
         rest: of what nothing else names; None where that is not known.
-        ignored: modules that are not quantized.
-        groups: modules that are quantized differently, the first that names one counts.
+        groups: modules that have others, the first that names one counts.
     """
 
     rest: float | None
-    ignored: Names = Names()
-    groups: tuple[tuple[Names, float | None], ...] = ()
+    groups: Groups = ()
 
     def bits(self, name: str) -> float | None:
         """Bits of a weight of the module ``name``, with its scales; PLAIN as the model's dtype, None if unknown."""
-        if name in self.ignored:
-            return PLAIN
         for group, bits in self.groups:
             if name in group:
                 return bits
@@ -195,12 +216,10 @@ def _integer_bits(found: Document) -> float:
 
 def _groups(found: Document) -> list[tuple[list[str], float | None]]:
     """The targets and bits of each group of compressed-tensors."""
-    groups = found.below("config_groups")
     listed: list[tuple[list[str], float | None]] = []
-    for key in groups.values if groups is not None else ():
-        group = groups.below(key) if groups is not None else None
-        weights = group.below("weights") if group is not None else None
-        if group is None or weights is None:
+    for group in found.members("config_groups").values():
+        weights = group.below("weights")
+        if weights is None:
             continue
         bits = weights.number("num_bits", default=8, least=1, most=32)
         size = weights.number("group_size", default=0, least=-1, most=1 << 20)
@@ -210,56 +229,20 @@ def _groups(found: Document) -> list[tuple[list[str], float | None]]:
     return listed
 
 
-def _rules(quantization: Quantization, found: Document) -> Rules:
-    kind, bits = quantization.kind, quantization.bits_per_weight
-    inner = found.below("quantization") or found
-    ignored: list[str] = []
-    for document in (found,) if inner is found else (found, inner):
-        for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
-            ignored += document.words(key) or ()
-    ignore = functools.partial(names, document=found, key="ignore")
-    if quantization.experts_bits is not None:  # what is left out of four bits has eight
-        return Rules(8.0, groups=((Names(parts=("experts",)), quantization.experts_bits),))
-    if kind == "mxfp4":  # gpt-oss quantizes its experts alone
-        return Rules(PLAIN, ignore(ignored), ((Names(parts=("experts",)), bits),))
-    if kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
-        return Rules(bits, ignore([*ignored, "mtp"]), _extra(found))
-    layers = _layers(inner) or _layers(found)
-    if kind == "modelopt-mixed":
-        return Rules(PLAIN if layers else None, ignore(ignored), layers)
-    if kind == "compressed-tensors":
-        listed = _groups(found)
-        named = [(targets, each) for targets, each in listed if "Linear" not in targets]
-        rest = next((each for targets, each in listed if "Linear" in targets), PLAIN if named else None)
-        groups = tuple((names(targets, found, "targets"), each) for targets, each in named)
-        return Rules(rest, ignore(ignored), groups)
-    return Rules(bits, ignore(ignored), layers)
-
-
-def _layers(found: Document) -> tuple[tuple[Names, float | None], ...]:
+def _layers(found: Document) -> Groups:
     """ModelOpt's quantized_layers: the algorithm of each module."""
-    listed = found.below("quantized_layers")
-    if listed is None:
-        return ()
-    by_algorithm: dict[str, list[str]] = {}
-    for name, value in listed.values.items():
-        algorithm = value.get("quant_algo") if isinstance(value, Mapping) else None
-        by_algorithm.setdefault(str(algorithm).upper(), []).append(name)
-    return tuple(
-        (names(modules, found, "quantized_layers"), ALGORITHM_BITS.get(algorithm))
-        for algorithm, modules in by_algorithm.items()
-    )
+    by_bits: dict[float | None, list[str]] = {}
+    for name, each in found.members("quantized_layers").items():
+        by_bits.setdefault(ALGORITHM_BITS.get(each.text("quant_algo").upper()), []).append(name)
+    return tuple((names(modules, found, "quantized_layers"), bits) for bits, modules in by_bits.items())
 
 
-def _extra(found: Document) -> tuple[tuple[Names, float | None], ...]:
+def _extra(found: Document) -> Groups:
     """AutoRound's extra_config: modules that have other bits than the rest."""
-    extra = found.below("extra_config")
     by_bits: dict[float, list[str]] = {}
-    for name in extra.values if extra is not None else ():
-        each = extra.below(name) if extra is not None else None
-        if each is not None:
-            bits = each.number("bits", default=16, least=1, most=32)
-            by_bits.setdefault(PLAIN if bits >= 16 else _integer_bits(each), []).append(name)
+    for name, each in found.members("extra_config").items():
+        plain = each.number("bits", default=16, most=32) >= 16
+        by_bits.setdefault(PLAIN if plain else _integer_bits(each), []).append(name)
     return tuple((names(modules, found, "extra_config"), bits) for bits, modules in by_bits.items())
 
 

@@ -23,13 +23,11 @@ class Document:
         values: the mapping.
         name: path or repository, as the user knows it.
         path: where in the file this mapping stands, empty for the file itself.
-        layered: whether something of one layer was laid over it.
     """
 
     values: Mapping[str, Any]
     name: str
     path: str = ""
-    layered: bool = False
 
     def refused(self, key: str, what: str) -> UsageError:
         """An error about ``key`` of this document."""
@@ -73,21 +71,26 @@ class Document:
         value = self._checked(key, lambda value: isinstance(value, str), "a string")
         return default if value is None else str(value)
 
-    def words(self, key: str, count: int | None = None) -> list[str] | None:
-        """The list of texts under ``key``, ``count`` long; None where it is not there."""
-        value = self._checked(key, lambda value: _is_list(value, str), "a list of strings")
-        if value is not None and count is not None and len(value) != count:
-            raise self.refused(key, f"names {len(value)} layers, the model has {count}")
-        return None if value is None else list(value)
+    def words(self, key: str, count: int | None = None) -> list[str]:
+        """The list of texts under ``key``, ``count`` long; empty where it is not there."""
+        return self._listed(key, str, "strings", count)
 
-    def numbers(self, key: str) -> list[int]:
-        """The list of whole numbers under ``key``; empty where it is not there."""
-        return list(self._checked(key, lambda value: _is_list(value, int), "a list of whole numbers") or ())
+    def numbers(self, key: str, count: int | None = None) -> list[int]:
+        """The list of whole numbers under ``key``, ``count`` long; empty where it is not there."""
+        return self._listed(key, int, "whole numbers", count)
 
     def below(self, key: str) -> Document | None:
         """The mapping under ``key``, None where it is not there."""
         value = self._checked(key, lambda value: isinstance(value, Mapping), "a mapping")
         return None if value is None else Document(value, self.name, f"{self.path}.{key}" if self.path else key)
+
+    def members(self, key: str) -> dict[str, Document]:
+        """The mappings in the mapping under ``key``, by their names; none where it is not there."""
+        below = self.below(key)
+        if below is None:
+            return {}
+        found = {name: below.below(name) for name in below.values}
+        return {name: each for name, each in found.items() if each is not None}
 
     def _checked(self, key: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
         """The value under ``key``, None where it is not there; a UsageError where it is not ``kind``."""
@@ -96,19 +99,22 @@ class Document:
             raise self.refused(key, f"must be {kind}, is {_short(value)}")
         return value
 
+    def _listed(self, key: str, kind: type, members: str, count: int | None) -> list[Any]:
+        def is_valid(value: object) -> bool:
+            return isinstance(value, list) and all(type(member) is kind for member in value)
+
+        found: list[Any] = self._checked(key, is_valid, f"a list of {members}") or []
+        if found and count is not None and len(found) != count:
+            raise self.refused(key, f"names {len(found)} layers, the model has {count}")
+        return found
+
     def over(self, other: Document | None) -> Document:
         """This mapping with the keys of ``other`` laid over it."""
         if other is None:
             return self
-        return Document({**self.values, **other.values}, self.name, other.path, layered=True)
-
-
-def _is_list(value: object, kind: type) -> bool:
-    return isinstance(value, list) and all(type(member) is kind for member in value)
+        return Document({**self.values, **other.values}, self.name, other.path)
 
 
 def _short(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
-        return "a number of more than 77 digits"
     text = repr(value) if isinstance(value, (str, int, float, bool)) else type(value).__name__
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -7,7 +7,6 @@ of its weights where they are known, and where each was found; or, under ``missi
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -20,48 +19,33 @@ DIRECTORY = Path(__file__).with_name("recorded")
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recorded:
-    """A model as it was recorded.
+def recorded(repository: str, revision: str = "main", directory: Path = DIRECTORY) -> Source | None:
+    """What is recorded of ``repository``, or of a directory as a playbook names it.
 
-    Attributes:
-        repository: its name, or a directory as a playbook names it.
-        model: None where nothing but its name is recorded.
-        found: where config and sizes were found.
-        missing: why there is no ``model``.
+    Its ``config`` is None where nothing but the name is recorded; ``note`` says why.
+
+    Returns:
+        None if it was never recorded, or at another commit than ``revision``.
     """
-
-    repository: str
-    model: Source | None
-    found: tuple[str, ...] = ()
-    missing: str = ""
-
-    @property
-    def revision(self) -> str | None:
-        """Commit that was recorded; None where its source names none."""
-        return self.model.revision if self.model is not None else None
-
-    def is_of(self, revision: str) -> bool:
-        """Whether it may be of ``revision``, a commit, branch or tag; what names no commit may be of any."""
-        return self.revision in {None, revision} or _COMMIT.fullmatch(revision) is None
-
-
-def recorded(repository: str, directory: Path = DIRECTORY) -> Recorded | None:
-    """What is recorded of ``repository``; None if it was never recorded."""
     path = directory / file_name(repository)
     if not path.is_file():
         return None
     document = json.loads(path.read_text(encoding="utf-8"))
-    if "config" not in document:
-        return Recorded(repository, None, missing=document["missing"])
+    commit = document.get("revision")
+    if commit not in {None, revision} and _COMMIT.fullmatch(revision):
+        return None
     tensors = document.get("tensors")
-    known = (
-        None
-        if tensors is None
-        else tuple(Tensor(name, dtype, tuple(shape), size) for name, dtype, shape, size in tensors)
+    if tensors is not None:
+        tensors = tuple(Tensor(name, dtype, tuple(shape), size) for name, dtype, shape, size in tensors)
+    return Source(
+        repository,
+        document.get("config"),
+        tensors,
+        document.get("size_bytes"),
+        commit,
+        recorded=tuple(document.get("source", ())),
+        note=document.get("missing", ""),
     )
-    model = Source(repository, document["config"], known, document.get("size_bytes"), document.get("revision"))
-    return Recorded(repository, model, tuple(document["source"]))
 
 
 def file_name(repository: str) -> str:

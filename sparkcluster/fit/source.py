@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.fit.safetensors import Tensor
@@ -24,10 +25,13 @@ class Source:
 
     Attributes:
         name: directory, file or repository.
-        config: its config.json.
+        config: its config.json; None where it has none, as an adapter, or none is known.
         tensors: of its safetensors files; None where they were not read.
-        size_bytes: of those files; None where there is nothing but the config.
+        size_bytes: of those files, where that was published or reported; None where there is nothing but the config.
         revision: the commit that the hub answered with; None where it is not known.
+        beside: repositories that are loaded beside it, by name, as far as they were read.
+        recorded: where config and sizes were found, if it is a recorded model.
+        note: why it was not read where it is; empty if it was.
     """
 
     name: str
@@ -35,6 +39,14 @@ class Source:
     tensors: tuple[Tensor, ...] | None = None
     size_bytes: int | None = None
     revision: str | None = None
+    beside: Mapping[str, Source] = dataclasses.field(default_factory=dict)
+    recorded: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of its weights; 0 where they are not known."""
+        return self.size_bytes or sum(tensor.size_bytes for tensor in self.tensors or ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

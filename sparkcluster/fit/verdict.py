@@ -9,6 +9,7 @@ is from one start to the next: the verdict leaves room for both.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from typing import Literal
@@ -124,7 +125,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     if engine.device == "cpu":
         return 2 * GIB
     tokens = engine.batched_tokens
-    wide = max(config.feed_forward, 2 * config.shape.hidden)
+    wide = max(*config.widths, 2 * config.shape.hidden)
     each = 4 * config.shape.hidden + 2 * wide / engine.ranks
     if config.experts is not None:
         chosen = min(8, config.experts.count)
@@ -196,10 +197,12 @@ def fit(
         return math.ceil((taken + cache.bytes_for(requests)) / machine.visible_bytes * 100) / 100
 
     smallest, safe = holds(fixed), holds(fixed + more)
-    taken = utilization if utilization is not None else max(safe, 0.01)
-    if pool_bytes is not None:  # it profiles nothing then
-        taken, more, less = (fixed + pool_bytes) / machine.visible_bytes, 0, 0
-    budget = math.ceil(machine.visible_bytes * taken) if pool_bytes is None else fixed + pool_bytes
+    if pool_bytes is None:
+        taken = utilization if utilization is not None else max(safe, 0.01)
+        budget = math.ceil(machine.visible_bytes * taken)
+    else:  # it profiles nothing then
+        budget, more, less = fixed + pool_bytes, 0, 0
+        taken = budget / machine.visible_bytes
     pool = budget - fixed
     host = HOST_BYTES + (FALLBACK_HOST_BYTES if engine.falls_back else 0)
     left = machine.visible_bytes - budget - host
@@ -208,42 +211,35 @@ def fit(
         machine=machine,
         layout=cache,
         weights=weights,
-        runtime_bytes=fixed - weights.rank_bytes,
+        runtime_bytes=step,
         utilization=taken,
         budget_bytes=budget,
         host_bytes=host,
         pool_bytes=pool,
         least_bytes=pool - more,
         most_bytes=pool + less,
-        tokens=cache.tokens(max(0, pool)),
-        concurrency=cache.concurrency(max(0, pool)),
+        tokens=cache.tokens(pool),
+        concurrency=cache.concurrency(pool),
         requests=requests,
         left_bytes=left,
         smallest=smallest,
         safe=safe,
         fixed=pool_bytes is not None,
     )
-    problems, doubts, advice = _judged(found, config)
-    return dataclasses.replace(
-        found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(dict.fromkeys(advice))
-    )
+    return _judged(found, config)
 
 
 def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
     """The longest context of which ``requests`` requests fit into a pool, in tokens; 0 where none does."""
 
-    def holds(context: int) -> bool:
-        return layout(config, dataclasses.replace(engine, context=context)).bytes_for(requests) <= pool_bytes
+    def needed(context: int) -> int:
+        return layout(config, dataclasses.replace(engine, context=context)).bytes_for(requests)
 
-    low, high = 0, engine.context
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
+    return bisect.bisect_right(range(1, engine.context + 1), pool_bytes, key=needed)
 
 
-def _judged(found: Fit, config: ModelConfig) -> tuple[list[str], list[str], list[str]]:
-    """Why it does not fit, or may not, and what to change."""
+def _judged(found: Fit, config: ModelConfig) -> Fit:
+    """``found`` with why it does not fit, or may not, and what to change."""
     problems: list[str] = []
     doubts: list[str] = []
     advice: list[str] = []
@@ -262,7 +258,7 @@ def _judged(found: Fit, config: ModelConfig) -> tuple[list[str], list[str], list
     elif not found.fixed and found.utilization > CEILING:
         taken = f"gpu-memory-utilization {found.utilization:.2f}"
         advice.append(f"{taken} is above {CEILING:.2f}, where Sparks have crashed: set it lower")
-    return problems, doubts, advice
+    return dataclasses.replace(found, problems=tuple(problems), doubts=tuple(doubts), advice=tuple(advice))
 
 
 def _most(found: Fit) -> float:

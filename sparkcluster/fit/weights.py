@@ -90,7 +90,8 @@ def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
                 f"config.json does not tell how {method} stores {module.name}",
                 hint="pass the model's directory to --config: its tensors are counted then",
             )
-        size = round(module.numbers * (plain if bits == PLAIN else bits) / 8)
+        numbers = module.rows * module.columns * module.count
+        size = round(numbers * (plain if bits == PLAIN else bits) / 8)
         tensors.append(Tensor(f"{module.name}.weight", "", (module.rows, module.columns), size))
     return dataclasses.replace(of_tensors(tensors, config, ranks=ranks, stages=stages, drafts=drafts), counted=False)
 

@@ -10,7 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.errors import UsageError
+from sparkcluster.fit.headers import from_path
+from sparkcluster.fit.known import known
 from sparkcluster.fit.source import Source, spark
 from sparkcluster.importer import Imported
 from sparkcluster.importer.playbook import model_of, name_of
@@ -20,8 +22,6 @@ from sparkcluster.inspect.playbooks import MOST_SPARKS
 from sparkcluster.report import count
 from sparkcluster.spec import Playbook, library
 from sparkcluster.spec.playbook import Model
-from sparkcluster.staging.known_models import Known, known
-from sparkcluster.staging.model_headers import from_path
 
 
 def baseline(written: str, config: Path | None = None, name: str | None = None) -> Imported:
@@ -34,14 +34,12 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
 
     Raises:
         UsageError: there is no such model, or it is not known.
-        SparkclusterError: the hub does not answer, and the model was never recorded.
+        SparkclusterError: the hub does not answer, and the model is not recorded.
     """
     model = model_of(written)
     try:
-        found = known(Model.model_validate(model)) if config is None else Known(from_path(config))
-        if found.model is None:
-            raise SparkclusterError(found.note, hint="pass its config.json, or its directory, to --config")
-        source = dataclasses.replace(found.model, name=written)
+        found = known(Model.model_validate(model)) if config is None else from_path(config)
+        source = dataclasses.replace(found, name=written)
         engine = engines.engine(engines.DEFAULT)
         document, notes = engine.baseline(source) or ({}, [])
         if not document:
@@ -52,7 +50,7 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
         document |= {"name": name or served, "description": f"{written}, not measured yet", "served_name": served}
         document["model"] = {key: value for key, value in asked.items() if value is not None}
         document["tensor_parallel"], fits = _sparks(document, source)
-        notes += filter(None, [fits, found.note])
+        notes += filter(None, [fits, source.note])
         with contextlib.suppress(UsageError):
             same = library.find(model.get("id", ""), library.bundled())
             notes.append(f"{same.stem} comes with sparkcluster, and serves this model")

@@ -2,14 +2,14 @@
 
 One file for each directory of a model, to which lines are appended::
 
-    STATE_DIR/models/ROOT16.jsonl   {"root": PATH}; {"cluster": NAME} that staged it; {"revision": NAME} of a
+    STATE_DIR/models/ROOT16.jsonl   {"root": PATH, "cluster": NAME} that staged it; {"revision": NAME} of a
                                     snapshot in the hub's cache that staging made; and of each file, the last
                                     counting, [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
 
 Whether staging wrote a file may be null: as before, if it is still the same. ROOT16 is the beginning of the SHA-256 of
 the directory's path with links resolved; paths are relative to it. A file with another size, time or inode than in the
-record is another file. A record that cannot be read is as if it were not there: then files are read again, and none of
-them is removed as staged.
+record is another file. A line that cannot be read is as if it were not there: then the file is read again, and is not
+removed as staged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -47,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class Record:
-    """The record of the directory ``root``; 60,000 files take 30 MB.
+    """The record of the directory ``root``; 60,000 files take 30 MB. Without ``state_dir`` nothing is recorded.
 
     Attributes:
         files: by path.
@@ -56,19 +55,19 @@ class Record:
         before: paths that were there before a download; whatever else is added, staging wrote.
     """
 
-    def __init__(self, state_dir: str, root: str) -> None:
+    def __init__(self, state_dir: str | None, root: str) -> None:
         self.root = os.path.realpath(common.expand(root))
         self.files: dict[str, Entry] = {}
         self.clusters: set[str] = set()
         self.revisions: set[str] = set()
         self.before: set[str] | None = None
-        # What staging keeps below state_dir is no model, and is not listed or removed as one.
-        self._kept = not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), ""))
-        mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        self.path = os.path.join(folder(state_dir), mark + ".jsonl")
+        self.path = ""
         self._added: list[Any] = []
-        lines = read_lines(self.path)
-        for line in lines if next(lines, None) == {"root": self.root} else ():
+        # What staging keeps below state_dir is no model, and is not listed or removed as one.
+        if state_dir and not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), "")):
+            mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+            self.path = os.path.join(folder(state_dir), mark + ".jsonl")
+        for line in read_lines(self.path):
             with contextlib.suppress(TypeError, ValueError):  # a damaged one says nothing
                 self._take(line)
 
@@ -81,8 +80,7 @@ class Record:
         before = self.files.get(path)
         if ours is None and before is not None and before[:3] == (size, mtime, inode):
             ours = before.ours
-        if re.fullmatch("[0-9a-f]{64}", sha256):
-            self.files[path] = Entry(size, mtime, inode, sha256, ours is True)
+        self.files[path] = Entry(size, mtime, inode, sha256, ours is True)
 
     def known(self, path: str, status: AnyStatus) -> str | None:
         """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
@@ -98,37 +96,33 @@ class Record:
         if self.before is not None and path not in self.before:
             ours = True
         if ours is not None or self.known(path, status) != sha256:
-            self._added.append([path, *stamp_of(status), sha256, ours])
-            self._take(self._added[-1])
+            self._note([path, *stamp_of(status), sha256, ours])
+
+    def _note(self, line: Any) -> None:
+        self._take(line)
+        self._added.append(line)
 
     def save(self, cluster: str, revision: str | None = None) -> None:
         """Write what was added; ``cluster`` is one that staged it, ``revision`` a snapshot that staging made."""
-        if not self._kept or not self.files:
+        if not self.path or not self.files:
             return
-        lines = [{"cluster": each} for each in {cluster} - self.clusters]
-        lines += [{"revision": each} for each in {revision} - self.revisions if each is not None]
-        for line in lines:
-            self._take(line)
-        lines, self._added = [*lines, *self._added], []
+        if cluster not in self.clusters:
+            self._note({"root": self.root, "cluster": cluster})
+        if revision is not None and revision not in self.revisions:
+            self._note({"revision": revision})
+        added, self._added = self._added, []
         with contextlib.suppress(OSError):  # nothing fails for want of a record
-            self._append(lines)
+            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+            with open(self.path, "ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # a line of another program is not torn
+                for line in added:  # each begins a line: the last one may be torn, where this node lost its power
+                    file.write(b"\n" + json.dumps(line).encode())
 
     def drop(self, paths: set[str]) -> None:
         """Remove the record if ``paths``, which were removed, are all that staging wrote."""
         if all(path in paths for path, entry in self.files.items() if entry.ours):
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
-
-    def _append(self, lines: list[Any]) -> None:
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        with open(self.path, "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # a line of another program is not torn
-            head = json.dumps({"root": self.root}).encode()
-            if os.pread(file.fileno(), len(head), 0) != head:
-                file.truncate(0)
-                file.write(head)
-            for each in lines:  # each begins a line: the last one may be torn, where this node lost its power
-                file.write(b"\n" + json.dumps(each).encode())
 
 
 def stamp_of(status: AnyStatus) -> tuple[int, int, int]:
@@ -146,9 +140,8 @@ def roots(state_dir: str) -> list[str]:
     found = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder(state_dir))):
-            head = next(read_lines(os.path.join(folder(state_dir), name)), None)
-            if isinstance(head, dict) and isinstance(head.get("root"), str):
-                found.append(head["root"])
+            lines = read_lines(os.path.join(folder(state_dir), name))
+            found += [line["root"] for line in lines if isinstance(line, dict) and "root" in line][:1]
     return found
 
 
@@ -187,7 +180,7 @@ def hash_files(
     Raises:
         Failed: a file changed while it was read. Or what these functions raise: then the threads stop.
     """
-    left, lock, over = iter(files), threading.Lock(), threading.Event()
+    left, lock, over = iter(list(files)), threading.Lock(), threading.Event()
 
     def advance(size: int) -> None:
         if over.is_set():
@@ -195,13 +188,8 @@ def hash_files(
         with lock:
             progress(size)
 
-    def next_file() -> tuple[T, str] | None:
-        with lock:
-            return next(left, None)
-
     def read() -> None:
-        while found := next_file():
-            file, path = found
+        for file, path in left:  # of a list, so that each file goes to one thread
             before = stamp_of(os.stat(path))
             sha256 = hash_file(hashlib.sha256(), path, advance)
             after = os.stat(path)

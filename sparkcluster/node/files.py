@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node.file_hashes import hash_file, hash_files
@@ -25,10 +25,14 @@ from sparkcluster.node.wire import CHUNK, Failed
 
 SMALL_BYTES = CHUNK
 """Up to this size files are copied whole, many at once."""
+MOST_FILES, GROUP_BYTES = 2048, 4 << 20
+"""How many of them at once, and how many bytes of them."""
 _EVICT_BYTES = 64 << 20
 _NAMED = 64
+NEWS_S, _OWN_S = 1.0, 0.2
+"""How long a request waits for something new at most; and so long for the very file that it asks for."""
 _BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
-_LACKS, _ARRIVED, _HAS, _LEFT = range(4)
+_LACKS, _TAKEN, _ARRIVED, _HAS, _LEFT = range(5)
 
 
 class Arriving:
@@ -37,12 +41,14 @@ class Arriving:
     Attributes:
         at: bytes that were written and hashed.
         sources: the nodes whose bytes it has; empty text for an earlier run.
+        sender, version: the node that sends it, and what that calls the file that it has.
     """
 
     def __init__(self, files: Files, number: int) -> None:
         self.number, self.size = number, files.listed[number].size
         self.at = files.begun(number)
         self.sources: set[str] = set()
+        self.sender = self.version = ""
         self._files, self._digest, self._evicted = files, hashlib.sha256(), 0
         self._proved, self._news = False, threading.Condition()
         files.gate()
@@ -71,13 +77,13 @@ class Arriving:
         return str(self._digest.hexdigest())
 
     def restart(self) -> None:
-        """What is there is wrong: begin again."""
+        """What is there is wrong: begin again, in a new file, as others still read what they were promised of it."""
         with self._news:
             self.at = self._evicted = 0
             self._files.versions[self.number] = self._files.version(self.number) + 1
+            self.file = self._files.tree.writer(self._files.partial(self.number))
         self._digest = hashlib.sha256()
         self.sources.clear()
-        self.file.truncate(0)
 
     def prove(self) -> None:
         """The whole is right: its last byte may be read, too."""
@@ -85,14 +91,14 @@ class Arriving:
             self._proved = True
             self._news.notify_all()
 
-    def readable(self, offset: int, limit_s: float) -> int:
-        """Bytes that may be read as soon as they are more than ``offset``, at the latest after ``limit_s``.
+    def readable(self, offset: int, limit_s: float) -> tuple[BinaryIO, int, int]:
+        """The file, its version, and how many bytes may be read: more than ``offset``, or what is there in ``limit_s``.
 
         The last one is withheld until the whole is right, so that nobody takes a wrong file for complete.
         """
         with self._news:
             self._news.wait_for(lambda: self._readable() > offset, limit_s)
-            return self._readable()
+            return self.file, self._files.version(self.number), self._readable()
 
     def _readable(self) -> int:
         return self.at if self._proved else min(self.at, self.size - 1)
@@ -116,9 +122,9 @@ class Files:
         self._keep, self._revision = request.get("keep"), request.get("revision")
         self._lock, self._settled = threading.Lock(), time.monotonic()
         self._failed: Exception | None = None
-        self._unproved: dict[int, str] = {}  # SHA-256 of what arrived and is not renamed yet
+        self._unproved: dict[int, tuple[str, str | None]] = {}  # SHA-256 and sender of what is not renamed yet
         self._arriving: dict[int, Arriving] = {}
-        self._begun = threading.Condition(self._lock)
+        self._news, self._begun = threading.Condition(self._lock), 0  # how many files began to arrive
         self.versions: dict[int, int] = {}
         self._publisher = Publisher(request, listed, tree, gate, self.reading)
         self._hashes: dict[int, str] = {}
@@ -187,18 +193,62 @@ class Files:
         """Files of the user's that others were put in the place of, as they are called now."""
         return self._publisher.kept
 
+    # what is received
+
+    def lacking(self) -> int:
+        """How many files are still to be received, or are now."""
+        return self._state.count(_LACKS) + self._state.count(_TAKEN)
+
+    def waiting(self) -> str:
+        """The first file that has not arrived."""
+        number = max(self._state.find(_LACKS), self._state.find(_TAKEN))
+        return self.listed[number].path if number >= 0 else "the SHA-256 of what arrived"
+
+    def claim(self, first: Iterable[int], cursor: int) -> list[int]:
+        """A file that nobody receives: of ``first``, else from ``cursor`` on, of small ones many; none at the end."""
+        with self._lock:
+            cursor = next((number for number in first if self._state[number] == _LACKS), cursor)
+            claimed, total, number = list[int](), 0, cursor - 1
+            while len(claimed) < MOST_FILES and (number := self._state.find(_LACKS, number + 1)) >= 0:
+                size = self.listed[number].size
+                if claimed and (size > SMALL_BYTES or total + size > GROUP_BYTES):
+                    break
+                claimed.append(number)
+                total += size
+                if size > SMALL_BYTES:
+                    break
+            for each in claimed:
+                self._state[each] = _TAKEN
+            return claimed
+
+    def give_back(self, claimed: Iterable[int]) -> None:
+        """What of these did not arrive others may receive."""
+        with self._lock:
+            for number in claimed:
+                if self._state[number] == _TAKEN:
+                    self._state[number] = _LACKS
+
     # what is served
 
     def arriving(self, number: int) -> Arriving | None:
         """A large file of which a part is there."""
         return self._arriving.get(number)
 
-    def under_way(self, limit_s: float) -> list[int]:
-        """Some of the large files that arrive now; where there is none, as soon as something comes, or ``limit_s``."""
+    def wait_for(self, *numbers: int) -> None:
+        """Wait until there is something of one of these, for a second at most; less if others began to arrive."""
+
+        def here() -> bool:
+            return any(number in self._arriving or self._state[number] in {_ARRIVED, _HAS} for number in numbers)
+
         with self._lock:
-            had = self._had
-            self._begun.wait_for(lambda: self._arriving or self._had != had, limit_s)
-            return [number for number, file in self._arriving.items() if 0 < file.at < file.size][:_NAMED]
+            begun = self._begun
+            self._news.wait_for(here, _OWN_S)
+            self._news.wait_for(lambda: here() or self._begun != begun, NEWS_S - _OWN_S)
+
+    def under_way(self) -> list[int]:
+        """Some of the large files that arrive now."""
+        with self._lock:
+            return [number for number, file in self._arriving.items() if file.at < file.size][:_NAMED]
 
     def version(self, number: int) -> int:
         """Tells what there is of a file from what was there, and was wrong."""
@@ -267,7 +317,8 @@ class Files:
         found = self._arriving.get(number) or Arriving(self, number)
         with self._lock:
             self._arriving[number] = found
-            self._begun.notify_all()
+            self._begun += 1
+            self._news.notify_all()
         return found
 
     def arrived(self, file: Arriving) -> str:
@@ -276,7 +327,7 @@ class Files:
         right = self.listed.sha256(number)
         if right is None:
             with self._lock:
-                self._unproved[number] = found
+                self._unproved[number] = found, next(iter(file.sources)) if len(file.sources) == 1 else None
                 self._state[number] = _ARRIVED
         elif right == found:
             self._publish(file, found)
@@ -299,7 +350,7 @@ class Files:
             self._had += file.size
             del self._arriving[number]
 
-    def take(self, number: int, data: bytearray) -> str:
+    def take(self, number: int, data: bytearray, source: str) -> str:
         """Write a small file, whole: empty if it is right, else its SHA-256. It is renamed together with others."""
         file = self.listed[number]
         self.moved()
@@ -314,12 +365,13 @@ class Files:
         with self._lock:
             self._state[number] = _ARRIVED
             self._had += file.size
-            self._unproved[number] = found
-            self._begun.notify_all()
+            self._unproved[number] = found, source
+            self._begun += 1
+            self._news.notify_all()
         return ""
 
-    def settle(self, *, last: bool = False) -> list[tuple[int, str]]:
-        """Rename what arrived and is right, with ``last`` also the links; what is wrong, with its SHA-256.
+    def settle(self, *, last: bool = False) -> list[tuple[int, str | None, str]]:
+        """Rename what arrived and is right, with ``last`` also the links; what is wrong, with sender and SHA-256.
 
         Raises:
             OSError: the disk failed.
@@ -328,18 +380,20 @@ class Files:
             raise self._failed
         with self._lock:
             known = {number: found for number, found in self._unproved.items() if self.listed.sha256(number)}
-        wrong = [(number, found) for number, found in known.items() if self.listed.sha256(number) != found]
-        for number, _ in wrong:
+        wrong = [
+            (number, node, sha256) for number, (sha256, node) in known.items() if self.listed.sha256(number) != sha256
+        ]
+        for number, *_ in wrong:
             self._reject(number)
             del known[number]
         small = [number for number in known if number not in self._arriving and (last or number != self._last)]
         if small and (last or len(small) >= _BATCH or time.monotonic() - self._settled > _BATCH_S):
-            for number in self._publisher.small((each, self.partial(each), known[each]) for each in small):
+            for number in self._publisher.small((each, self.partial(each), known[each][0]) for each in small):
                 self._state[number] = _HAS
                 del self._unproved[number]
             self._settled = time.monotonic()
         for number in [number for number in known if number in self._arriving]:
-            self._publish(self._arriving[number], known[number])
+            self._publish(self._arriving[number], known[number][0])
             del self._unproved[number]
         if last and not wrong:
             self._publisher.finish()

@@ -16,13 +16,12 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import Record, hash_file, hash_files
 from sparkcluster.node.model_files import Status, model_files
-from sparkcluster.node.wire import Failed
+from sparkcluster.node.wire import Check, Failed
 
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -61,13 +60,7 @@ class File:
 
 
 def listing(
-    root: str,
-    revision: str | None,
-    choice: Any,
-    record: Record | None = None,
-    *,
-    verify: bool = False,
-    check: Callable[[], None] = lambda: None,
+    root: str, revision: str | None, choice: Any, record: Record, *, verify: bool = False, check: Check = lambda: None
 ) -> list[File]:
     """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
 
@@ -89,24 +82,22 @@ def listing(
         return "blobs/" + file.blob if file.blob else below + file.name
 
     files: list[File] = []
-    unread: list[File] = []
+    unread: list[tuple[File, str]] = []
     for name, real, status in model_files(top, choice):
         if revision:
             stay_inside(os.path.join(top, name), real, os.path.join(home, ""))
         folder, last = os.path.split(real)
         file = File(name, status, last if revision and folder == blobs else None)
-        known = record.known(recorded(file), status) if record is not None else None
+        known = record.known(recorded(file), status)
         if verify:
             file.recorded = known
         elif known or _SHA256.fullmatch(file.blob or ""):
             file.sha256 = known or file.blob
         if verify or (file.sha256 is None and status.st_size <= _SMALL_BYTES):
-            unread.append(file)
+            unread.append((file, real))
         files.append(file)
     if not files:
         raise Failed("source", "%s contains no files" % top)
-
-    total, done = sum(file.size for file in unread), 0
 
     def note(file: File, sha256: str, status: os.stat_result) -> None:
         file.sha256, file.size, file.mtime = sha256, status.st_size, max(0, status.st_mtime_ns)
@@ -114,19 +105,12 @@ def listing(
             path = os.path.join(blobs, file.blob)
             names = [hash_file(hashlib.sha1(text), path) for text in (b"blob %d\0" % status.st_size, b"")]
             file.git = file.blob if file.blob in names else names[0]
-        if record is not None and file.recorded in (None, sha256) and not file.is_misnamed:
+        if file.recorded in (None, sha256) and not file.is_misnamed:
             record.add(recorded(file), status, sha256)
 
-    def progress(size: int) -> None:
-        nonlocal done
-        done += size
-
-    def tick() -> None:
-        check()
-        common.emit({"bytes": done, "total": total})
-
-    unread.sort(key=lambda file: -file.size)
-    hash_files(((file, os.path.realpath(os.path.join(top, file.name))) for file in unread), note, progress, tick)
+    unread.sort(key=lambda each: -each[0].size)
+    pace = wire.Pace(sum(file.size for file, _ in unread), check)
+    hash_files(unread, note, pace.add, pace.add)
     return files
 
 
@@ -145,24 +129,20 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
     return wire.outcome(lambda: list_files(request, lambda: None))
 
 
-def list_files(request: dict[str, Any], check: wire.Check) -> dict[str, Any]:
+def list_files(request: dict[str, Any], check: Check) -> dict[str, Any]:
     """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
 
-    What was read is recorded under a lease alone: without one nothing is changed here.
+    What was read is recorded under a lease alone, which has a ``state_dir``: without one nothing is changed here.
     """
-    record = Record(request["state_dir"], request["root"]) if "epoch" in request else None
+    record = Record(request.get("state_dir"), request["root"])
 
-    def check_and_save() -> None:
-        if record is not None:
-            record.save(request["cluster"])  # this program may be killed
+    def save_and_check() -> None:
+        record.save(request.get("cluster", ""))  # this program may be killed
         check()
 
     choice, verify = request.get("choice"), bool(request.get("verify"))
-    try:
-        found = listing(request["root"], request.get("revision"), choice, record, verify=verify, check=check_and_save)
-    finally:
-        if record is not None:
-            record.save(request["cluster"])
+    found = listing(request["root"], request.get("revision"), choice, record, verify=verify, check=save_and_check)
+    save_and_check()
     for each in found:
         common.emit({"file": each.as_json()})
     return {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 from sparkcluster.node.file_hashes import Record, hash_file
 from sparkcluster.node.file_list import Listed
 from sparkcluster.node.model_files import forget
-from sparkcluster.node.shared import MOST_NAMED
+from sparkcluster.node.shared import MOST_NAMED, REPLACED
 from sparkcluster.node.tree import Tree
 
 
@@ -55,7 +56,9 @@ class Publisher:
 
     def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
         """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
-        _sync_file_system(self._tree.root)
+        # thousands at once, in place of one by one
+        if subprocess.call(["sync", "--file-system", self._tree.root]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self._tree.root)
         for number, partial, sha256 in arrived:
             self._publish(number, partial, sha256)
             yield number
@@ -77,10 +80,12 @@ class Publisher:
             self._record.add(path, os.fstat(file.fileno()), sha256, ours=ours)
 
     def _keep(self, path: str) -> None:
-        """Set aside what the user has there."""
-        aside = self._tree.set_aside(path)
+        """Rename what the user has there to ``NAME.replaced``, or ``NAME-1.replaced``."""
+        names = (path + ("-%d" % place if place else "") + REPLACED for place in itertools.count())
+        aside = next(name for name in names if self._tree.status(name, follow=False) is None)
+        self._tree.move(path, aside)
         with self._recording:
-            self.kept = [*self.kept, aside][-MOST_NAMED:]
+            self.kept = [*self.kept, os.path.join(self._tree.root, aside)][-MOST_NAMED:]
 
     def _clear(self, link: str, number: int) -> None:
         """Set aside what the user has in the place of a link, unless it is the file itself."""
@@ -121,9 +126,3 @@ class Publisher:
         """Write the record."""
         with self._recording:
             self._record.save(self._request["cluster"], self._made)
-
-
-def _sync_file_system(path: str) -> None:
-    """Write everything of a file system to its disk; thousands of small files at once, in place of one by one."""
-    if subprocess.call(["sync", "--file-system", path]):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), path)

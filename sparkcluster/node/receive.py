@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from sparkcluster.node import tls, wire
 from sparkcluster.node.files import SMALL_BYTES, Files
-from sparkcluster.node.serve import GROUP_BYTES, MOST_FILES, Gate
+from sparkcluster.node.serve import Gate
 from sparkcluster.node.shared import MOST_NAMED
 from sparkcluster.node.wire import Failed, link_errors
 
@@ -25,12 +25,10 @@ SILENT_S = 5.0
 _DIAL_S = 4.0
 _EMPTY_S, _LEAVE_S = 10.0, 30.0  # in which nothing moved: then another node is asked; and then by another network
 _AGAIN_S = 5.0  # before nodes that failed are dialled again, where none is left
-_FRESH_S = 1.0  # before a corrupt file is asked for again: the node before this one receives it again, too
 _PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before a node that has nothing new is asked again
 _CORRUPT = 2  # files with another SHA-256 from one node, one after the other, until it is left
 _STREAMS = 4
 _PART_BYTES = 1 << 18  # what a connection that breaks may lose
-_LACKS, _TAKEN, _HAS = 1, 2, 0
 _INVALID = "invalid answer from %s"
 
 
@@ -82,74 +80,91 @@ class Line:
         with link_errors("%s said nothing" % self.to.node, SILENT_S):
             self._line.request("GET", path, headers=headers)
             answer = self._line.getresponse()
-        if answer.status not in (200, 204, 206, 412, 503) or answer.length is None:
+        if answer.status not in (200, 204, 206, 412, 503) or (answer.length is None and not answer.chunked):
             raise Failed("link", "%s answers with %d at %s" % (self.to.node, answer.status, self.to.address))
-        if not answer.length:
+        if answer.length == 0:
             answer.read()  # or the next request is refused
         return answer
 
+    def some(self, answer: http.client.HTTPResponse, view: memoryview) -> int:
+        """How many of the next bytes of an answer are in ``view`` now; 0 at its end."""
+        self.used = time.monotonic()
+        with link_errors("%s sent nothing" % self.to.node, SILENT_S):
+            return answer.readinto(view)
+
     def fill(self, answer: http.client.HTTPResponse, view: memoryview) -> None:
         """Fill ``view`` with the next bytes of an answer."""
-        with link_errors("%s sent nothing" % self.to.node, SILENT_S):
-            while view:
-                size = answer.readinto(view)
-                if not size:
-                    raise Failed("link", "%s closed the connection too early" % self.to.node)
-                view = view[size:]
+        while view:
+            size = self.some(answer, view)
+            if not size:
+                raise Failed("link", "%s closed the connection too early" % self.to.node)
+            view = view[size:]
 
     def close(self) -> None:
         """Close the connection."""
         self._line.close()
 
 
+class Source(NamedTuple):
+    """A node to pull from over one medium, by all of its ways at once."""
+
+    node: str
+    medium: str | None
+    ways: list[Way]
+
+
 class Sources:
-    """The nodes to pull from, in order of preference, each with its ways, and which of them work.
+    """The nodes to pull from, in order of preference, and which of their ways work.
 
     Attributes:
         current, medium: the node that is pulled from, and over what; None while none works.
-        given: whether there are any.
+        given: all of them.
         turned: when another one was taken last.
     """
 
     def __init__(self) -> None:
         self.current: str | None = None
         self.medium: str | None = None
-        self.given = False
-        self._order: list[tuple[str, str | None, list[Way]]] = []
+        self.given: list[Source] = []
+        self.turned = 0.0
+        self._order: list[Source] = []  # the first is pulled from
         self._ways: list[Way] = []
-        self._at = 0
         self._left: list[dict[str, Any]] = []
         self._bad: dict[Way, dict[str, Any]] = {}
         self._corrupt: dict[str, int] = {}
-        self.turned = 0.0
         self._lock = threading.Lock()
 
     def set(self, order: list[dict[str, Any]]) -> None:
         """Pull from these from now on; what failed before counts no longer."""
         with self._lock:
-            self.given = bool(order)
-            self._bad, self._left = {}, []
-            self._order = [
-                (each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]]) for each in order
+            self.given = [
+                Source(each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]])
+                for each in order
             ]
-            self._turn()
+            self._left = []
+            self._begin()
+
+    def _begin(self) -> None:
+        """Pull from the first again that works."""
+        self._bad, self._order = {}, self.given
+        self._turn()
 
     def _turn(self) -> None:
-        """Pull from the first that is left."""
+        """Pull from the next one that is left."""
         self.turned = time.monotonic()
-        for at, (node, medium, ways) in enumerate(self._order):
+        for _ in self._order:
+            self.current, self.medium, ways = self._order[0]
             self._ways = [each for each in ways if each not in self._bad]
-            if self._ways and self._corrupt.get(node, 0) < _CORRUPT:
-                self.current, self.medium, self._at = node, medium, at
+            if self._ways and self._corrupt.get(self.current, 0) < _CORRUPT:
                 return
+            self._order = [*self._order[1:], self._order[0]]
         self.current, self.medium, self._ways = None, None, []
 
     def pick(self, stream: int) -> Way | None:
         """The way for a stream, which are spread over the ways of the node; None for one that is not needed."""
         with self._lock:
-            if self.current is None and self._order and time.monotonic() - self.turned > _AGAIN_S:
-                self._bad = {}
-                self._turn()
+            if self.current is None and time.monotonic() - self.turned > _AGAIN_S:
+                self._begin()
             ways = self._ways
             if not ways or stream >= (3 if len(ways) == 1 else min(_STREAMS, 2 * len(ways))):
                 return None
@@ -171,10 +186,9 @@ class Sources:
         with self._lock:
             if node != self.current or len(self._order) < 2:
                 return
-            order = [*self._order[self._at + 1 :], *self._order[: self._at + 1]]
             quiet_s = time.monotonic() - max(moved, self.turned)
-            if quiet_s > (_EMPTY_S if order[0][1] == self.medium else _LEAVE_S):
-                self._order = order
+            if quiet_s > (_EMPTY_S if self._order[1].medium == self.medium else _LEAVE_S):
+                self._order = [*self._order[1:], self._order[0]]
                 self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s)})
 
     def corrupt(self, node: str) -> None:
@@ -205,7 +219,7 @@ class Sources:
     def all_corrupt(self) -> bool:
         """Whether no node is left, since what they send is corrupt."""
         with self._lock:
-            return self.given and all(self._corrupt.get(node, 0) >= _CORRUPT for node, _, _ in self._order)
+            return all(self._corrupt.get(source.node, 0) >= _CORRUPT for source in self.given)
 
 
 class Receiver:
@@ -224,36 +238,12 @@ class Receiver:
         self.wrong: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self._files, self._gate, self._arrived, self._lock = files, gate, arrived, threading.Lock()
-        self._state = bytearray(len(files.listed))
-        for number in files.missing():
-            self._state[number] = _LACKS
-        self.lacking = self._state.count(_LACKS)
-        self._later: dict[int, float] = {}
         self._under_way: list[int] = []  # large files that arrived last where nothing else was new
-        self._sent_by: dict[int, str] = {}
-        self._rejected: set[int] = set()
-        self._versions: dict[int, tuple[str, str]] = {}  # of what there is of a large file: the node, and what it says
 
     def start(self) -> None:
         """Begin; nothing moves before ``sources`` are set."""
         for stream in range(_STREAMS):
             threading.Thread(target=self._run, args=(stream,), daemon=True).start()
-
-    def waiting(self) -> str:
-        """The first file that has not arrived."""
-        number = max(self._state.find(_LACKS), self._state.find(_TAKEN))
-        return self._files.listed[number].path if number >= 0 else "the SHA-256 of what arrived"
-
-    def again(self, number: int, sha256: str) -> None:
-        """A file that arrived is wrong, as is known by now."""
-        with self._lock:
-            if self._state[number] == _TAKEN:
-                self._rejected.add(number)  # whoever received it has not said so yet
-            else:
-                self.lacking += 1
-                self._state[number] = _LACKS
-        if number in self._sent_by:
-            self._is_wrong(number, self._sent_by.pop(number), sha256)
 
     def _run(self, stream: int) -> None:
         line: Line | None = None
@@ -261,10 +251,9 @@ class Receiver:
         try:
             while True:
                 self._gate.wait()
-                to = self.sources.pick(stream) if self.lacking else None
-                if (begun := next((each for each in self._under_way if self._state[each] == _LACKS), None)) is not None:
-                    cursor, self._under_way = begun, []
-                numbers = self._take(cursor) if to is not None else []
+                to = self.sources.pick(stream) if self._files.lacking() else None
+                begun, self._under_way = self._under_way, []
+                numbers = self._files.claim(begun, cursor) if to is not None else []
                 if not numbers or to is None:
                     line = _closed(line)
                     time.sleep(_PAUSE_S[min(pauses, len(_PAUSE_S) - 1)])
@@ -276,7 +265,8 @@ class Receiver:
                     if line is not None and (line.to != to or time.monotonic() - line.used > SILENT_S):
                         line = _closed(line)
                     line = line or Line(to)
-                    self._receive(line, numbers, stream)
+                    receive = self._large if self._files.listed[numbers[0]].size > SMALL_BYTES else self._small
+                    receive(line, numbers, stream)
                 except Failed as error:
                     line = _closed(line)
                     if error.kind != "link":
@@ -284,46 +274,17 @@ class Receiver:
                     if closings == self._gate.closings:  # else both ends stood still for another operator
                         self.sources.failed(to, str(error))
                 finally:
-                    self._give_back(numbers)
+                    self._files.give_back(numbers)
                 if self.received != before:
                     pauses = 0
                 else:
                     self.sources.empty(to.node, self._files.busy)
+                if not self._files.lacking():
+                    self._arrived.set()
         except Exception as error:
             self.error = self.error or error
 
-    def _take(self, cursor: int) -> list[int]:
-        """The next file from ``cursor`` on that nobody receives, with others if it is small; none at the end."""
-        with self._lock:
-            taken: list[int] = []
-            now, total, number = time.monotonic(), 0, cursor - 1
-            while len(taken) < MOST_FILES and (number := self._state.find(_LACKS, number + 1)) >= 0:
-                size = self._files.listed[number].size
-                if self._later.get(number, 0.0) > now:
-                    continue
-                if taken and (size > SMALL_BYTES or total + size > GROUP_BYTES):
-                    break
-                taken.append(number)
-                total += size
-                if size > SMALL_BYTES:
-                    break
-            for each in taken:
-                self._state[each] = _TAKEN
-            return taken
-
-    def _give_back(self, numbers: list[int]) -> None:
-        with self._lock:
-            for number in numbers:
-                if self._state[number] == _TAKEN:
-                    self._state[number] = _LACKS
-
-    def _receive(self, line: Line, numbers: list[int], stream: int) -> None:
-        if self._files.listed[numbers[0]].size > SMALL_BYTES:
-            self._large(line, numbers[0], stream)
-        else:
-            self._small(line, numbers)
-
-    def _small(self, line: Line, numbers: list[int]) -> None:
+    def _small(self, line: Line, numbers: list[int], _stream: int) -> None:
         answer = line.get("/" + ",".join(map(str, numbers)))
         if answer.status == 503:
             self._nothing(answer)
@@ -337,72 +298,58 @@ class Receiver:
             line.fill(answer, memoryview(data))
             self._count(len(data))
             self._gate.wait()
-            wrong = self._files.take(number, data)
-            if wrong:
-                self._is_wrong(number, line.to.node, wrong)
-            else:
-                self._got(number, line.to.node)
+            self._judge(numbers, number, line.to.node, self._files.take(number, data, line.to.node))
 
-    def _large(self, line: Line, number: int, stream: int) -> None:
-        file, version = self._files.arriving(number), self._versions.get(number)
+    def _large(self, line: Line, numbers: list[int], stream: int) -> None:
+        (number,), node = numbers, line.to.node
         size, buffer = self._files.listed[number].size, memoryview(bytearray(_PART_BYTES))
+        file = self._files.arriving(number)
         while file is None or file.at < size:
             if self.sources.pick(stream) != line.to:
                 return
             at = file.at if file is not None else 0
-            same = {"If_Match": version[1]} if version and version[0] == line.to.node and at else {}
+            same = {"If_Match": file.version} if file is not None and at and file.sender == node else {}
             answer = line.get("/%d" % number, Range="bytes=%d-" % at, **same)
             if answer.status == 503:
                 self._nothing(answer)
                 return
             if answer.status == 412 and same and file is not None:
-                version = None
                 file.restart()
                 continue
-            if answer.status != 206 or not 0 < (answer.length or 0) <= size - at:
-                raise Failed("link", _INVALID % line.to.node)
+            if answer.status != 206 or not answer.chunked:
+                raise Failed("link", _INVALID % node)
             file = file or self._files.write(number)
-            version = self._versions[number] = line.to.node, answer.headers.get("ETag", "")
-            while answer.length:
-                part = buffer[: min(_PART_BYTES, answer.length, size - file.at)]
-                line.fill(answer, part)
+            file.sender, file.version = node, answer.headers.get("ETag", "")
+            while got := line.some(answer, buffer[: max(1, min(_PART_BYTES, size - file.at))]):
+                if file.at == size:
+                    raise Failed("link", _INVALID % node)
                 self._gate.wait()
-                file.write(part, line.to.node)
-                self._count(len(part))
-        alone = file.sources == {line.to.node}  # else an earlier run, or another node, may be at fault
-        wrong = self._files.arrived(file)
-        if not wrong:
-            self._got(number, line.to.node, alone=alone)
-        elif alone:
-            self._is_wrong(number, line.to.node, wrong)
+                file.write(buffer[:got], node)
+                self._count(got)
+        self._judge(numbers, number, node if file.sources == {node} else None, self._files.arrived(file))
 
     def _nothing(self, answer: http.client.HTTPResponse) -> None:
         """The node has nothing new of that: what it waits for itself may move, and other files may arrive there."""
         with contextlib.suppress(ValueError):
             self._files.moved(max(0.0, float(answer.headers.get("Age", ""))))
             under_way = [int(number) for number in answer.headers.get("Files", "").split(",") if number]
-            self._under_way = [number for number in under_way if 0 <= number < len(self._state)]
+            self._under_way = [number for number in under_way if 0 <= number < len(self._files.listed)]
 
-    def _got(self, number: int, node: str, *, alone: bool = True) -> None:
-        """A file is here, all of which a ``node`` sent, if ``alone``."""
-        self.sources.right(node)
-        with self._lock:
-            if number in self._rejected:
-                self._rejected.discard(number)
-                self._state[number] = _LACKS
-                return
-            if alone:
-                self._sent_by[number] = node
-            self._state[number] = _HAS
-            self.lacking -= 1
-            if not self.lacking:
-                self._arrived.set()
+    def _judge(self, claimed: list[int], number: int, node: str | None, sha256: str) -> None:
+        """A file arrived whole, with a wrong ``sha256`` or none: it is claimed no longer, whatever comes of it."""
+        if sha256:
+            self.is_wrong(number, node, sha256)
+            return
+        claimed.remove(number)
+        if node:
+            self.sources.right(node)
 
-    def _is_wrong(self, number: int, node: str, sha256: str) -> None:
+    def is_wrong(self, number: int, node: str | None, sha256: str) -> None:
+        """A file arrived with another SHA-256; None where an earlier run, or another node, may be at fault."""
+        if node is None:
+            return
         with self._lock:
             self.wrong = [*self.wrong, {"file": number, "from": node, "sha256": sha256}][-MOST_NAMED:]
-            self._later[number] = time.monotonic() + _FRESH_S
-            self._state[number] = _LACKS
         self.sources.corrupt(node)
         if self.sources.all_corrupt():
             text = "%s arrived with another SHA-256 than it should have, from every node"

@@ -1,10 +1,10 @@
 """Serves the files of a job by HTTP, those that are whole and those that still arrive.
 
-``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, 64 MiB at most: less than asked
-for, as long as the file grows. ``ETag`` is its version: with ``If-Match`` another one is answered with 412. ``GET
-/12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is nothing new, the
-answer is 503 after a second at most, with the ``Age`` of what moved here last. Every request has what only who knows
-the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
+``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, in chunks as it arrives: 64 MiB
+at most, less where nothing comes for a second. ``ETag`` is its version: with ``If-Match`` another one is answered with
+412. ``GET /12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is
+nothing new, the answer is 503 after a second at most, with the ``Age`` of what moved here last. Every request has what
+only who knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ import time
 from typing import Any, BinaryIO
 
 from sparkcluster.node import wire
-from sparkcluster.node.files import SMALL_BYTES, Files
+from sparkcluster.node.files import GROUP_BYTES, MOST_FILES, NEWS_S, SMALL_BYTES, Files
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.wire import CHUNK, Failed
 
-MOST_FILES, GROUP_BYTES = 2048, 4 << 20
-"""Small files in a request, and bytes of them."""
-NEWS_S = 1.0
 _SILENT_S = 15.0  # a dialer that asks or reads nothing is cut off
 _RANGE_BYTES, _PART_BYTES = 64 << 20, 1 << 18
-_NEWS_BYTES, _LITTLE_S = 4 << 20, 0.05  # of a file that grows fast, no crumbs are sent
+_NEWS_BYTES, _LITTLE_S = 1 << 20, 0.02  # of a file that grows fast, no crumbs are sent
 _CONNECTIONS, _STRANGERS = 256, 64
 
 
@@ -171,7 +168,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, status: int, length: int = 0, **headers: str) -> None:
         self.send_response_only(status)
-        for name, value in {**headers, "Content-Length": str(length)}.items():
+        chunked = status == http.HTTPStatus.PARTIAL_CONTENT
+        headers |= {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
+        for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
@@ -182,23 +181,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if offset >= size:
             self._answer(416)
             return
+        file, version, there = self._there(number, offset)
+        tag, end = '"%d"' % version, min(size, offset + _RANGE_BYTES)
+        if self.headers.get("If-Match", tag) != tag:
+            self._answer(412)
+            return
+        if file is None or there <= offset:
+            self._nothing()
+            return
+        self._answer(206, ETag=tag, Content_Range="bytes %d-%d/%d" % (offset, end - 1, size))
+        begin, now = offset, version
+        while file is not None and now == version and offset < min(there, end):
+            there = min(there, end)
+            self._sent = file, begin, there
+            self.wfile.write(b"%x\r\n" % (there - offset))
+            self._send(file, offset, there)
+            self.wfile.write(b"\r\n")
+            offset = there
+            if offset < end:
+                file, now, there = self._there(number, offset)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _there(self, number: int, offset: int) -> tuple[BinaryIO | None, int, int]:
+        """A file as far as it is here, its version, and where that ends: after ``offset``, if so in a second."""
+        files = self.server.files
+        files.wait_for(number)
         arriving = files.arriving(number)
         if arriving is None:
-            there, file = size, self._opened(number)
-        else:
-            there, file = arriving.readable(offset, NEWS_S), arriving.file
-            if there > offset:
-                there = arriving.readable(min(offset + _NEWS_BYTES, size - 1), _LITTLE_S)
-        version = '"%d"' % files.version(number)  # whoever waited may have got another one
-        if self.headers.get("If-Match", version) != version:
-            self._answer(412)
-        elif file is None or there <= offset:
-            self._nothing()
-        else:
-            there = min(there, offset + _RANGE_BYTES)
-            place = "bytes %d-%d/%d" % (offset, there - 1, size)
-            self._answer(206, there - offset, ETag=version, Content_Range=place)
-            self._send(file, offset, there)
+            return self._opened(number), files.version(number), files.listed[number].size
+        found = arriving.readable(offset, NEWS_S)
+        return arriving.readable(offset + _NEWS_BYTES, _LITTLE_S) if found[2] > offset else found
 
     def _opened(self, number: int) -> BinaryIO | None:
         """A file that is here whole; Failed if it should be, and cannot be read."""
@@ -209,9 +221,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _small(self, numbers: list[int]) -> None:
         """Send of the first 4 MiB of small files those that are here."""
-        data, here = bytearray(), []
-        for number in numbers[:MOST_FILES]:
-            size = self.server.files.listed[number].size
+        data, here, files = bytearray(), [], self.server.files
+        numbers = numbers[:MOST_FILES]
+        files.wait_for(*numbers)
+        for number in numbers:
+            size = files.listed[number].size
             file = self._opened(number) if size <= SMALL_BYTES and len(data) + size <= GROUP_BYTES else None
             if file is not None:
                 with file:
@@ -231,11 +245,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _nothing(self) -> None:
         """There is nothing new of that: ``Files`` arrive now, ``Age`` says how long ago something moved."""
         files = self.server.files
-        under_way = ",".join(map(str, files.under_way(NEWS_S)))
+        under_way = ",".join(map(str, files.under_way()))
         self._answer(503, Files=under_way, Age="%.1f" % (time.monotonic() - files.busy))
 
     def _send(self, file: BinaryIO, offset: int, end: int) -> None:
-        self._sent = file, offset, end
         while offset < end:
             size = min(end - offset, self.server.gate.step)
             self.server.gate.take(size)
@@ -243,8 +256,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 sent = self._encrypted(file, offset, size)
             else:
                 sent = self.connection.sendfile(file, offset, size)
-            if not sent:  # of one that arrives, what was there turned out to be wrong
-                raise Failed("source" if file.mode == "rb" else "link", "a file was truncated while it was sent")
+            if not sent:
+                raise Failed("source", "a file was truncated while it was sent")
             offset += sent
 
     def _encrypted(self, file: BinaryIO, offset: int, size: int) -> int:

@@ -247,9 +247,9 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
 
 
 def rays(machine: Machine, state_dir: str) -> list[str]:
-    """Names of the complete copies of Ray on this node."""
+    """Names of the copies of Ray on this node; they are put there whole."""
     folder = state_dir + "/ray"
-    return [name for name in machine.names(folder) if machine.exists("%s/%s/sparkcluster.json" % (folder, name))]
+    return [name for name in machine.names(folder) if machine.exists("%s/%s/needs.json" % (folder, name))]
 
 
 def vocabularies(machine: Machine, state_dir: str) -> list[str]:

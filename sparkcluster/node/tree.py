@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from sparkcluster.node.shared import REPLACED
 from sparkcluster.node.wire import Failed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -114,13 +113,6 @@ class Tree:
         """Rename a file within its directory, in the place of ``target``."""
         with self.parent(target) as (folder, name):
             os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def set_aside(self, path: str) -> str:
-        """Rename a file of the user's to ``NAME.replaced``, or ``NAME-1.replaced``; its whole new path."""
-        names = (path + "".join(["-%d" % place if place else "", REPLACED]) for place in range(1000))
-        aside = next((name for name in names if self.status(name, follow=False) is None), path + REPLACED)
-        self.move(path, aside)
-        return os.path.join(self.root, aside)
 
     def link(self, path: str, target: str) -> None:
         """Make ``path`` a link to ``target``, which is relative to its directory."""

@@ -7,7 +7,6 @@ containers may have it mounted.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tarfile
@@ -15,8 +14,6 @@ from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.file_hashes import hash_file
-
-MARKER = "sparkcluster.json"
 
 
 def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
@@ -26,21 +23,16 @@ def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     archive with another one is removed and OSError raised.
     """
     archive, path = common.expand(step["archive"]), common.expand(step["path"])
-    digest = hash_file(hashlib.sha256(), archive)
-    if step["sha256"] != digest:
+    if step["sha256"] != hash_file(hashlib.sha256(), archive):
         os.unlink(archive)
         raise OSError("%s is corrupt: its SHA-256 differs from the sender's" % archive)
-    if not os.path.exists(os.path.join(path, MARKER)):
-        partial = os.path.join(os.path.dirname(path), ".partial-" + os.path.basename(path))
+    if not os.path.isdir(path):
+        partial = os.path.join(os.path.dirname(archive), "unpacked")
         shutil.rmtree(partial, ignore_errors=True)  # only one change runs at a time
         with tarfile.open(archive) as packed:
             packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # since 3.10.12
             packed.extractall(partial)
-        with open(os.path.join(partial, MARKER), "w") as file:
-            json.dump({"sha256": digest}, file)
-        # after a power failure, no marker may exist beside files that are still empty
-        os.sync()
-        shutil.rmtree(path, ignore_errors=True)
+        os.sync()  # after a power failure, it may not be there with files that are still empty
         os.rename(partial, path)
     shutil.rmtree(os.path.dirname(archive))
     return {}

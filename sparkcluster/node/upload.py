@@ -1,9 +1,9 @@
 """Takes a file from the operator's machine, by standard input.
 
-The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``. The answer ``{"offset": N}``
-says what is there already; the input is the rest, raw. The file is written beside its path and renamed once its hash is
-right: never by an operator whose lease another one took, which is checked each second. What arrived stays for the next
-run. Of a ``model``, with ``revision`` in the hub's cache, it is recorded, and what the user has in its place is kept.
+The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``, and ``mtime`` (ns) if that is
+known. The answer ``{"offset": N}`` says what is there already; the input is the rest, raw. It arrives as a file that a
+node sends (``files``): never by an operator whose lease another one took, which is checked each second. What arrived
+stays for the next run. Of a ``model``, with ``revision`` in the hub's cache, what the user has in its place is kept.
 """
 
 from __future__ import annotations
@@ -13,82 +13,59 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, wire
 from sparkcluster.node.file_hashes import hash_file
 from sparkcluster.node.file_list import Entry, Listed
-from sparkcluster.node.model_files import forget
-from sparkcluster.node.publish import Publisher
+from sparkcluster.node.files import Arriving, Files
 from sparkcluster.node.tree import Tree
-from sparkcluster.node.wire import Failed
-
-Request = dict[str, Any]
+from sparkcluster.node.wire import Check, Failed
 
 _OTHER_S = 20.0  # within which another one that takes the same file ends
 _RESERVE_BYTES = 256 << 20  # left free for logs and records
+_MTIME_NS = 1 << 60  # 2006, of what has no time: an archive of ZIP, such as a wheel, can have none before 1980
 
 
-def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
+def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
     """Take it; the answer is a ``wire.outcome``."""
     return wire.outcome(lambda: take(request, stdin.fileno()))
 
 
-def take(request: Request, source: int) -> dict[str, Any]:
+def take(request: dict[str, Any], source: int) -> dict[str, Any]:
     """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
     common.check_epoch(request)
-    tree, path, size = Tree(common.expand(request["root"])), request["path"], request["size"]
+    tree, path, size, sha256 = Tree(common.expand(request["root"])), request["path"], request["size"], request["sha256"]
 
     def gate() -> None:
         common.not_taken(request)
 
     tree.lock(_OTHER_S, gate)
-    if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(tree.root, path)) == request["sha256"]:
+    if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(tree.root, path)) == sha256:
         common.emit({"offset": size})
         return {"bytes": 0}
-    folder, name = os.path.split(path)
-    partial = os.path.join(folder, ".%s.%s.partial" % (name, request["sha256"][:8]))
-    offset, digest = tree.size(partial), hashlib.sha256()
-    if 0 < offset <= size:
-        hash_file(digest, os.path.join(tree.root, partial))
-    else:
-        offset = 0
-    free, needed = shutil.disk_usage(tree.root).free, size - offset
+    listed = Listed([Entry(path, size, request.get("mtime", _MTIME_NS), bytes.fromhex(sha256), ())])
+    # What is sent and is no model goes below the state directory, where nothing is the user's.
+    files = Files({**request, "replace": () if request.get("model") else (0,)}, listed, tree, gate)
+    free, needed = shutil.disk_usage(tree.root).free, size - files.begun(0)
     if free < needed + _RESERVE_BYTES:
         raise Failed("disk", "%s has %.1f GB free, %.1f GB needed" % (tree.root, free / 1e9, needed / 1e9))
-    common.emit({"offset": offset})
-    with tree.writer(partial, offset) as file:
-        _receive(source, needed, file, digest, gate)
-        if digest.hexdigest() != request["sha256"]:
-            file.truncate(0)
-            raise Failed("hash", "%s arrived with another SHA-256 than it should have" % path)
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
-        forget(file.fileno())
-        gate()
-        kept = None
-        if request.get("model"):
-            listed = Listed([Entry(path, size, 0, digest.digest(), ())])
-            publisher = Publisher(request, listed, tree, gate, gate)
-            publisher.large(0, partial, digest.hexdigest())
-            kept = next(iter(publisher.kept), None)
-        else:
-            tree.move(partial, path)
-    return {"bytes": needed, "kept": kept}
+    file = files.write(0)
+    common.emit({"offset": file.at})
+    _receive(source, file, gate)
+    if files.arrived(file):
+        raise Failed("hash", "%s arrived with another SHA-256 than it should have" % path)
+    return {"bytes": needed, "kept": next(iter(files.kept()), None)}
 
 
-def _receive(source: int, size: int, file: BinaryIO, digest: Any, gate: Callable[[], None]) -> None:
+def _receive(source: int, file: Arriving, gate: Check) -> None:
     checked = time.monotonic()
-    while size:
+    while file.at < file.size:
         if select.select([source], [], [], 1.0)[0]:
-            chunk = os.read(source, min(wire.CHUNK, size))
+            chunk = os.read(source, min(wire.CHUNK, file.size - file.at))
             if not chunk:
                 raise Failed("lost", "the connection to the operator's machine ended")
-            file.write(chunk)
-            digest.update(chunk)
-            size -= len(chunk)
+            file.write(memoryview(chunk), "")
         if time.monotonic() - checked >= 1.0:
             checked = time.monotonic()
             gate()
-    file.flush()

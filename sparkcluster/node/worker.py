@@ -148,12 +148,12 @@ class Worker:
         for error in (self.error, self.receiver.error, *(server.error for server in self.servers)):
             if error is not None:
                 raise error
-        now, lacking = time.monotonic(), self.receiver.lacking
+        now, lacking = time.monotonic(), self.files.lacking()
         if not (lacking or self.files.waits()) or not self.receiver.sources.given or not self.gate.open.is_set():
             self.rested = now
         elif now - max(self.files.busy, self.rested) > (_PATIENCE_S if lacking else _HASHING_S):
             rest = " and %d more" % (lacking - 1) if lacking > 1 else ""
-            raise Failed("missing", "no node sends %s%s" % (self.receiver.waiting(), rest))
+            raise Failed("missing", "no node sends %s%s" % (self.files.waiting(), rest))
 
     def _is_over(self) -> bool:
         """Whether for a minute no operator had the lease, and there was nothing to do and nobody to serve."""
@@ -195,10 +195,10 @@ class Worker:
         """Make visible what arrived, in a thread: it waits for the disk. It alone rejects, so the end is its to say."""
         try:
             while True:
-                last = "done" not in self.said and not self.receiver.lacking and not self.files.waits()
+                last = "done" not in self.said and not self.files.lacking() and not self.files.waits()
                 wrong = self.files.settle(last=last)
-                for number, sha256 in wrong:
-                    self.receiver.again(number, sha256)
+                for each in wrong:
+                    self.receiver.is_wrong(*each)
                 if last and not wrong:
                     seconds = time.monotonic() - self.receiver.first if self.receiver.first else 0.0
                     self.said["done"] = {"bytes": self.receiver.received, "seconds": round(seconds, 3)}

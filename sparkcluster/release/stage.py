@@ -21,7 +21,7 @@ from sparkcluster.report import Report, count, size
 from sparkcluster.runtime import Changer, observed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent, powers
-from sparkcluster.staging import playbook_files, ray, vocabulary
+from sparkcluster.staging import ray, small_files
 from sparkcluster.staging.artifacts import Artifact
 from sparkcluster.staging.chain import last_rates
 from sparkcluster.staging.copy import HERE
@@ -146,14 +146,13 @@ def _copy(changer: Changer, view: View, options: Options, report: Report, *, exp
     )
     stagings, expected, facts = list(done.stagings), dict(done.expected), dict(view.facts)
     transfers = Transfers(changer.fleet, facts, view.topology, changer.lease, report.progress, report, settings)
-    for source in (vocabulary, playbook_files) if "weights" in options.what else ():
-        for staging, files in source.find_missing(view.spec, view.facts):
-            stagings.append(staging)
-            if options.dry_run:
-                expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
-            for node in () if options.dry_run else staging.nodes:
-                sent, name = files(view.facts[node].state_dir), staging.name
-                transfers.send(staging.what, node, sent, staging.size_bytes, name=name)
+    for staging, files in small_files.find_missing(view.spec, view.facts) if "weights" in options.what else ():
+        stagings.append(staging)
+        if options.dry_run:
+            expected[staging.name] = tuple(from_outside(node, HERE, staging.size_bytes) for node in staging.nodes)
+        for node in () if options.dry_run else staging.nodes:
+            sent = files(view.facts[node].state_dir)
+            transfers.send(staging.what, node, sent, staging.size_bytes, name=staging.name)
     if expect and "image" in options.what and (lacking := lacking_ray(view)) is not None:
         stagings.append(lacking)
         sizes = {node: ray.archive_bytes(view.facts[node]) for node in lacking.nodes}

@@ -2,7 +2,7 @@
 
 ``staging.plan`` finds which nodes lack it, everything else in this room treats all artifacts alike. Drafters, adapters
 and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves them alone. Ray is
-staged apart (``staging.ray``), vocabularies too (``staging.vocabulary``).
+staged apart (``staging.ray``), small files too (``staging.small_files``).
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
 def endpoint(token: str | None) -> str | None:
     """Address of the hub that this machine asks, if it names one. A ``token`` goes to no other."""
     return os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None)
-
-
-def is_offline() -> bool:
-    """Whether the user wants no hub asked; as huggingface_hub reads the variable."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def weights_request(spec: Spec, facts: Mapping[str, Facts], first: str, node: str, *, verify: bool) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.facts.base import read
@@ -12,7 +12,7 @@ from sparkcluster.staging.copy import VERIFY, Failure, stage_error
 from sparkcluster.staging.manifest import BadAnswer, ListedFile, Manifest
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
-from sparkcluster.staging.trust import Corrupt, check, compare, union
+from sparkcluster.staging.trust import Corrupt, Lists, compare, union
 
 RequestOf = Callable[[str], Request]
 """The request for ``node.listing`` and ``node.worker`` on a node."""
@@ -20,7 +20,7 @@ RequestOf = Callable[[str], Request]
 
 def copy(
     run: Transfers, staging: Staging, request: RequestOf, *, verify: bool = False
-) -> tuple[tuple[str, ...], tuple[Corrupt, ...]]:
+) -> tuple[tuple[str, ...], list[Corrupt]]:
     """Copy what the first of ``staging.sources`` has to the nodes that lack it.
 
     With ``verify`` every copy is read, and what is corrupt is replaced by what another node has right.
@@ -39,21 +39,18 @@ def copy(
     for node in set(nodes).difference(sources):  # what it has in another size it lacks
         whole = {(each.name, each.size) for source in sources for each in lists[source].values()}
         lists[node] = {name: each for name, each in lists[node].items() if (name, each.size) in whole}
-    found = compare(lists, lists[sources[0]], staging.name)
     hint = f"{VERIFY}   takes it from a node that has it right" if len(nodes) < len(sources) else ""
-    check(found, {node: weights.path or "" for node, weights in facts.items()}, hint)
+    found, corrupt = compare(lists, lists[sources[0]], staging.name, facts, hint)
     revision = request(sources[0]).get("revision")
-    files = _files(run, staging, found.files, revision)
+    files = _files(run, staging, found, revision)
     numbers = {name: number for number, file in enumerate(files) for name in (file["path"], *file["links"])}
     replace: dict[str, list[int]] = {}
-    for each in found.corrupt:
+    for each in corrupt:
         name = f"snapshots/{revision}/{each.file}" if revision else each.file
         replace.setdefault(each.node, []).append(numbers[name])
     if staging.missing or replace:
         run.move(staging.what, request, [*sources, *staging.nodes], files, replace)
-    for each in found.corrupt:
-        run.progress(each.node, str(each))
-    return nodes, found.corrupt
+    return nodes, corrupt
 
 
 def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ...]:
@@ -71,12 +68,11 @@ def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ..
     """
     parts, facts, revision = staging.parts, _facts(run), request(staging.parts[0]).get("revision")
     lists = _look(run, staging, parts, lambda node: {**request(node), "verify": revision is None})
-    found = union(lists, {node: facts[node].truncated for node in parts}, staging.name)
-    check(found, {node: facts[node].path or "" for node in parts})
+    found = union(lists, staging.name, facts)
     needed = {name for node in parts for name in facts[node].missing}
-    whole = needed <= {file.name for file in found.files}
+    whole = needed <= {file.name for file in found}
     # Without its configuration a directory does not look like a model.
-    files = [file for file in found.files if whole or revision or file.name != "config.json"]
+    files = [file for file in found if whole or revision or file.name != "config.json"]
     nodes = (*parts, *(node for node in staging.nodes if whole and node not in parts))
     run.move(staging.what, request, nodes, _files(run, staging, files, revision))
     return nodes
@@ -86,16 +82,12 @@ def _facts(run: Transfers) -> Mapping[str, Weights]:
     return {node: weights for node, each in run.facts.items() if (weights := read(each.weights)) is not None}
 
 
-def _look(
-    run: Transfers, staging: Staging, nodes: Sequence[str], request: RequestOf
-) -> dict[str, Mapping[str, ListedFile]]:
-    """The files that each of ``nodes`` lists, by name."""
+def _look(run: Transfers, staging: Staging, nodes: Sequence[str], request: RequestOf) -> Lists:
+    """The files that each of ``nodes`` lists."""
     return dict(run.at_once(lambda node: run.files(staging, node, request(node)).listed, nodes))
 
 
-def _files(
-    run: Transfers, staging: Staging, found: Iterable[ListedFile], revision: str | None
-) -> Sequence[dict[str, Any]]:
+def _files(run: Transfers, staging: Staging, found: list[ListedFile], revision: str | None) -> list[dict[str, Any]]:
     """The list of the files that were ``found``, for all nodes."""
     try:
         return Manifest.of(found, revision).files

@@ -155,10 +155,10 @@ class ImageCopy:
 
     def _pull(self, node: str) -> None:
         """Pull on ``node`` what no source can save."""
-        from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging.outside import Download  # noqa: PLC0415 - few runs need it
 
         run, staging, begin = self._run, self._staging, time.monotonic()
-        moved = Downloads(run, self._spec, staging).on(node, digest_to_pull(staging.name, self._image.digest))
+        moved = Download(run, self._spec, staging).on(node, digest_to_pull(staging.name, self._image.digest))
         run.record(staging.what, node, "download", moved, begin)
         image = run.collected(self._spec, [node], staging.what)[node].image
         if not isinstance(image, Image) or image.build != self._image.build:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import tarfile
 from collections.abc import Mapping
@@ -126,7 +127,7 @@ def bring(run: Transfers, staging: Staging, archive: Archive) -> str:
     with tarfile.open(archive.path, "r:") as opened:
         root = directory(run, node)
         blobs = (
-            (opened.extractfile(name) or b"", {"root": root, "path": BLOBS + digest, "sha256": digest})
+            (opened.extractfile(name) or io.BytesIO(), {"root": root, "path": BLOBS + digest, "sha256": digest})
             for digest, name in archive.members.items()
         )
         run.send(staging.what, node, blobs, archive.size_bytes)

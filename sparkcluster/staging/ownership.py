@@ -15,11 +15,7 @@ _LIMIT_S = 180  # a container and its removal: 120 + 20
 
 
 def take(
-    changer: Changer,
-    repository: str | None,
-    facts: Mapping[str, Facts],
-    images: Mapping[str, Image],
-    progress: Progress,
+    changer: Changer, repository: str, facts: Mapping[str, Facts], images: Mapping[str, Image], progress: Progress
 ) -> None:
     """Make the folders of ``repository`` the user's on the nodes of ``facts`` where root's are in the way.
 
@@ -30,16 +26,15 @@ def take(
     """
     steps = {}
     for node, found in facts.items():
-        weights = read(found.weights)
+        weights, image = read(found.weights), images.get(node) or read(found.image)
         foreign = weights.foreign if weights is not None else None
-        if repository is None or foreign is None or foreign.uid:
+        if foreign is None or foreign.uid:
             continue
-        image = images.get(node) or read(found.image)
         whose = "cannot be created" if foreign.missing else "belongs to root"
         how = f"making the folders of {repository} those of {found.user}, in a container"
         progress(node, f"{foreign.path} {whose}: {how}")
-        step = {"do": "own", "hf_home": found.hf_home, "repository": repository}
-        steps[node] = [{**step, "image": image.id if image else None}]
+        folders = {"hf_home": found.hf_home, "repository": repository}
+        steps[node] = [{"do": "own", **folders, "image": image.id if image else None}]
     try:
         changer.apply(steps, timeout_s=_LIMIT_S)
     except CommandFailed as error:

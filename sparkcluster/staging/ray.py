@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from sparkcluster.facts.docker import EngineFacts
@@ -12,7 +12,6 @@ from sparkcluster.plan.image import BROUGHT_RAY, has_brought_ray, ray_directory,
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.staging import ray_archive
-from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import stage_errors
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import Archive
@@ -37,13 +36,8 @@ def archive_bytes(facts: Facts) -> int | None:
     return archive.path.stat().st_size if archive is not None else None
 
 
-def stage(
-    changer: Changer,
-    run: Transfers,
-    staging: Staging,
-    get_archive: Callable[[EngineFacts, ray_archive.Report], Archive] = ray_archive.get_archive,
-) -> None:
-    """Copy Ray to the nodes that lack it, and unpack it there; ``get_archive`` packs it here, or finds it in the cache.
+def stage(changer: Changer, run: Transfers, staging: Staging) -> None:
+    """Fetch Ray unless it is cached here, copy it to the nodes that lack it, and unpack it there.
 
     Raises:
         StageError: it cannot be fetched or copied.
@@ -52,23 +46,19 @@ def stage(
     engines = {node: engine for node in staging.nodes if (engine := engine_of(run.facts[node])) is not None}
     for name in dict.fromkeys(map(ray_name, engines.values())):
         nodes = [node for node, engine in engines.items() if ray_name(engine) == name]
-        archive = get_archive(engines[nodes[0]], partial(run.progress, nodes[0]))
+        archive = ray_archive.get_archive(engines[nodes[0]], partial(run.progress, nodes[0]))
         _bring(changer, run, archive, {node: engines[node] for node in nodes})
 
 
 def _bring(changer: Changer, run: Transfers, archive: Archive, engines: Mapping[str, EngineFacts]) -> None:
     """Copy ``archive`` to the nodes of ``engines``, all of which it fits, and unpack it."""
-    first, states = next(iter(engines)), {node: run.facts[node].state_dir for node in engines}
+    roots = {node: f"{run.facts[node].state_dir}/ray/archives/{ray_name(engine)}" for node, engine in engines.items()}
     file = {"path": _FILE, "size": archive.path.stat().st_size, "mtime": 0, "links": [], "sha256": archive.sha256}
-
-    def request(node: str) -> Request:
-        return {"root": f"{states[node]}/ray/archives/{ray_name(engines[node])}"}
-
-    run.bring("ray", list(engines), request, [file], {_FILE: archive.path})
+    run.bring("ray", list(engines), lambda node: {"root": roots[node]}, [file], {_FILE: archive.path})
     steps = {}
     for node, engine in engines.items():
         run.progress(node, f"unpacking Ray {BROUGHT_RAY}")
-        step = {"do": "unpack", "archive": f"{request(node)['root']}/{_FILE}", "sha256": archive.sha256}
-        steps[node] = [{**step, "path": ray_directory(states[node], engine)}]
-    with stage_errors(run.step("ray"), first):
+        places = {"archive": f"{roots[node]}/{_FILE}", "path": ray_directory(run.facts[node].state_dir, engine)}
+        steps[node] = [{"do": "unpack", "sha256": archive.sha256, **places}]
+    with stage_errors(run.step("ray"), next(iter(engines))):
         changer.apply(steps, timeout_s=_UNPACK_S)

@@ -14,7 +14,6 @@ nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -54,7 +53,6 @@ class Archive:
 
 
 Report = Callable[[str], None]
-Run = Callable[[Sequence[str]], tuple[int, str]]
 
 
 def cache_directory() -> Path:
@@ -63,28 +61,26 @@ def cache_directory() -> Path:
     return Path(directory) if directory else Path.home() / ".cache" / "sparkcluster"
 
 
-def get_archive(engine: EngineFacts, report: Report, run: Run | None = None) -> Archive:
+def get_archive(engine: EngineFacts, report: Report) -> Archive:
     """The archive for ``engine`` (the image's Python and platform), fetched with uv or pip unless it is cached.
 
-    One that differs from what was packed, or was made from other pins, is fetched again. ``run`` runs a command and
-    returns exit code and output.
+    One that differs from what was packed, or was made from other pins, is fetched again.
 
     Raises:
         StageError: it cannot be fetched.
     """
     try:
-        return kept(engine) or _make(engine, report, run or _run)
+        return kept(engine) or _make(engine, report)
     except OSError as error:
         raise StageError(f"Ray cannot be cached in {_folder()}: {error}", step="copy ray") from error
 
 
 def kept(engine: EngineFacts) -> Archive | None:
     """The archive for ``engine`` that is cached here, if it is what was packed from these pins, by its name."""
-    with contextlib.suppress(OSError):
-        for path in _folder().glob(f"{ray_name(engine)}-*"):
-            digest = _digest(path)
-            if path.name == _name(engine, digest):
-                return Archive(path, digest)
+    for path in _folder().glob(f"{ray_name(engine)}-*"):
+        digest = _digest(path)
+        if path.name == _name(engine, digest):
+            return Archive(path, digest)
     return None
 
 
@@ -101,17 +97,15 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(engine: EngineFacts, report: Report, run: Run) -> Archive:
+def _make(engine: EngineFacts, report: Report) -> Archive:
     for other in _folder().glob(f"{ray_name(engine)}-*"):
         other.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="sparkcluster-ray-") as folder:
         packages = Path(folder) / "packages"
         report(f"fetching Ray {BROUGHT_RAY}")
-        code, output = run(fetch_command(engine, packages))
-        if code:
+        if why := _run(fetch_command(engine, packages)):
             raise StageError(
-                f"Ray {BROUGHT_RAY} for Python {_python(engine)} on {engine.platform} cannot be fetched: "
-                + (_cause(output) or f"exit code {code}"),
+                f"Ray {BROUGHT_RAY} for Python {_python(engine)} on {engine.platform} cannot be fetched: {why}",
                 step="copy ray",
                 hint="run this on a machine that reaches a package index, or set executor: native in the playbook",
             )
@@ -139,17 +133,16 @@ def _python(engine: EngineFacts) -> str:
     return ".".join(engine.python_version.split(".")[:2])
 
 
-def _run(argv: Sequence[str]) -> tuple[int, str]:
+def _run(argv: Sequence[str]) -> str:
+    """Run uv or pip; empty if that succeeded, else why not."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return 1, f"did not finish within {LIMIT_S} s"
-    return done.returncode, done.stderr.decode(errors="replace")
-
-
-def _cause(output: str) -> str:
-    """What uv or pip say of their error."""
-    return " ".join(re.sub(r"(?ims)\A.*?^error: *", "", output).split())[:200]
+        return f"it did not finish within {LIMIT_S} s"
+    if done.returncode == 0:
+        return ""
+    error = re.sub(r"(?ims)\A.*?^error: *", "", done.stderr.decode(errors="replace"))
+    return " ".join(error.split())[:200] or f"exit code {done.returncode}"
 
 
 def pack(engine: EngineFacts, packages: Path) -> Archive:

@@ -158,8 +158,8 @@ class _Run:
 
     def expect(self, staging: Staging) -> tuple[Expected, ...]:
         """What would move to the nodes that lack it."""
-        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - few runs need it
-        from sparkcluster.staging.known_models import size_of  # noqa: PLC0415 - likewise
+        from sparkcluster.fit.known import size_of  # noqa: PLC0415 - few runs need it
+        from sparkcluster.staging.expected import BUILD, moves, publisher  # noqa: PLC0415 - likewise
 
         total, present = staging.size_bytes, dict.fromkeys(staging.nodes, 0)
         outside = HERE if total is not None else BUILD if staging.built else publisher(staging)
@@ -177,7 +177,7 @@ class _Run:
         """Download it where no node has it, then copy it to the others."""
         for node, lacks in staging.missing:
             self.transfers.progress(node, f"{staging.what} {lacks}")
-        if staging.what == "weights":
+        if staging.what == "weights" and self.spec.playbook.model.id is not None:
             lacking = {node: self.facts[node] for node in staging.nodes}
             ownership.take(self.changer, self.spec.playbook.model.id, lacking, self.images, self.transfers.progress)
         if not staging.sources and len(staging.parts) > 1:
@@ -213,9 +213,8 @@ class _Run:
         place = local_weights.locate(self.given, self.spec)
         if place is None:
             return None
-        files = local_weights.read(transfers, place, self.spec)
         request = partial(self._request, dataclasses.replace(staging, sources=staging.nodes))
-        local_weights.bring(transfers, staging, place, files, request)
+        local_weights.bring(transfers, self.spec, staging, place, request)
         return self._left(staging, staging.nodes, f"{self.given} has not all of it")
 
     def _download(self, staging: Staging) -> Staging:
@@ -223,14 +222,12 @@ class _Run:
 
         An image of the playbook's own is built instead.
         """
+        from sparkcluster.staging import outside  # noqa: PLC0415 - few runs need it
+
         if staging.what == "image" and self.spec.build is not None:
-            from sparkcluster.staging import build  # noqa: PLC0415 - few playbooks have it
-
-            builder = build.on_a_node(self.transfers, self.spec, self.spec.build, staging)
+            builder = outside.build(self.transfers, self.spec, self.spec.build, staging)
             return self._left(staging, [builder], "the build left it out")
-        from sparkcluster.staging.downloads import Downloads  # noqa: PLC0415 - few runs need it
-
-        found = Downloads(self.transfers, self.spec, staging).anywhere()
+        found = outside.Download(self.transfers, self.spec, staging).anywhere()
         if isinstance(found, Path):
             self.given = found
             return self._given(staging) or self._left(staging, staging.nodes, f"{found} has not all of it")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sparkcluster.errors import HostLost, StageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import stream
-from sparkcluster.staging.copy import Answer, Done, Failure, Step, answers, stage_error, stage_errors
+from sparkcluster.staging.artifacts import Request
+from sparkcluster.staging.copy import Answer, Done, Failure, Report, Step, answers, stage_error, stage_errors
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -19,13 +19,9 @@ _CHUNK = 1 << 18
 
 
 def send(
-    step: Step,
-    host: Host,
-    source: Path | bytes | IO[bytes],
-    request: dict[str, Any],
-    report: Callable[[int, int], None] = lambda _done, _total: None,
+    step: Step, host: Host, source: Path | IO[bytes], request: Request, report: Report = lambda _done, _total: None
 ) -> Done:
-    """Send ``source``, a file, its content or an open one, to where ``request`` says (``root``, ``path``, …).
+    """Send the file ``source``, which may be open, to where ``request`` says (``root``, ``path``, …).
 
     ``report`` gets the bytes that are there, and all. It goes on where an earlier run stopped.
 
@@ -37,10 +33,8 @@ def send(
         LeaseLost: another operator has the lease; nothing of the file is under its name.
         OSError: ``source`` cannot be read.
     """
-    opened = (
-        io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") if isinstance(source, Path) else source
-    )
-    size, sent = opened.seek(0, io.SEEK_END), 0
+    opened = source.open("rb") if isinstance(source, Path) else source
+    size = opened.seek(0, io.SEEK_END)
     whole = {**request, "size": size, **step.lease(host.name)}
     with opened as file, stage_errors(step, host.name), stream(host, "upload", whole) as running:
         said = answers(step, host.name, running, Answer, _SILENT_S)
@@ -53,10 +47,10 @@ def send(
                     if step.stopped():
                         raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)
                     running.send(chunk)
-                    at, sent = at + len(chunk), sent + len(chunk)
+                    at += len(chunk)
                     report(at, size)
             last = next(said, None)
         if not isinstance(last, Answer) or last.done is None:
             failure = last if isinstance(last, Failure) else Failure(host.name, "other", running.finish().reason)
             raise stage_error(step, failure, source="this machine")
-    return last.done.model_copy(update={"bytes": sent})
+    return last.done

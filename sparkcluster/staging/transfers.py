@@ -30,8 +30,8 @@ from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
 T = TypeVar("T")
-Sending = tuple[Path | bytes | IO[bytes], Request]
-"""A file of this machine, its content, or an open one, and the request that takes it (``node.upload``)."""
+Sending = tuple[Path | IO[bytes], Request]
+"""A file of this machine, which may be open, and the request that takes it (``node.upload``)."""
 SendingTo = Callable[[str], Iterable[Sending]]
 """What is sent to a node, by its state directory."""
 
@@ -161,7 +161,7 @@ class Transfers:
             StageError, LeaseLost: as of ``send`` and ``move``.
         """
         first = request(nodes[0])
-        sending = ((places[file["path"]], {**first, "path": file["path"], "sha256": file["sha256"]}) for file in files)
+        sending = ((places[file["path"]], {**first, **file}) for file in files)
         self.send(what, nodes[0], sending, sum(file["size"] for file in files))
         self.move(what, request, nodes, files)
 

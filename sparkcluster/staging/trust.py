@@ -7,15 +7,16 @@ verified. What other nodes have, and however many agree, proves nothing: a user 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkcluster.errors import StageError
+from sparkcluster.facts.weights import Weights
 from sparkcluster.printable import shell
 from sparkcluster.staging.manifest import ListedFile
 
 Copies = Mapping[str, ListedFile]
 """One file as each node lists it."""
-Lists = Mapping[str, Mapping[str, ListedFile]]
+Lists = dict[str, Mapping[str, ListedFile]]
 """The files that each node lists, by their names."""
 
 
@@ -35,21 +36,6 @@ class Corrupt:
         return f"{self.node} had a corrupt copy of {what}; replaced by that of {self.source}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compared:
-    """What came of comparing copies.
-
-    Attributes:
-        files: those of which a right copy is known, each as the first node lists it that has one.
-        corrupt: the copies of them that are wrong.
-        unknown: files of which no copy is known to be right.
-    """
-
-    files: tuple[ListedFile, ...]
-    corrupt: tuple[Corrupt, ...]
-    unknown: Mapping[str, Copies]
-
-
 def right(copies: Copies) -> Copies:
     """Those of ``copies`` that are right; none where nothing tells.
 
@@ -61,8 +47,17 @@ def right(copies: Copies) -> Copies:
     return found if agree and all(copy.is_right or copy.promised in hashes for copy in copies.values()) else {}
 
 
-def compare(lists: Lists, names: Iterable[str], model: str) -> Compared:
-    """Judge the files ``names`` of ``model``, each of which a node lists."""
+def compare(
+    lists: Lists, names: Iterable[str], model: str, facts: Mapping[str, Weights], hint: str = ""
+) -> tuple[list[ListedFile], list[Corrupt]]:
+    """Judge the files ``names`` of ``model``, each of which a node lists; ``facts`` are what nodes report of it.
+
+    Returns:
+        Each file as the first node lists it that has it right, and the copies that are wrong.
+
+    Raises:
+        StageError: of a file no copy is known to be right. Without another ``hint`` it says how to remove the copies.
+    """
     files: list[ListedFile] = []
     corrupt: list[Corrupt] = []
     unknown: dict[str, Copies] = {}
@@ -76,48 +71,42 @@ def compare(lists: Lists, names: Iterable[str], model: str) -> Compared:
         files.append(good[source])
         wrong = {node: copy for node, copy in copies.items() if node not in good}
         corrupt += [Corrupt(model, node, name, str(it.sha256), str(it.promised), source) for node, it in wrong.items()]
-    return Compared(tuple(files), tuple(corrupt), unknown)
-
-
-def union(lists: Lists, truncated: Mapping[str, Collection[str]], model: str) -> Compared:
-    """Judge all files of a ``model`` that no node has whole, of which each node lists some.
-
-    A copy counts if it is whole, not ``truncated`` as its node's facts say, and its content is known and what its name
-    in the hub's cache says. A record, which may be older than the file, says nothing here.
-    """
-    counting: dict[str, dict[str, ListedFile]] = {}
-    for node, found in lists.items():
-        copies = {name: file.model_copy(update={"recorded": None}) for name, file in found.items()}
-        whole = {name: file for name, file in copies.items() if file.sha256 and name not in truncated[node]}
-        counting[node] = {name: file for name, file in whole.items() if file.is_right}
-    return compare(counting, dict.fromkeys(name for found in counting.values() for name in found), model)
-
-
-def check(compared: Compared, places: Mapping[str, str], hint: str = "") -> None:
-    """StageError if of a file no copy is known to be right; ``places`` has the model's directory by node.
-
-    Without another ``hint`` it says how to remove the copies.
-    """
-    more = f", and of {len(compared.unknown) - 1} more files" if len(compared.unknown) > 1 else ""
-    for file, copies in compared.unknown.items():
-        hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in copies.items())
+    more = f", and of {len(unknown) - 1} more files" if len(unknown) > 1 else ""
+    for file, having in unknown.items():
+        hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in having.items())
         raise StageError(
             f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
-            node=next(iter(copies)),
+            node=next(iter(having)),
             step="stage weights",
-            hint=hint or f"{_removal(copies, places)}, where it is wrong, then run this again",
+            hint=hint or f"{_removal(having, facts)}, where it is wrong, then run this again",
         )
+    return files, corrupt
+
+
+def union(lists: Lists, model: str, facts: Mapping[str, Weights]) -> list[ListedFile]:
+    """All files of a ``model`` that no node has whole, of which each node lists some, judged as by ``compare``.
+
+    A copy counts if it is whole, not truncated as its node's facts say, and its content is known and what its name
+    in the hub's cache says. A record, which may be older than the file, says nothing here.
+    """
+    counting: Lists = {}
+    for node, found in lists.items():
+        copies = {name: file.model_copy(update={"recorded": None}) for name, file in found.items()}
+        whole = {name: file for name, file in copies.items() if file.sha256 and name not in facts[node].truncated}
+        counting[node] = {name: file for name, file in whole.items() if file.is_right}
+    names = dict.fromkeys(name for found in counting.values() for name in found)
+    return compare(counting, names, model, facts)[0]
 
 
 def _short(sha256: str | None) -> str:
     return f"{(sha256 or '')[:12]}…"
 
 
-def _removal(copies: Copies, places: Mapping[str, str]) -> str:
+def _removal(copies: Copies, facts: Mapping[str, Weights]) -> str:
     """The commands that remove ``copies``."""
     nodes: dict[str, list[str]] = {}
     for node, copy in copies.items():
-        place = places[node]
+        place = facts[node].path or ""
         path = f"{place.rpartition('/snapshots/')[0]}/blobs/{copy.blob}" if copy.blob else f"{place}/{copy.name}"
         nodes.setdefault(path, []).append(node)
     return " or ".join(f"{shell('rm', path)}   on {' or '.join(having)}" for path, having in nodes.items())

@@ -112,7 +112,7 @@ def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
         raise FileNotFoundError(2, "no program is started here", str(words[:1]))
 
     patched.setattr(subprocess, "Popen", no_program)
-    patched.setattr("sparkcluster.staging.ray_archive._run", lambda _: (127, "not here"))
+    patched.setattr("sparkcluster.staging.ray_archive._run", lambda _: "not here")
     patched.setattr("sparkcluster.endpoint.judge._search", lambda pattern, text: pattern in text)
     for name, seconds in {**PAUSES, **LIMITS}.items():
         patched.setattr(f"sparkcluster.{name}", seconds)

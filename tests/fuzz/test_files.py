@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.staging import model_headers
+from sparkcluster.fit import headers
 
 from . import spoil
 from .conftest import cases
@@ -94,4 +94,4 @@ def test_any_safetensors_file_is_tensors_or_one_error(tmp_path_factory: pytest.T
     )
     (folder / "model.safetensors").write_bytes(content[: chance.choice((None, None, None, 4, 8, 40))])
     with contextlib.suppress(SparkclusterError):
-        model_headers.from_path(folder)
+        headers.from_path(folder)

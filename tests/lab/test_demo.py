@@ -16,8 +16,8 @@ import pytest
 
 from sparkcluster.fit import shipped
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.headers import from_path
 from sparkcluster.fit.weights import of_tensors
-from sparkcluster.staging.model_headers import from_path
 from tests import examples
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,7 +146,7 @@ def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machin
     assert machine.run(".venv/bin/sparkcluster", "status", "inventory/localhost.yaml").code == 1
 
     made = from_path(machine.home / ".cache/sparkcluster/models/smollm2-135m-instruct")
-    recorded = shipped.recorded("~/.cache/sparkcluster/models/smollm2-135m-instruct").model
+    recorded = shipped.recorded("~/.cache/sparkcluster/models/smollm2-135m-instruct")
     config = parse(made.config, "smollm2")
     assert config == parse(recorded.config, "smollm2")
     assert of_tensors(recorded.tensors, config, ranks=1) == of_tensors(made.tensors, config, ranks=1)

@@ -18,8 +18,8 @@ from docgen import fit_text
 
 from sparkcluster.fit.config import parse
 from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.headers import from_path
 from sparkcluster.fit.kv import layout
-from sparkcluster.staging.model_headers import from_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 

@@ -17,15 +17,6 @@ WITHIN = 0.005
 V4_POOL = "https://github.com/vllm-project/vllm/issues/51041"
 V4_GROUPS = "https://github.com/vllm-project/vllm/issues/54703"
 GLM_TOKEN = "https://github.com/local-inference-lab/vllm/pull/82"
-MODELS = {
-    "deepseek_v41": "DeepSeek-V4.1-Flash",
-    "glm5_next": "GLM-5.3-Flash",
-    "kimi_k3": "Kimi K3",
-    "kimi_linear": "Kimi Linear",
-    "minimax": "MiniMax-Text-01",
-    "nemotron-nas": "Llama-3.3-Nemotron-Super-49B",
-    "qwen4_exp": "Qwen3.8-Flash-Next",
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,5 +84,5 @@ def table() -> str:
 def unknown() -> str:
     """Families whose memory is not computed, as Markdown."""
     lines = ["| `model_type` | such as | what is missing |", "|---|---|---|"]
-    rows = (f"| `{name}` | {MODELS.get(name, '')} | {missing} |" for name, missing in sorted(UNKNOWN.items()))
+    rows = (f"| `{name}` | {each.get('model', '')} | {each['missing']} |" for name, each in sorted(UNKNOWN.items()))
     return "\n".join([*lines, *rows])

@@ -63,9 +63,9 @@ class Published:
 def config(repository: str) -> dict[str, Any]:
     """The config.json that is recorded of ``repository``, as far as ``fit`` reads it; its source is in the file."""
     found = recorded(repository)
-    if found is None or found.model is None:
+    if found is None or found.config is None:
         raise LookupError(repository)
-    return dict(found.model.config)
+    return dict(found.config)
 
 
 def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str, Any]:
@@ -151,17 +151,16 @@ def recorded_table() -> str:
     lines = ["| model | commit | weights | source |", "|---|---|---|---|"]
     for path in sorted(DIRECTORY.iterdir(), key=lambda path: path.name.lower()):
         name = json.loads(path.read_text(encoding="utf-8"))["repository"]
-        found = recorded(name)
-        if found is None or found.model is None:
-            lines.append(f"| {name} | | not recorded | {found.missing if found else ''} |")
+        model = recorded(name)
+        if model is None or model.config is None:
+            lines.append(f"| {name} | | not recorded | {model.note if model else ''} |")
             continue
-        model = found.model
         weights = "estimated from the configuration"
         if model.tensors is not None:
             weights = f"{sum(tensor.size_bytes for tensor in model.tensors) / 1e9:.4g} GB, by tensor"
         elif model.size_bytes is not None:
             weights = f"{model.size_bytes / 1e9:.4g} GB, as published"
-        commit = (found.revision or "not named")[:12]
-        sources = ", ".join(found.found)
+        commit = (model.revision or "not named")[:12]
+        sources = ", ".join(model.recorded)
         lines.append(f"| {name} | {commit} | {weights} | {sources} |")
     return "\n".join(lines)

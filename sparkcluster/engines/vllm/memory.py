@@ -155,9 +155,7 @@ def _kernels(fit_: Fit, versions: Versions) -> list[str]:
 def _size(beside: Mapping[str, Source] | None, name: str | None) -> int:
     """Bytes of the weights of the repository ``name``; 0 if they are not known."""
     found = (beside or {}).get(str(name))
-    if found is None:
-        return 0
-    return sum(tensor.size_bytes for tensor in found.tensors) if found.tensors else found.size_bytes or 0
+    return found.weights_bytes if found else 0
 
 
 def _with_drafter(share: Weights, size: int, args: arguments.Arguments, ranks: int) -> Weights:

@@ -83,5 +83,6 @@ def hub(monkeypatch, tmp_path):
             return handler
 
         monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         yield make

@@ -136,7 +136,7 @@ def test_a_memory_that_is_not_known_is_not_made_up():
     ("changed", "message"),
     [
         ({"num_hidden_layers": 10**30}, "num_hidden_layers must be from 1 to 1024"),
-        ({"num_hidden_layers": 10**400}, "a number of more than 77 digits"),
+        ({"num_hidden_layers": 10**400}, "num_hidden_layers must be from 1 to 1024, is 10000"),
         ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ({"hidden_size": float("nan")}, "hidden_size must be a whole number"),
         ({"num_attention_heads": True}, "num_attention_heads must be a whole number"),

@@ -10,11 +10,11 @@ import record_model
 
 from sparkcluster.fit import shipped
 from sparkcluster.fit.config import parse
+from sparkcluster.fit.headers import from_path
 from sparkcluster.fit.safetensors import Tensor
 from sparkcluster.fit.weights import of_tensors
 from sparkcluster.lab.engine.tiny_llama import write_tiny_model
 from sparkcluster.spec.load import named, read_playbook
-from sparkcluster.staging.model_headers import from_path
 from tests.unit.fit.llama import LLAMA_8B
 from tests.unit.fit.test_safetensors import shard
 
@@ -25,13 +25,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name):
     model = read_playbook(*named(name))[0].model
-    found = shipped.recorded(model.label)
+    found = shipped.recorded(model.label, model.revision)
     assert found is not None, f"./scripts/record-model {model.label} {model.revision}"
-    assert found.is_of(model.revision)
-    assert bool(found.model) != bool(found.missing)
-    if found.model is not None:
-        assert parse(found.model.config, name).caches
-        assert found.found
+    assert bool(found.config) != bool(found.note)
+    if found.config is not None:
+        assert parse(found.config, name).caches
+        assert found.recorded
 
 
 def test_every_recorded_file_has_the_name_of_its_model():
@@ -42,7 +41,7 @@ def test_every_recorded_file_has_the_name_of_its_model():
 
 def test_the_models_of_demo_and_record_are_one(tmp_path):
     made = from_path(write_tiny_model(tmp_path))
-    found = shipped.recorded("~/.cache/sparkcluster/models/tiny-llama").model
+    found = shipped.recorded("~/.cache/sparkcluster/models/tiny-llama")
     config = parse(made.config, "tiny")
     assert found.config == made.config
     assert of_tensors(found.tensors, config, ranks=2) == of_tensors(made.tensors, config, ranks=2)
@@ -71,13 +70,12 @@ def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
     layers = {f"model.layers.{at}.mlp.up_proj.weight": (64, 8) for at in range(3)}
     made = hub({"config.json": LLAMA_8B, "model.safetensors": shard(**layers)}, commit=COMMIT)
     assert record_model.main(["some/model"], tmp_path) == 0
-    found = shipped.recorded("some/model", tmp_path)
-    assert found.model.tensors == (Tensor("model.layers.0.mlp.up_proj.weight", "BF16", (64, 8), 3 * 1024),)
-    assert (found.model.config, found.revision) == (LLAMA_8B, COMMIT)
-    assert found.found == (f"https://huggingface.co/some/model/tree/{COMMIT}",)
-    assert found.is_of(COMMIT)
-    assert found.is_of("main")
-    assert not found.is_of("f" * 40)
+    found = shipped.recorded("some/model", COMMIT, tmp_path)
+    assert found.tensors == (Tensor("model.layers.0.mlp.up_proj.weight", "BF16", (64, 8), 3 * 1024),)
+    assert (found.config, found.revision) == (LLAMA_8B, COMMIT)
+    assert found.recorded == (f"https://huggingface.co/some/model/tree/{COMMIT}",)
+    assert shipped.recorded("some/model", "main", tmp_path) == found
+    assert shipped.recorded("some/model", "f" * 40, tmp_path) is None
     before = (tmp_path / "some--model.json").read_bytes()
     assert record_model.main(["some/model", "main"], tmp_path) == 0
     assert (tmp_path / "some--model.json").read_bytes() == before

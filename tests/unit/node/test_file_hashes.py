@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -91,6 +92,19 @@ def test_what_two_programs_add_is_kept(model, state):
     assert found.clusters == {"atlas", "borea"}
     assert roots(state) == [str(model)]
     assert found.is_ours("config.json", (model / "config.json").stat())
+
+
+def test_a_record_of_an_earlier_version_is_read(model, state):
+    """Its first line had the directory alone."""
+    file = model / "config.json"
+    entry = ["config.json", *file_hashes.stamp_of(file.stat()), "ab" * 32, True]
+    lines = [{"root": str(model)}, {"cluster": "atlas"}, entry]
+    path = Path(Record(state, str(model)).path)
+    path.parent.mkdir(parents=True, mode=0o700)
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = Record(state, str(model))
+    assert (found.clusters, found.is_ours("config.json", file.stat())) == ({"atlas"}, True)
+    assert roots(state) == [str(model)]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"[" * 100_000])

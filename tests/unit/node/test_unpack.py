@@ -33,8 +33,8 @@ def unpacked(tmp_path):
 
 
 def test_every_user_can_read_what_was_unpacked_and_the_archive_is_removed(unpacked, tmp_path):
-    (tmp_path / ".partial-2.60").mkdir()
-    (tmp_path / ".partial-2.60" / "left").touch()  # by one that was killed
+    (tmp_path / "archives/2.60/unpacked").mkdir(parents=True)
+    (tmp_path / "archives/2.60/unpacked/left").touch()  # by one that was killed
     before = os.umask(0o077)
     try:
         place = unpacked("./", "./ray/", "./ray/start")
@@ -45,9 +45,8 @@ def test_every_user_can_read_what_was_unpacked_and_the_archive_is_removed(unpack
         0o755,
         0o644,
     ]
-    assert sorted(path.name for path in place.iterdir()) == ["ray", "sparkcluster.json"]
+    assert sorted(path.name for path in place.iterdir()) == ["ray"]
     assert not list(tmp_path.glob("archives/*"))
-    assert not list(tmp_path.glob(".partial*"))
 
 
 def test_what_is_there_is_not_changed_since_containers_may_have_it_mounted(unpacked):

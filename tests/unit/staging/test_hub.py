@@ -15,7 +15,7 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.node import common
 from sparkcluster.staging.artifacts import download_request
 from sparkcluster.staging.copy import Done, Failure, Step
-from sparkcluster.staging.pull import run_job
+from sparkcluster.staging.outside import run_job
 from tests.lab.hub import COMMIT, Hub
 from tests.unit.staging.workers import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 from sparkcluster.errors import StageError
 from sparkcluster.node import models
-from sparkcluster.staging import downloads
+from sparkcluster.staging import outside
 from sparkcluster.staging.copy import Failure
 from tests.unit.staging.conftest import Shown, tree, write_model
 from tests.unit.staging.test_parts import ROOT
@@ -65,6 +65,9 @@ def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, 
     found = roots(world)
     assert found[0] == found[1] == found[2]
     assert found[0][f"snapshots/{REVISION}/sub/x.txt"] == f"../../../blobs/{hashlib.sha256(b'x').hexdigest()}"
+    for host in world.nodes.values():
+        there = host.hf_home / ROOT / "snapshots" / REVISION / "sub/x.txt"
+        assert there.stat().st_mtime_ns == (plain / "sub/x.txt").stat().st_mtime_ns
 
 
 def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(world, here):
@@ -108,7 +111,7 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
 def cut_off(world, hub, tmp_path, monkeypatch):
     """No node reaches the hub, and this machine does, which has ``hf``."""
     monkeypatch.setattr(
-        downloads, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
+        outside, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000, "metal/model.bin": 20_000_000}

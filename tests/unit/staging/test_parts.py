@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import StageError
-from sparkcluster.staging.downloads import Downloads
+from sparkcluster.facts.weights import Weights
 from sparkcluster.staging.manifest import ListedFile
-from sparkcluster.staging.trust import check, union
+from sparkcluster.staging.outside import Download
+from sparkcluster.staging.trust import union
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -56,7 +57,7 @@ def test_only_what_no_node_has_is_downloaded_by_a_node_that_has_the_rest(world, 
         (snapshot / "config.json").write_bytes(b"{}")
         return 2
 
-    monkeypatch.setattr(Downloads, "on", fetch)
+    monkeypatch.setattr(Download, "on", fetch)
     report = world.stage(what=["weights"])
     assert downloads == [("b", ["model.safetensors", "sub/empty.txt", "tokenizer.json"])]
     moved = [(each.node, each.source, each.bytes) for each in report.copied]
@@ -81,17 +82,17 @@ def listed(name, content, **more):
     return ListedFile(name=name, size=3, mtime=1, sha256=content * 32, **more)
 
 
-TRUNCATED = {"a": (), "b": ("y",)}
+FACTS = {"a": Weights(path="/w"), "b": Weights(path="/b w", truncated=("y",))}
 
 
 def test_in_a_directory_a_file_that_differs_stops_it():
     """Of a user's own directory nothing tells which file is right."""
     lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
     with pytest.raises(StageError, match="no copy of x is known to be right: ") as caught:
-        check(union(lists, TRUNCATED, "m"), {"a": "/w", "b": "/b w"})
+        union(lists, "m", FACTS)
     assert caught.value.hint == "rm /w/x   on a or rm '/b w/x'   on b, where it is wrong, then run this again"
     lists["b"]["x"] = listed("x", "0a")
-    assert [file.name for file in union(lists, TRUNCATED, "m").files] == ["x", "z"]
+    assert [file.name for file in union(lists, "m", FACTS)] == ["x", "z"]
 
 
 @pytest.mark.parametrize(
@@ -104,4 +105,4 @@ def test_in_a_directory_a_file_that_differs_stops_it():
     ],
 )
 def test_a_copy_counts_only_if_it_is_whole_and_what_its_name_says(copy):
-    assert union({"a": {}, "b": {copy.name: copy}}, TRUNCATED, "m").files == ()
+    assert union({"a": {}, "b": {copy.name: copy}}, "m", FACTS) == []

@@ -11,7 +11,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.node import storage
 from sparkcluster.node.machine import Machine
 from sparkcluster.spec.playbook_files import read
-from sparkcluster.staging import playbook_files
+from sparkcluster.staging import small_files
 from sparkcluster.staging.transfers import Transfers
 
 
@@ -32,7 +32,7 @@ def world(node, spark, cluster, lease, tmp_path):
 
 def stage(world, lease):
     run, facts, spec = world
-    ((staging, files),) = playbook_files.find_missing(spec, facts)
+    ((staging, files),) = small_files.find_missing(spec, facts)
     for node, _ in staging.missing:
         run.send("files", node, files(lease.state_dir), staging.size_bytes)
     return spec.beside[staging.name], run.copied
@@ -49,7 +49,7 @@ def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
     assert storage.files(Machine(), lease.state_dir) == [found.mark]
     _, facts, spec = world
     facts = {name: each.model_copy(update={"files": (found.mark,)}) for name, each in facts.items()}
-    assert list(playbook_files.find_missing(spec, facts)) == []
+    assert list(small_files.find_missing(spec, facts)) == []
 
 
 def test_half_of_it_does_not_count(world, lease, tmp_path):

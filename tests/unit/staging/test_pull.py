@@ -11,9 +11,9 @@ import pytest
 
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.program import stream
-from sparkcluster.staging import pull as pulling
+from sparkcluster.staging import outside
 from sparkcluster.staging.copy import Done, Failure, Step
-from sparkcluster.staging.pull import run_job
+from sparkcluster.staging.outside import run_job
 from tests.unit.docker_engine import DONE, layer
 from tests.unit.staging.conftest import Breaking
 
@@ -91,11 +91,11 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
 def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monkeypatch):
     done = threading.Event()
     pulled.engine.scripts = [[*slow(5, 0.1), done, *DONE]]
-    monkeypatch.setattr(pulling, "stream", lambda *each: Breaking(stream(*each), "a"))
+    monkeypatch.setattr(outside, "stream", lambda *each: Breaking(stream(*each), "a"))
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
     assert caught.value.hint == "the pull continues on a: run this again to follow it"
-    monkeypatch.setattr(pulling, "stream", stream)
+    monkeypatch.setattr(outside, "stream", stream)
     assert pulled(lambda *_: done.set()) == Done(bytes=5 * MB)
     assert len(pulled.engine.pulls) == 1
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.plan.image import ray_name
 from sparkcluster.runtime import Changer
-from sparkcluster.staging import ray
+from sparkcluster.staging import ray, ray_archive
 from sparkcluster.staging.ray_archive import Archive
 from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.build import build
@@ -66,7 +67,8 @@ class World:
             tell("fetching")
             return made
 
-        ray.stage(changer, run, ray.find_missing(self.spec, facts, topology), get)
+        with mock.patch.object(ray_archive, "get_archive", get):
+            ray.stage(changer, run, ray.find_missing(self.spec, facts, topology))
         return sorted((copied.node, copied.source) for copied in run.copied if copied.bytes)
 
 
@@ -81,7 +83,7 @@ def test_the_first_node_gets_ray_from_the_controller_and_the_others_from_that_no
     assert world.reports.count(("a", "fetching")) == 1
     for name in "abc":
         assert (world.ray_of(name) / "ray" / "start").read_bytes() == b"x"
-        assert sorted(path.name for path in world.ray_of(name).parent.glob("*/*")) == ["ray", "sparkcluster.json"]
+        assert sorted(path.name for path in world.ray_of(name).parent.glob("*/*")) == ["ray"]
     world.rays["a"] = world.rays["b"] = (world.ray_of("a").name,)
     assert world.bring(made) == [("c", "controller")]
 

@@ -41,7 +41,7 @@ def distribution(place: Path, name: str, files: dict[str, str]) -> None:
 def ignored(_text: str) -> None: ...
 
 
-def fetch(argv) -> tuple[int, str]:
+def fetch(argv, **_options) -> subprocess.CompletedProcess:
     """What pip would leave in the directory that it is told."""
     place = Path(argv[argv.index("--target") + 1])
     distribution(place, "ray", {"ray/__init__.py": "", "ray/core/raylet": "binary"})
@@ -50,7 +50,7 @@ def fetch(argv) -> tuple[int, str]:
     distribution(place, "typing_extensions", {"typing_extensions.py": ""})
     (place / "bin").mkdir()
     (place / "bin" / "ray").write_text("#!/no/such/python\n")
-    return 0, ""
+    return subprocess.CompletedProcess(argv, 0, b"", b"")
 
 
 def names(archive: Path) -> dict[str, tarfile.TarInfo]:
@@ -58,8 +58,9 @@ def names(archive: Path) -> dict[str, tarfile.TarInfo]:
         return {member.name.removeprefix("./"): member for member in packed}
 
 
-def test_ray_is_separate_from_its_dependencies_and_programs_are_executable():
-    parcel = ray_archive.get_archive(SPARK, ignored, fetch)
+def test_ray_is_separate_from_its_dependencies_and_programs_are_executable(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", fetch)
+    parcel = ray_archive.get_archive(SPARK, ignored)
     found = names(parcel.path)
     tops = {name.split("/")[0] for name in found} - {"."}
     assert tops == {"bin", "needs", "needs.json", "ray", "ray-1.0.dist-info"}
@@ -79,7 +80,8 @@ def test_ray_is_separate_from_its_dependencies_and_programs_are_executable():
 
 @pytest.mark.parametrize("change", [None, "content", "pins"])
 def test_an_archive_that_is_not_what_was_packed_is_fetched_again(cache, monkeypatch, tmp_path, change):
-    first = ray_archive.get_archive(SPARK, ignored, fetch)
+    monkeypatch.setattr(subprocess, "run", fetch)
+    first = ray_archive.get_archive(SPARK, ignored)
     if change == "content":
         with first.path.open("r+b") as file:
             file.seek(100)
@@ -89,13 +91,14 @@ def test_an_archive_that_is_not_what_was_packed_is_fetched_again(cache, monkeypa
         monkeypatch.setattr(ray_archive, "PINS", tmp_path / "pins.txt")
     fetched = []
 
-    def again(argv):
+    def again(argv, **_options):
         fetched.append(argv)
         return fetch(argv)
 
-    found = ray_archive.get_archive(SPARK, ignored, again)
+    monkeypatch.setattr(subprocess, "run", again)
+    found = ray_archive.get_archive(SPARK, ignored)
     assert hashlib.sha256(found.path.read_bytes()).hexdigest() == found.sha256
-    assert ray_archive.get_archive(SPARK, ignored, again) == found
+    assert ray_archive.get_archive(SPARK, ignored) == found
     assert len(fetched) == (1 if change else 0)
     assert list((cache / "ray").iterdir()) == [found.path]
 
@@ -150,15 +153,18 @@ def wheel(folder: Path, name: str, version: str, code: str, needs: str = "") -> 
     return f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
-def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache):
-    def fails(argv):
-        Path(argv[argv.index("--target") + 1]).mkdir()
-        return 1, "WARNING: Retrying\nERROR: Could not find a version of ray\nERROR: No matching distribution\n"
+def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache, monkeypatch):
+    said = b"WARNING: Retrying\nERROR: Could not find a version of ray\nERROR: No matching distribution\n"
 
+    def fails(argv, **_options):
+        Path(argv[argv.index("--target") + 1]).mkdir()
+        return subprocess.CompletedProcess(argv, 1, b"", said)
+
+    monkeypatch.setattr(subprocess, "run", fails)
     with pytest.raises(
         StageError, match=r"Python 3\.12 on .*aarch64 cannot be fetched: Could not find a ver"
     ) as caught:
-        ray_archive.get_archive(SPARK, ignored, fails)
+        ray_archive.get_archive(SPARK, ignored)
     assert caught.value.node is None
     assert "executor: native" in caught.value.hint
     assert list(cache.glob("ray/*")) == []

@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.engines.base import Vocabulary
 from sparkcluster.errors import LeaseLost, StageError
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.staging import vocabulary
+from sparkcluster.staging import small_files
 from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology import vocabularies
 
@@ -56,7 +56,7 @@ def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, clust
     assert len(vocabularies.lacking(spec, plain)) == 1
     assert (vocabularies.lacking(spec, has), vocabularies.lacking(spec, ngc)) == ((), ())
     assert len(vocabularies.brought(spec, has)) == 1
-    found = vocabulary.find_missing(spec, {"a": plain, "b": has, "c": plain})
+    found = small_files.find_missing(spec, {"a": plain, "b": has, "c": plain})
     assert [staging.missing for staging, _ in found] == [(("a", "missing"), ("c", "missing"))]
 
 
@@ -65,7 +65,7 @@ def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease
     epoch = 7
     run = Transfers(Fleet(hosts), {}, None, lambda _: lease.document(epoch=epoch), lambda *_: None)
     for name, host in hosts.items():
-        run.send("vocabulary", name, vocabulary.files(blob.file, str(host.home / "state")), len(CONTENT))
+        run.send("vocabulary", name, small_files.of_vocabulary(blob.file, str(host.home / "state")), len(CONTENT))
     assert [(each.node, each.source, each.bytes) for each in run.copied] == [
         ("a", "controller", 14),
         ("b", "controller", 14),
@@ -78,11 +78,11 @@ def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease
     assert blob.asked == ["/encodings/x"]
     epoch = 6
     with pytest.raises(LeaseLost, match="a refuses the change: epoch 6 is over"):
-        run.send("vocabulary", "a", vocabulary.files(blob.file, str(hosts["a"].home / "state")), len(CONTENT))
+        run.send("vocabulary", "a", small_files.of_vocabulary(blob.file, str(hosts["a"].home / "state")), len(CONTENT))
 
 
 def fetched(wanted):
-    ((path, _),) = vocabulary.files(wanted, "/state")
+    ((path, _),) = small_files.of_vocabulary(wanted, "/state")
     return path
 
 

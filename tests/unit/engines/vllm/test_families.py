@@ -47,7 +47,7 @@ def test_sparse_attention_takes_the_same_on_each_rank_whatever_the_dtype(reposit
 
 @pytest.mark.parametrize("repository", [GLM, FLASH])
 def test_a_dtype_that_sparse_attention_does_not_have_is_refused(repository):
-    with pytest.raises(UsageError, match="unsupported KV cache dtype nvfp4 of sparse attention"):
+    with pytest.raises(UsageError, match="unsupported KV cache dtype of sparse attention: nvfp4"):
         layout(of(repository), engine(kv_dtype="nvfp4"))
 
 

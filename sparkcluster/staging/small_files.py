@@ -1,0 +1,89 @@
+"""Sends small files of this machine to every node that lacks them.
+
+These are what a playbook mounts from its own directory, and vocabularies that an engine would download when it starts,
+which are fetched here once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from sparkcluster.engines.base import Vocabulary
+from sparkcluster.errors import StageError
+from sparkcluster.facts.model import Facts
+from sparkcluster.node.shared import WHOLE
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.staging.plan import Staging
+from sparkcluster.staging.ray_archive import cache_directory
+from sparkcluster.staging.transfers import Sending, SendingTo
+from sparkcluster.topology import vocabularies
+
+_TIMEOUT_S = 30
+
+
+def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[tuple[Staging, SendingTo]]:
+    """What nodes lack, and what is sent to each of them, by its state directory.
+
+    Raises:
+        StageError: it is of a release, and no longer here.
+    """
+    lacking = {name: vocabularies.lacking(spec, node) for name, node in facts.items()}
+    for each in dict.fromkeys(itertools.chain.from_iterable(lacking.values())):
+        lack = tuple((name, "missing") for name in facts if each in lacking[name])
+        yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes), partial(of_vocabulary, each)
+    for beside in spec.beside.values():
+        lack = tuple((name, "missing") for name, node in facts.items() if beside.mark not in node.files)
+        if lack and not beside.members:
+            raise StageError(
+                f"{beside.source} is gone, which was beside the playbook of a release",
+                node=lack[0][0],
+                step="copy files",
+                hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
+            )
+        if lack:
+            yield Staging("files", beside.source, (), lack, (), beside.size_bytes), partial(of_playbook, beside)
+
+
+def of_playbook(beside: Beside, state_dir: str) -> Iterator[Sending]:
+    """The files of ``beside``, for the node with ``state_dir``, where it counts as there once the last one is."""
+    root = beside.folder(state_dir)
+    for member in beside.members:
+        yield member.local, {"root": root, "path": member.path, "sha256": member.sha256}
+    yield io.BytesIO(), {"root": root, "path": WHOLE, "sha256": hashlib.sha256().hexdigest()}
+
+
+def of_vocabulary(vocabulary: Vocabulary, state_dir: str) -> Iterator[Sending]:
+    """The file of ``vocabulary``, for the node with ``state_dir``: from the cache of this machine, else downloaded.
+
+    Raises:
+        StageError: it cannot be downloaded, or is another file.
+    """
+    import http.client  # noqa: PLC0415 - slow, and few need it
+    import urllib.request  # noqa: PLC0415 - likewise
+
+    path = cache_directory() / "vocabularies" / vocabularies.stored(vocabulary)
+
+    def is_there() -> bool:
+        return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
+
+    why: object = f"{vocabulary.url} has another SHA-256 than expected"
+    try:
+        if not is_there():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with urllib.request.urlopen(vocabulary.url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the engine's
+                path.write_bytes(response.read(vocabulary.size_bytes + 1))
+    except (OSError, http.client.HTTPException) as error:
+        why = error
+    if not is_there():
+        raise StageError(
+            f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {why}",
+            step="copy vocabulary",
+            hint=f"where there is a network: curl -O {vocabulary.url}; then copy it to {path} on this machine",
+        )
+    root = vocabularies.folder(state_dir, vocabulary)
+    yield path, {"root": root, "path": vocabulary.name, "sha256": vocabulary.sha256}
