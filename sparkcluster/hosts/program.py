@@ -179,10 +179,10 @@ def _is_flat(value: Any, depth: int) -> bool:
     )
 
 
-def stream(host: Host, module: str, request: dict[str, Any]) -> Stream:
-    """Start a program that prints lines."""
+def stream(host: Host, module: str, request: dict[str, Any], content: bytes = b"") -> Stream:
+    """Start a program that prints lines, of whose input ``content`` is the beginning."""
     argv, stdin = command(module, request)
-    return host.stream(argv, stdin=stdin)
+    return host.stream(argv, stdin=stdin + content)
 
 
 class Conversation(Closing):

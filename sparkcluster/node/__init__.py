@@ -28,8 +28,8 @@ program: changes something; lives for.
 - ``models``: no; what ``--prune`` removes, the agent removes; one answer, as long as all files take to be listed
 - ``pull``: pulls an image, in a process of its own; one download; that process outlives the operator's connection
 - ``build``: builds an image, in a process of its own; one build; that process outlives the operator's connection
-- ``upload``: one file from the operator's machine: the list of files of a copy, Ray, vocabularies, weights, an image,
-  what a playbook mounts; one file
+- ``upload``: one file from the operator's machine: Ray, vocabularies, weights, an image, what a playbook mounts; one
+  file
 - ``releases``: no; one answer
 - ``memory``: no; until the memory of a stopped rank is back, a minute at most
 - ``guard``: of its own node: starts and stops its rank under its lease, by the agent's functions; installed by
@@ -49,7 +49,7 @@ Files on a node
     │   ├── lease-change.lock               held while one change runs
     │   ├── staging.lock  staging.json      likewise, who may stage for it
     │   ├── staging-change.lock             held while one change of a staging runs
-    │   ├── staging/KEY/                    the worker of one copy: a job as in pulls/HASH, and files.jsonl, its list
+    │   ├── staging/HASH/                   the worker of one copy, by its root: a job as in pulls/HASH
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             the secrets of this node's rank of it, as long as it can be gone back to
     │   ├── start.json                      what starts this node's rank of the recorded release again
@@ -103,7 +103,7 @@ Guards
 the secrets that the node keeps. So a guard starts what was recorded last, and nothing that another node sends.
 
 The head's guard looks at its group every two seconds: it asks the guards of the other nodes how they are
-(``node/wire.py``, as copies do), and acts if all answer, none has a reason to wait, and the group is dead. A reason is:
+(``node/wire.py``), and acts if all answer, none has a reason to wait, and the group is dead. A reason is:
 ``down`` was the last command, an operator has the lease, a switch is unfinished, a rank of another release runs,
 Docker does not answer. Their releases must be the same, and so must their epochs: since each node counts its own,
 compared is how many leases operators were granted since the record. An operator who reached only one node makes them

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sparkcluster.node.wire import Failed
@@ -27,22 +29,22 @@ class Listed(list[Entry]):
         known = self[number].sha256
         return known.hex() if known else None
 
-    def learn(self, hashes: dict[int, str]) -> None:
-        """Take in the SHA-256 of files that have none in the list."""
-        for number, sha256 in hashes.items():
+    def learn(self, hashes: dict[str, str]) -> None:
+        """Take in the SHA-256 of files that have none in the list, by number."""
+        for text, sha256 in hashes.items():
+            number = int(text)
             if self[number].sha256 is None:
                 self[number] = self[number]._replace(sha256=bytes.fromhex(sha256))
 
 
-def read(path: str, sha256: str | None) -> Listed:
-    """The list at ``path``, line by line; Failed if it has another ``sha256``."""
+def read(lines: Iterable[bytes], count: int) -> tuple[Listed, str]:
+    """The list in the next ``count`` of ``lines``, and the SHA-256 of these; Failed if there are fewer."""
     listed, digest = Listed(), hashlib.sha256()
-    with open(path, "rb") as lines:
-        for line in lines:
-            digest.update(line)
-            file = json.loads(line)
-            known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
-            listed.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
-    if sha256 not in (None, digest.hexdigest()):
-        raise Failed("other", "%s is not the list of files of this job" % path)
-    return listed
+    for line in itertools.islice(lines, count):
+        digest.update(line)
+        file = json.loads(line)
+        known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
+        listed.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
+    if len(listed) < count:
+        raise Failed("lost", "the list of files was cut off")
+    return listed, digest.hexdigest()

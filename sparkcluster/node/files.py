@@ -167,7 +167,7 @@ class Files:
             size += self.listed[number].size - self.begun(number)
         found = os.fstatvfs(self.tree.handle)
         room = {"free": found.f_bavail * found.f_frsize, "needed": size, "path": self.tree.root}
-        return {"lacks": {"files": lacks, "bytes": size}, "room": room}
+        return {"lacks": lacks, "room": room}
 
     def have(self) -> int:
         """Bytes that are there or arrived."""
@@ -285,8 +285,8 @@ class Files:
 
     # what arrives
 
-    def learn(self, hashes: dict[int, str]) -> None:
-        """The SHA-256 of files, as another node read them."""
+    def learn(self, hashes: dict[str, str]) -> None:
+        """The SHA-256 of files by number, as another node read them."""
         self.listed.learn(hashes)
 
     def hashes(self) -> dict[int, str]:

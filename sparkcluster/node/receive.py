@@ -249,7 +249,7 @@ class Receiver:
         line: Line | None = None
         cursor = pauses = 0
         try:
-            while not self._gate.over:
+            while True:
                 self._gate.wait()
                 to = self.sources.pick(stream) if self._files.lacking() else None
                 begun, self._under_way = self._under_way, []
@@ -282,8 +282,7 @@ class Receiver:
                 if not self._files.lacking():
                     self._arrived.set()
         except Exception as error:
-            if not self._gate.over:
-                self.error = self.error or error
+            self.error = self.error or error
 
     def _small(self, line: Line, numbers: list[int], _stream: int) -> None:
         answer = line.get("/" + ",".join(map(str, numbers)))

@@ -20,7 +20,6 @@ import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import wire
@@ -35,39 +34,31 @@ _CONNECTIONS, _STRANGERS = 256, 64
 
 
 class Gate:
-    """Whether a worker may go on: closed while another operator has the lease, over when the job is.
+    """Whether a worker may write: closed while another operator has the lease.
 
-    ``limit_bytes_s`` is the most that passes, over all connections.
+    It also bounds what the worker sends: ``limit_bytes_s`` over all connections.
 
     Attributes:
         closings: how often it was closed.
-        step: bytes that are to pass at once.
+        step: bytes that are to be sent at once.
     """
 
     def __init__(self, limit_bytes_s: int | None = None) -> None:
         self.open = threading.Event()
         self.open.set()
-        self.over = False
         self.closings = 0
         # a reader hears of us several times a second, also where four connections share a low limit
         self.step = max(4096, min(CHUNK, limit_bytes_s // 16)) if limit_bytes_s else 16 * CHUNK
         self._limit, self._free, self._lock = limit_bytes_s, time.monotonic(), threading.Lock()
 
     def close(self) -> None:
-        """Let nobody pass for now."""
+        """Let nobody write for now."""
         self.closings += self.open.is_set()
         self.open.clear()
 
-    def end(self) -> None:
-        """Let nobody pass any more."""
-        self.over = True
-        self.open.set()
-
     def wait(self) -> None:
-        """Return as soon as the gate is open; Failed if the job is over."""
+        """Return as soon as the gate is open."""
         self.open.wait()
-        if self.over:
-            raise Failed("over", "the job has ended")
 
     def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may be sent."""
@@ -76,19 +67,16 @@ class Gate:
                 now = time.monotonic()
                 self._free = max(self._free, now - 0.1) + size / self._limit
                 pause = self._free - now
-            if pause > 0:
-                time.sleep(pause)
-        self.wait()
+            time.sleep(max(0.0, pause))
 
 
-class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+class Server(socketserver.ThreadingTCPServer):
     """Serves ``files`` on ``address``, on a port that the kernel chooses, to who knows ``token``.
 
-    With ``context`` connections are encrypted.
+    With ``context`` connections are encrypted. OSError if the node does not have the address.
 
     Attributes:
-        port: on which it listens.
-        connections: how many dialers that proved the token are connected.
+        known: the connections of dialers that proved the token.
         error: why something that should be there could not be read.
     """
 
@@ -96,24 +84,14 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     request_queue_size = 64
 
     def __init__(self, files: Files, gate: Gate, address: str, token: str, context: ssl.SSLContext | None) -> None:
-        try:
-            super().__init__((address, 0), _Handler)
-        except OSError as error:
-            raise Failed("link", "cannot listen on %s: %s" % (address, error.strerror)) from None
+        super().__init__((address, 0), _Handler)
         self.files, self.gate, self.token = files, gate, token
         self._expected = b"Bearer " + wire.proof(token, b"dialer", b"").hex().encode()
-        self.port: int = self.server_address[1]
-        self.connections = 0
+        self.known: set[socket.socket] = set()
         self.error: Exception | None = None
         self._context = context
         self._strangers: dict[socket.socket, None] = {}
-        self._sent: dict[socket.socket, tuple[BinaryIO, int, int]] = {}
-        self._lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def server_bind(self) -> None:
-        """Bind, and look up no name, as ``HTTPServer`` would."""
-        socketserver.TCPServer.server_bind(self)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Talk to a dialer; those that have not proved the token yet do not keep others out."""
@@ -122,48 +100,26 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         line = request
         if self._context is not None:
             line = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        with self._lock:
-            self._strangers[line] = None
-            oldest = next(iter(self._strangers)) if len(self._strangers) > _STRANGERS else line
-        try:
+        self._strangers[line] = None
+        for oldest in list(self._strangers)[:-_STRANGERS]:
             with contextlib.suppress(OSError):
-                if oldest is not line:
-                    oldest.shutdown(socket.SHUT_RDWR)
+                oldest.shutdown(socket.SHUT_RDWR)
+        try:
             if self._context is not None:
                 line.do_handshake()
             _Handler(line, client_address, self)
         finally:
-            with self._lock:
-                if line in self._strangers:
-                    del self._strangers[line]
-                else:
-                    self.connections -= 1
+            self._strangers.pop(line, None)
+            self.known.discard(line)
             line.close()
 
     def knows(self, line: socket.socket, said: str | None) -> bool:
         """Whether a dialer that ``said`` this has the token."""
         if not hmac.compare_digest((said or "").encode(), self._expected):
             return False
-        with self._lock:
-            if line in self._strangers:
-                del self._strangers[line]
-                self.connections += 1
-            return self.connections <= _CONNECTIONS
-
-    def sent(self, line: socket.socket, file: BinaryIO, begin: int, end: int) -> None:
-        """A part of ``file`` is on its way."""
-        self._sent[line] = file, begin, end
-
-    def forget(self, *lines: socket.socket) -> None:
-        """Drop from the page cache what was sent last on ``lines``, or on all: it was read by now."""
-        for line in lines or list(self._sent):
-            file, begin, end = self._sent.pop(line, (None, 0, 0))
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    forget(file.fileno(), begin, end - begin)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection broke, which its other end sees; nothing is printed."""
+        self._strangers.pop(line, None)
+        self.known.add(line)
+        return len(self.known) <= _CONNECTIONS
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -171,17 +127,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: Server
-
-    def setup(self) -> None:
-        super().setup()
-        self._buffer = bytearray()
+    _buffer = bytearray()
+    _sent: tuple[BinaryIO, int, int] | None = None  # the part of a file that was sent last: its first byte, and end
 
     def finish(self) -> None:
         super().finish()
-        self.server.forget(self.connection)
+        self._forget()
 
-    def log_message(self, *_: Any) -> None:
-        """Nobody reads what it prints."""
+    def _forget(self) -> None:
+        """Drop from the page cache what was sent last: the dialer has read it."""
+        if self._sent is not None:
+            file, begin, end = self._sent
+            with contextlib.suppress(OSError):
+                forget(file.fileno(), begin, end - begin)
 
     def do_GET(self) -> None:
         """Answer one request."""
@@ -189,20 +147,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             self._answer(401)
             return
-        self.server.forget(self.connection)  # who asks for more has read it
+        self._forget()
         try:
-            self.server.gate.wait()
+            numbers = [int(number) for number in re.findall(r"\d{1,10}", self.path)]
             if self.path == "/":
                 nonce = self.headers.get("Nonce", "").encode()
                 self._answer(204, Proof=wire.proof(self.server.token, b"listener", nonce).hex())
-            elif re.fullmatch(r"/\d{1,10}", self.path) and "Range" in self.headers:
-                self._large(int(self.path[1:]))
-            elif re.fullmatch(r"/\d{1,10}(,\d{1,10})*", self.path):
-                self._small([int(number) for number in self.path[1:].split(",")])
-            else:
+            elif self.path != "/" + ",".join(map(str, numbers)) or max(numbers) >= len(self.server.files.listed):
                 self._answer(404)
+            elif "Range" in self.headers:
+                self._large(numbers[0])
+            else:
+                self._small(numbers)
         except (Failed, OSError) as error:
             self.close_connection = True
+            if isinstance(error, OSError) and error.errno == errno.EIO:  # of the disk: no socket says that
+                error = Failed("source", "a file cannot be read: %s" % wire.because(error))
             if isinstance(error, Failed) and error.kind == "source":
                 self.server.error = error
 
@@ -216,7 +176,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _large(self, number: int) -> None:
         files, found = self.server.files, re.fullmatch(r"bytes=(\d{1,20})-", self.headers["Range"])
-        size = files.listed[number].size if number < len(files.listed) else 0
+        size = files.listed[number].size
         offset = int(found.group(1)) if found else size
         if offset >= size:
             self._answer(416)
@@ -233,7 +193,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         begin, now = offset, version
         while file is not None and now == version and offset < min(there, end):
             there = min(there, end)
-            self.server.sent(self.connection, file, begin, there)
+            self._sent = file, begin, there
             self.wfile.write(b"%x\r\n" % (there - offset))
             self._send(file, offset, there)
             self.wfile.write(b"\r\n")
@@ -254,19 +214,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _opened(self, number: int) -> BinaryIO | None:
         """A file that is here whole; Failed if it should be, and cannot be read."""
-        with _source_errors():
+        try:
             return self.server.files.reader(number)
+        except OSError as error:
+            raise Failed("source", wire.because(error)) from None
 
     def _small(self, numbers: list[int]) -> None:
         """Send of the first 4 MiB of small files those that are here."""
         data, here, files = bytearray(), [], self.server.files
-        numbers = [number for number in numbers[:MOST_FILES] if number < len(files.listed)]
+        numbers = numbers[:MOST_FILES]
         files.wait_for(*numbers)
         for number in numbers:
             size = files.listed[number].size
             file = self._opened(number) if size <= SMALL_BYTES and len(data) + size <= GROUP_BYTES else None
             if file is not None:
-                with file, _source_errors():
+                with file:
                     data += file.read()
                     forget(file.fileno())
                 here.append(str(number))
@@ -290,15 +252,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         while offset < end:
             size = min(end - offset, self.server.gate.step)
             self.server.gate.take(size)
-            try:
-                if isinstance(self.connection, ssl.SSLSocket):
-                    sent = self._encrypted(file, offset, size)
-                else:
-                    sent = self.connection.sendfile(file, offset, size)
-            except OSError as error:
-                if error.errno == errno.EIO:  # of the disk: no socket says that
-                    raise Failed("source", "a file cannot be read: %s" % wire.because(error)) from None
-                raise
+            if isinstance(self.connection, ssl.SSLSocket):
+                sent = self._encrypted(file, offset, size)
+            else:
+                sent = self.connection.sendfile(file, offset, size)
             if not sent:
                 raise Failed("source", "a file was truncated while it was sent")
             offset += sent
@@ -313,11 +270,3 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             found = os.preadv(file.fileno(), [view[:size]], offset)
             self.connection.sendall(view[:found])
         return found
-
-
-@contextlib.contextmanager
-def _source_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Failed("source", wire.because(error)) from None

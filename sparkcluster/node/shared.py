@@ -77,8 +77,6 @@ def connectable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
-FILES_LIST = "files.jsonl"
-"""The list of files of a copy, in the directory of its job."""
 BLOBS = "blobs/sha256/"
 """Folder of the files of an image, which are called by their SHA-256."""
 WHOLE = ".whole"

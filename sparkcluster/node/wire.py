@@ -1,11 +1,8 @@
-"""One TCP connection between two nodes, opened with a token.
+"""One TCP connection between two nodes, opened with a token, for measurements and guards; and how programs fail.
 
-The sender listens on its interconnect address, on a port that the kernel chooses; the receiver connects. Each proves
-to the other that it knows the token, which both got over SSH and neither sends: the listener sends a nonce; the dialer
-answers with its own and an HMAC of both, each role with a word of its own; the listener answers with its HMAC. What
-follows is neither encrypted nor signed: hashes that came over SSH say what is right.
-
-A side without progress for ``STALL_S`` gives up; one that fails closes the connection.
+One listens on its interconnect address, the other connects. Each proves to the other that it knows the token, which
+both got over SSH and neither sends: the listener sends a nonce; the dialer answers with its own and an HMAC of both,
+each role with a word of its own; the listener answers with its HMAC. What follows is neither encrypted nor signed.
 """
 
 from __future__ import annotations
@@ -103,12 +100,12 @@ class Pace:
 
 
 @contextlib.contextmanager
-def link_errors(silence: str, limit_s: float = 0.0) -> Iterator[None]:
-    """Turn what a silent or broken connection raises into ``Failed``."""
+def link_errors(silence: str, limit_s: float) -> Iterator[None]:
+    """Turn what a broken connection, or one that is silent for ``limit_s``, raises into ``Failed``."""
     try:
         yield
     except TimeoutError:
-        raise Failed("link", "%s for %.0f s" % (silence, limit_s or STALL_S)) from None
+        raise Failed("link", "%s for %.0f s" % (silence, limit_s)) from None
     except OSError as error:
         raise Failed("link", "the connection broke: %s" % (error.strerror or error)) from None
     except http.client.HTTPException as error:
@@ -133,7 +130,7 @@ class Greeter:
 
     def poll(self, limit_s: float) -> list[socket.socket]:
         """The connections that proved the token, after ``limit_s`` at most."""
-        ready = set(select.select([self._listener, *self._greeters], [], [], max(0.0, limit_s))[0])
+        ready = set(select.select([self._listener, *self._greeters], [], [], limit_s)[0])
         proved, now = [], time.monotonic()
         for sock, (nonce, until) in list(self._greeters.items()):
             if sock in ready and _knows(sock, nonce, self._token):
@@ -153,23 +150,17 @@ class Greeter:
             sock.close()
 
 
-def accept(address: str, token: str, *, count: int = 1, limit_s: float = 2 * STALL_S) -> list[socket.socket]:
+def accept(address: str, token: str, *, count: int, limit_s: float) -> list[socket.socket]:
     """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``."""
-    greeter = Greeter(address, token)
     accepted: list[socket.socket] = []
-    try:
+    with contextlib.closing(Greeter(address, token)) as greeter:
         common.emit({"port": greeter.port})
-        limit = time.monotonic() + limit_s
+        until = time.monotonic() + limit_s
         while len(accepted) < count:
-            now = time.monotonic()
-            if now > limit:
+            if time.monotonic() > until:
                 raise Failed("link", "no connection to %s within %.0f s" % (address, limit_s))
-            accepted += greeter.poll(min(0.1, limit - now))
-    finally:
-        for sock in accepted[count:]:
-            sock.close()
-        greeter.close()
-    return accepted[:count]
+            accepted += greeter.poll(0.1)
+    return accepted
 
 
 def _welcome(sock: socket.socket, greeters: dict[socket.socket, tuple[bytes, float]]) -> None:
@@ -204,12 +195,11 @@ def proof(token: str, role: bytes, nonces: bytes) -> bytes:
     return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
-def dial(address: str, port: int, token: str, source: str = "", limit_s: float = 0.0) -> socket.socket:
+def dial(address: str, port: int, token: str, source: str = "", limit_s: float = STALL_S) -> socket.socket:
     """A connection to a node that listens and knows ``token``, from ``source`` if that matters.
 
-    Raises Failed if there is none; each of its steps may take ``limit_s``, or ``STALL_S``.
+    Raises Failed if there is none; each of its steps may take ``limit_s``.
     """
-    limit_s = limit_s or STALL_S
     try:
         with contextlib.ExitStack() as unproved:
             sock = socket.create_connection((address, port), timeout=limit_s, source_address=(source, 0))

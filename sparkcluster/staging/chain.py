@@ -54,20 +54,9 @@ class Way:
     medium: Medium
     encrypted: bool
 
-    @property
-    def quality(self) -> tuple[int, int]:
-        """Key that sorts the best last."""
-        return _MEDIA.index(self.medium), self.speed_mbps
-
 
 Source = tuple[Way, ...]
 """How one node may pull from another: by all rails to it at once, or by one other way."""
-
-
-def listening(facts: Mapping[str, Facts], topology: Topology, node: str, *, encrypt: bool) -> dict[str, bool]:
-    """Addresses at which ``node`` can be reached by others, and whether it listens there under TLS."""
-    rails = _rails(facts, topology, node)
-    return {address: encrypt or address not in rails for address, _, _ in _addresses(facts[node])}
 
 
 def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
@@ -112,47 +101,40 @@ def chain(
 ) -> dict[str, tuple[Source, ...]]:
     """Whom each of ``nodes`` pulls from over ``found`` (verified ways), in order of preference.
 
-    ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails, is a ring.
-    One in which no node has everything gets it over one bridge: by the best medium, and of those alike from and to the
+    ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails in both
+    directions, is a ring: each next node is the last one's neighbour; where that has none left, one of an earlier one.
+    An island in which no node has everything gets it over one bridge: the best way, and of those alike from and to the
     nodes with most bytes. Each node comes after the first that it pulls from, unless it has everything itself; those
     that reach nobody who has it are left out.
     """
-    found = sorted(found, key=lambda way: way.quality, reverse=True)
+
+    def quality(way: Way) -> tuple[int, ...]:
+        return _MEDIA.index(way.medium), way.speed_mbps, has_bytes[way.source], has_bytes[way.target]
+
+    found = sorted(found, key=quality, reverse=True)
     rails = {(way.source, way.target) for way in found if way.medium == "rail"}
     others = [way for way in found if way.medium != "rail"]
     left = sorted(nodes, key=lambda node: has_bytes[node], reverse=True)
-    rings: list[list[str]] = []
-    bridges: list[Way] = []
+    islands: list[list[str]] = []
     while left:
-        first = left[0]
-        if rings and has_bytes[first] < total:
-            usable = [way for way in others if way.target in left and any(way.source in ring for ring in rings)]
-            if not usable:
-                break
-            bridges.append(max(usable, key=lambda way: (way.quality, has_bytes[way.source], has_bytes[way.target])))
-            first = bridges[-1].target
-        rings.append(_ring(first, left, rails))
-        left = [node for node in left if node not in rings[-1]]
-    if bridges and has_bytes[rings[0][0]] < total:  # what the first ring lacks is in the others
-        bridges += [way for way in others if way.target in rings[0] and way.source not in (*rings[0], *left)][:1]
-    ends = {way.target: way for way in bridges}
-    return {node: _sources(node, ring, found, ends.get(node)) for ring in rings for node in ring}
-
-
-def _ring(first: str, nodes: Iterable[str], rails: set[tuple[str, str]]) -> list[str]:
-    """Those of ``nodes`` that are connected to ``first`` by rails, which work in both directions.
-
-    Each next one is the last one's neighbour; where that has none left, one of an earlier one.
-    """
-    ring = [first]
-    while near := [
-        node
-        for last in reversed(ring)
-        for node in nodes
-        if node not in ring and rails.issuperset({(last, node), (node, last)})
-    ]:
-        ring.append(near[0])
-    return ring
+        before = [node for island in islands for node in island]
+        near = [node for last in reversed(before) for node in left if {(last, node), (node, last)} <= rails]
+        whole = [node for node in left if not before or has_bytes[node] >= total]
+        far = [way.target for way in others if way.target in left and way.source in before]
+        following = [*near, *whole, *far]
+        if not following:
+            break
+        if not near:
+            islands.append([])
+        islands[-1].append(following[0])
+        left.remove(following[0])
+    sources: dict[str, tuple[Source, ...]] = {}
+    for place, island in enumerate(islands):
+        outside = [node for other in islands[:place] or islands[1:] for node in other]
+        bridges = [way for way in others if way.target in island and way.source in outside]
+        bridge = bridges[0] if bridges and has_bytes[island[0]] < total else None
+        sources |= {node: _sources(node, island, found, bridge) for node in island}
+    return sources
 
 
 def _sources(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way | None) -> tuple[Source, ...]:
@@ -166,7 +148,7 @@ def _sources(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way |
     rails = [way for way in found if way.target == node and way.medium == "rail"]
     others = [way for way in found if way.target == node and way.medium != "rail"]
     near = [tuple(way for way in rails if way.source == other) for other in before]
-    far = sorted((way for way in others if bridge and way.source not in ring), key=lambda way: way != bridge)
+    far = sorted((way for way in others if bridge in others and way.source not in ring), key=lambda way: way != bridge)
     return (*((way,) for way in far), *filter(None, near), *((way,) for way in others if way not in far))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import HostError, HostSilent, ImageIncomplete, LayersAbsent, StageError
-from sparkcluster.facts.base import Fact, Few, Number, Path
+from sparkcluster.facts.base import Fact, Few, Measure, Number, Path
 from sparkcluster.facts.release_record import ImageId
 from sparkcluster.hosts.base import SILENT_S, Host, Stream
 from sparkcluster.hosts.program import document, stream
@@ -62,12 +62,13 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
 class Done(Fact):
     """Bytes that were downloaded or sent.
 
-    Also the bytes of files that are not served, or that the ``whole`` repository was downloaded, as the
-    hub did not list it; the path that the user's file has now that was ``kept`` beside the one that was sent; and the
-    ID of an image that was loaded.
+    Also the ``seconds`` from the first to the last rename, of a copy; the bytes of files that are not served, or that
+    the ``whole`` repository was downloaded, as the hub did not list it; the path that the user's file has now that was
+    ``kept`` beside the one that was sent; and the ID of an image that was loaded.
     """
 
     bytes: Number = 0
+    seconds: Measure = 0.0
     left_out_bytes: Number = 0
     whole: bool = False
     kept: Path | None = None
@@ -104,12 +105,10 @@ class Failure:
     text: str
 
 
-def list_files(
-    step: Step, source: Host, request: Request, report: Report, *, program: str = "listing", judged: bool = True
-) -> Manifest:
+def list_files(step: Step, source: Host, request: Request, report: Report, *, program: str = "listing") -> Manifest:
     """The files of ``request`` that ``source`` has, checked; its ``files`` are what receivers are asked to write.
 
-    A ``program`` of the node lists them. Unless ``judged``, blobs may have another content than their names say.
+    A ``program`` of the node lists them. Blobs may have another content than their names say (``staging.trust``).
 
     Raises:
         StageError: it cannot read them, or they are not what an honest node has.
@@ -127,14 +126,13 @@ def list_files(
     try:
         with stage_errors(step, source.name), stream(source, program, listing) as running:
             done = follow(step, source.name, running, report, heard)
-        manifest = Manifest.of(found, request.get("revision"), judged=judged)
+        if isinstance(done, Failure):
+            raise stage_error(step, done)
+        manifest = Manifest.of(found, request.get("revision"))
     except BadAnswer as error:
-        done = Failure(source.name, "source", str(error))
-    else:
-        if not manifest.files and not isinstance(done, Failure):
-            done = Failure(source.name, "source", "the list of files is missing")
-    if isinstance(done, Failure):
-        raise stage_error(step, done)
+        raise stage_error(step, Failure(source.name, "source", str(error))) from None
+    if not found:
+        raise stage_error(step, Failure(source.name, "source", "the list of files is missing"))
     return manifest
 
 

@@ -14,16 +14,16 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Failure, Step, answers, stage_errors
 from sparkcluster.staging.order import WorkerLine
-from sparkcluster.staging.send import bring
 
-Event = WorkerLine | Failure | BaseException | None
-"""All that a worker said last, or how it ended: an error or, with None, well."""
+Event = WorkerLine | Failure | BaseException
+"""All that a worker said last, or how it ended."""
 
 
 class Follower:
-    """Follows the worker on ``host`` that ``request`` begins, for whom it brings the list of files ``content``.
+    """Follows the worker on ``host`` that ``request`` and the list of files ``content`` begin.
 
-    ``heard`` gets the name of the node and what happens, from the thread of ``run``.
+    ``heard`` gets the name of the node and what happens, from the thread of ``run``. What follows it on the node ends
+    with the worker, else with the connection.
     """
 
     def __init__(
@@ -44,33 +44,21 @@ class Follower:
                     self._running.send(json.dumps(order).encode() + b"\n")
 
     def run(self) -> None:
-        """Bring the list of files, then follow the worker to the end."""
-        node = self._host.name
+        """Begin, and follow the worker to the end."""
+        node, said = self._host.name, WorkerLine()
         try:
-            with stage_errors(self._step, node):
-                bring(self._step, self._host, self._request["key"], self._content)
-                self._heard((node, self._follow(node)))
+            request = {**self._request, **self._step.lease(node)}
+            with stage_errors(self._step, node), stream(self._host, "worker", request, self._content) as running:
+                with self._lock:
+                    self._running = running
+                    if self._ordered:
+                        running.send(json.dumps(self._ordered).encode() + b"\n")
+                for line in answers(self._step, node, running, WorkerLine):
+                    if isinstance(line, Failure):
+                        self._heard((node, line))
+                        return
+                    said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
+                    self._heard((node, said))
+                self._heard((node, Failure(node, "other", running.finish().reason)))
         except BaseException as error:  # noqa: BLE001 - raised by who hears of it
             self._heard((node, error))
-
-    def close(self) -> None:
-        """End what follows it on the node, not the worker."""
-        with self._lock:
-            if self._running is not None:
-                self._running.close()
-
-    def _follow(self, node: str) -> Failure | None:
-        said = WorkerLine()
-        with stream(self._host, "worker", {**self._request, **self._step.lease(node)}) as running:
-            with self._lock:
-                self._running = running
-                if self._ordered:
-                    running.send(json.dumps(self._ordered).encode() + b"\n")
-            for line in answers(self._step, node, running, WorkerLine):
-                if isinstance(line, Failure):
-                    return line
-                said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
-                self._heard((node, said))
-            if said.done is not None or self._ordered.keys() & {"end", "cancel"}:
-                return None
-            return Failure(node, "other", running.finish().reason)

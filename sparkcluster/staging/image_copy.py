@@ -173,7 +173,6 @@ def image_request(run: Transfers, node: str, reference: str, image: Image, have:
     facts = run.facts[node]
     docker = read(facts.docker)
     return {
-        "what": "files",
         "root": f"{facts.state_dir}/clusters/{run.lease(node)['cluster']}/images",
         "engine": docker.model_dump(include={"version", "containerd_store"}) if docker is not None else _UNKNOWN,
         "image": image.model_dump(include={"id", "layers", "config_sum", "size_bytes"}),

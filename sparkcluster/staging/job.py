@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkcluster.errors import SparkclusterError, StageError
+from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.report import Medium, Report, State, Transfer
 from sparkcluster.staging import notes
-from sparkcluster.staging.chain import Source, Way, chain, listening, ways
-from sparkcluster.staging.copy import RESUME, Failure, Step, stage_error
+from sparkcluster.staging.chain import Source, Way, chain, ways
+from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.copy_request import Files, Settings, begin_request
 from sparkcluster.staging.follower import Event, Follower
 from sparkcluster.staging.order import WorkerLine, files_lines
@@ -51,27 +51,30 @@ class Job:
 
     def __init__(
         self, step: Step, fleet: Fleet, facts: Mapping[str, Facts], topology: Topology, files: Files,
-        *, settings: Settings | None = None, report: Report | None = None,
+        *, settings: Settings, report: Report,
     ) -> None:  # fmt: skip
         self.loud: list[str] = []
-        self._step, self._files = step, files
-        self._settings, self._report = settings or Settings(), report or Report()
+        self._step, self._files, self._settings, self._report = step, files, settings, report
         self._total: int = sum(file["size"] for file in files.files)
         self._unknown = {str(number) for number, file in enumerate(files.files) if file["sha256"] is None}
         self._hashes: dict[str, str] = {}  # of these files, by number
-        encrypt, content = self._settings.encrypt, files_lines(files.files)
-        self._ways = ways(facts, topology, list(files.requests), encrypt=encrypt)
+        content = files_lines(files.files)
+        self._ways = ways(facts, topology, list(files.requests), encrypt=settings.encrypt)
         self._events: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
         self._followers: dict[str, Follower] = {}
         for node, request in files.requests.items():
-            listen = listening(facts, topology, node, encrypt=encrypt)
-            begin = begin_request(request, listen, content, self._settings)
+            listen = {way.address: way.encrypted for way in self._ways if way.source == node}
+            begin = begin_request(request, listen, len(files.files), settings)
             self._followers[node] = Follower(step, fleet[node], begin, content, self._events.put)
-        self._living = set(files.requests)  # those that are followed
         self._said = dict.fromkeys(files.requests, WorkerLine())
-        self._errors: dict[str, SparkclusterError] = {}
+        self._errors: dict[str, StageError] = {}  # of those that are followed no longer
         self._sources: dict[str, tuple[Source, ...]] = {}
         self._warned: set[Way] = set()
+
+    @property
+    def _living(self) -> list[str]:
+        """The nodes that are followed."""
+        return [node for node in self._files.requests if node not in self._errors]
 
     @property
     def arrived(self) -> dict[str, Arrived]:
@@ -92,7 +95,7 @@ class Job:
         calls = Calls(Follower.run, self._followers)
         how = "cancel"
         try:
-            self._until(lambda said: bool(said.done or (said.ports and said.lacks)), _ANSWER_S)
+            self._until(lambda said: said.lacks is not None, _ANSWER_S)
             self._check()
             self._arrange(self._look())
             self._until(lambda said: said.done is not None)
@@ -101,8 +104,6 @@ class Job:
             for follower in self._followers.values():
                 follower.order({how: True})
             calls.ended(_END_S)
-            for follower in self._followers.values():
-                follower.close()
         if not all(self._said[node].done for node in self._errors):  # all others have it from another node
             raise combined([self._errors[node] for node in self._files.requests if node in self._errors])
         return self.arrived
@@ -111,7 +112,7 @@ class Job:
 
     def _check(self) -> None:
         """Raise what keeps it from beginning: disks that are too small, or that nobody has any of the files."""
-        rooms = {node: room for node in sorted(self._living) if (room := self._said[node].room) is not None}
+        rooms = {node: room for node in self._living if (room := self._said[node].room) is not None}
         short = notes.no_room(self._step.name, self._files.what, rooms)
         if short or (self._errors and not any(self._has(node) for node in self._living)):
             raise combined([*self._errors.values(), *short])
@@ -122,7 +123,7 @@ class Job:
         for way in self._ways:
             said = self._said[way.source]
             port, cert = (said.ports or {}).get(way.address), said.cert if way.encrypted else None
-            if port is not None and said.token is not None and {way.source, way.target} <= self._living:
+            if port is not None and said.token is not None and not {way.source, way.target} & self._errors.keys():
                 dials[way] = {"address": way.address, "port": port, "token": said.token, "cert": cert}
         for node in self._living:
             look = [{"node": way.source, **dial} for way, dial in dials.items() if way.target == node]
@@ -133,13 +134,12 @@ class Job:
 
     def _arrange(self, dials: Mapping[Way, dict[str, Any]]) -> None:
         """Order who pulls from whom, once it was said what leaves the interconnect."""
-        living = [node for node in self._files.requests if node in self._living]
-        self._sources = chain(living, dials, {node: self._has(node) for node in living}, self._total)
+        living = self._living
+        self._sources = chain(living, dials, {node: self._has(node) for node in self._said}, self._total)
         for node in living:
             if node not in self._sources:
                 why = Failure(node, "unreached", f"it reaches no node that has the {self._files.what} over any network")
                 self._ended(node, stage_error(self._step, why, source=next(iter(self._sources))))
-                self._followers[node].order({"cancel": True})
                 continue
             self._warn(node, planned=True)
             sources = [
@@ -154,27 +154,22 @@ class Job:
         """Take in what the nodes say until each that is still followed has ``said`` that; who has not is left out."""
         until = time.monotonic() + limit_s
         while waiting := [node for node in self._living if not said(self._said[node])]:
-            if self._step.stopped():
-                raise StageError(f"{self._step.name} was stopped", step=self._step.name, hint=RESUME)
             late = waiting if time.monotonic() > until and self._events.empty() else []
             for node in late:
                 self._ended(node, Failure(node, "stuck", f"its worker did not answer in {limit_s:.0f} s"))
             with contextlib.suppress(queue.Empty):
                 node, event = self._events.get(timeout=1.0)
+                if node in self._errors:
+                    continue
                 if isinstance(event, WorkerLine):
                     self._heard(node, event)
-                elif node in self._living:
+                else:
                     self._ended(node, event)
 
-    def _ended(self, node: str, how: Failure | BaseException | None) -> None:
-        self._living.discard(node)
-        if how is None:
-            return
+    def _ended(self, node: str, how: Failure | BaseException) -> None:
         error = stage_error(self._step, how) if isinstance(how, Failure) else how
-        if not isinstance(error, SparkclusterError):
-            raise error
         if not isinstance(error, StageError):
-            raise combined([error, *self._errors.values()])
+            raise error
         self._errors[node] = error
         if self._sources:
             why = how.text if isinstance(how, Failure) else error.message

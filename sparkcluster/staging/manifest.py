@@ -62,11 +62,11 @@ class Manifest:
     files: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, found: Iterable[ListedFile], revision: str | None, *, judged: bool = False) -> Manifest:
+    def of(cls, found: Iterable[ListedFile], revision: str | None) -> Manifest:
         """The manifest of the files that were ``found``, with ``revision`` in that snapshot.
 
         Raises:
-            BadAnswer: no honest node has such files; or they are to be ``judged``, and one is corrupt.
+            BadAnswer: no honest node has such files.
         """
         if revision is not None and not re.fullmatch("[0-9A-Za-z]{1,64}", revision):
             raise BadAnswer(f"{revision[:60]!r} is not the name of a snapshot")
@@ -80,8 +80,6 @@ class Manifest:
             folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
             if name in listed:
                 raise BadAnswer(f"{name} is listed twice")
-            if judged and not each.is_right:
-                raise BadAnswer(f"{each.name} is corrupt: its SHA-256 is {each.sha256}")
             listed[name] = each
             path = f"blobs/{each.blob}" if revision and each.blob else name
             new = {"path": path, "size": each.size, "mtime": each.mtime, "links": [], "sha256": each.sha256}

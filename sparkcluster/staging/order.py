@@ -4,7 +4,7 @@ The controller starts ``node.worker`` with ``copy_request.begin_request``. That 
 adopts the one that runs, then follows it: what the controller writes to its input are orders, what it prints are
 ``WorkerLine`` lines. The end of the input ends the follower, not the worker.
 
-1. The controller brings the list of files (``files_lines``) to ``files_path`` on every node, then begins on all.
+1. The controller begins on all nodes; the first lines of each input are the list of files (``files_lines``).
 2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
    one, then ``lacks`` and ``room``.
 3. Order ``look``: ``[{node, address, port, token, cert}]``, ``cert`` of those under TLS. The worker connects to all of
@@ -23,17 +23,15 @@ A line, or an order, may have several of these, also what was said before: the l
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparkcluster.facts.base import Fact, Few, Measure, Number, Path, Port, Sha256
-from sparkcluster.node.shared import FILES_LIST
+from sparkcluster.facts.base import Fact, Few, Number, Path, Port, Sha256
 from sparkcluster.report import Medium
-from sparkcluster.staging.copy import Answer, Done
+from sparkcluster.staging.copy import Answer
 
 Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
 Token = Annotated[str, Field(pattern="^[0-9a-f]{32,64}$")]
@@ -42,12 +40,6 @@ Certificate = Annotated[
 ]
 Numbered = dict[Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")], Sha256]
 """SHA-256 by the number of the file: its line in the list, from 0."""
-
-
-class Lacks(Fact):
-    """How many files of the list a node lacks, or has not whole."""
-
-    files: Number
 
 
 class Room(Fact):
@@ -73,17 +65,12 @@ class Wrong(Fact):
     source: Annotated[str, Field(alias="from")]
 
 
-class WorkDone(Done):
-    """Bytes that the node received, and the seconds from the first of them to the last rename."""
-
-    seconds: Measure = 0.0
-
-
 class WorkerLine(Answer):
     """One line of a worker; ``bytes`` are those of the list that are there and whole or growing.
 
     Attributes:
         ports: of its listeners, by address; ``token`` and ``cert`` come with it.
+        lacks: how many files of the list were not there, or not whole, when it began.
         reached: by node of the order ``look`` its addresses that proved their token.
         source: ``from`` in the document; whom it pulls from now, and ``medium`` by which of its entries.
         left: the last sources, or addresses of them, that it left since the order ``from``.
@@ -95,7 +82,7 @@ class WorkerLine(Answer):
     ports: dict[Address, Port] | None = None
     token: Token | None = None
     cert: Certificate | None = None
-    lacks: Lacks | None = None
+    lacks: Number | None = None
     room: Room | None = None
     reached: dict[str, Few[Address]] | None = None
     source: Annotated[str | None, Field(alias="from")] = None
@@ -104,28 +91,16 @@ class WorkerLine(Answer):
     wrong: tuple[Wrong, ...] = ()
     kept: tuple[Path, ...] = ()
     sha256: Numbered | None = None
-    done: WorkDone | None = None
 
     @property
     def lacked(self) -> bool:
         """Whether it lacked something when it began, or has not said yet."""
-        return self.lacks is None or self.lacks.files > 0
+        return self.lacks != 0
 
 
-def key(what: str, place: str) -> str:
-    """Name of the job that stages ``what`` to ``place``, a root or a reference: the same on every run."""
-    return hashlib.sha256(f"{what}\0{place}".encode()).hexdigest()[:16]
-
-
-def files_path(state_dir: str, cluster: str, key: str) -> str:
-    """Where the list of files of a job lies on a node."""
-    return f"{state_dir}/clusters/{cluster}/staging/{key}/{FILES_LIST}"
-
-
-def files_lines(files: Iterable[Mapping[str, Any]]) -> bytes:
+def files_lines(files: Iterable[dict[str, Any]]) -> bytes:
     """The list of files as a worker reads it: one document in each line, the number of a file is its line.
 
     ``path``, ``size``, ``mtime`` (ns), ``sha256`` or null, and ``links``, as ``Manifest.files`` has them.
     """
-    names = ("path", "size", "mtime", "sha256", "links")
-    return b"".join(json.dumps({name: file[name] for name in names}).encode() + b"\n" for file in files)
+    return b"".join(json.dumps(file).encode() + b"\n" for file in files)

@@ -54,7 +54,7 @@ def _bring(changer: Changer, run: Transfers, archive: Archive, engines: Mapping[
     """Copy ``archive`` to the nodes of ``engines``, all of which it fits, and unpack it."""
     roots = {node: f"{run.facts[node].state_dir}/ray/archives/{ray_name(engine)}" for node, engine in engines.items()}
     file = {"path": _FILE, "size": archive.path.stat().st_size, "mtime": 0, "links": [], "sha256": archive.sha256}
-    run.bring("ray", list(engines), lambda node: {"what": "files", "root": roots[node]}, [file], {_FILE: archive.path})
+    run.bring("ray", list(engines), lambda node: {"root": roots[node]}, [file], {_FILE: archive.path})
     steps = {}
     for node, engine in engines.items():
         run.progress(node, f"unpacking Ray {BROUGHT_RAY}")

@@ -19,7 +19,7 @@ from sparkcluster.node.shared import hub_folder
 from sparkcluster.runtime import Changer
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Companion
-from sparkcluster.staging import copy_weights, local_image, local_weights, outside, ownership, small_files
+from sparkcluster.staging import copy_weights, ownership, small_files
 from sparkcluster.staging.artifacts import Artifact, Request
 from sparkcluster.staging.copy import RESUME
 from sparkcluster.staging.image_copy import ImageCopy
@@ -85,6 +85,8 @@ def _find(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Sta
     staging = find_missing(facts, run.topology, spec, what)
     size_bytes = staging.size_bytes
     if given is not None and not staging.sources:
+        from sparkcluster.staging import local_image, local_weights  # noqa: PLC0415 - rarely needed
+
         if what == "image":
             size_bytes = local_image.read(given, staging.name).image.size_bytes
         elif (place := local_weights.locate(given, spec)) is not None:
@@ -176,6 +178,8 @@ def _fetch(run: Transfers, staging: Staging) -> Sequence[str]:
 
     Where no node reaches the hub, this machine downloads it.
     """
+    from sparkcluster.staging import local_image, local_weights, outside  # noqa: PLC0415 - few runs need it
+
     spec = staging.spec
     if staging.given is None and staging.what == "image" and spec.build is not None:
         return [outside.build(run, spec, spec.build, staging)]
@@ -204,7 +208,7 @@ def weights_request(run: Transfers, staging: Staging, node: str) -> Request:
     A node that lacks nothing keeps what else it has, and its ref.
     """
     playbook, lacks = staging.spec.playbook, node in staging.nodes
-    request: Request = {"what": "files", "verify": run.settings.verify, "choice": playbook.choice, "keep": not lacks}
+    request: Request = {"verify": run.settings.verify, "choice": playbook.choice, "keep": not lacks}
     if playbook.model.id is None:
         return {**request, "root": playbook.model.path}
     first, *_ = (*staging.sources, *staging.parts, *staging.nodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 from pathlib import Path
 from typing import IO
@@ -13,7 +12,6 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Answer, Done, Failure, Report, Step, answers, stage_error, stage_errors
-from sparkcluster.staging.order import files_path
 
 # Hashing what is there, or what arrived, takes a node less than this.
 _SILENT_S = 300
@@ -56,15 +54,3 @@ def send(
             failure = last if isinstance(last, Failure) else Failure(host.name, "other", running.finish().reason)
             raise stage_error(step, failure, source="this machine")
     return last.done
-
-
-def bring(step: Step, host: Host, key: str, content: bytes) -> None:
-    """Send the list of files of the job ``key`` to where the worker of ``host`` reads it.
-
-    Raises:
-        StageError, LeaseLost: as ``send``.
-    """
-    lease = step.lease(host.name)
-    root, _, name = files_path(lease["state_dir"], lease["cluster"], key).rpartition("/")
-    digest = hashlib.sha256(content).hexdigest()
-    send(step, host, io.BytesIO(content), {"root": root, "path": name, "sha256": digest})

@@ -175,7 +175,7 @@ class Transfers:
     def files(self, staging: Staging, source: str, request: Request) -> Manifest:
         """The files that ``source`` has of ``request``, for all copies of them, corrupt ones too."""
         report = self.report(staging.what, source, "read")
-        return list_files(self.step(staging.what), self.fleet[source], request, report, judged=False)
+        return list_files(self.step(staging.what), self.fleet[source], request, report)
 
     def report(self, what: Artifact, node: str, how: str) -> Bytes:
         """A function that reports bytes."""

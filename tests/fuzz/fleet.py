@@ -328,10 +328,10 @@ class Cluster:
         ]  # fmt: skip
 
     def _worker(self, request: dict[str, Any], _: bool) -> list[Any]:
-        whole = any(each["address"] == "192.168.177.11" for each in request["listen"])  # alpha's
-        lacks = {"files": 0 if whole else 2, "bytes": 0 if whole else 16_000_000_900}
-        room = {"free": 10**12, "needed": lacks["bytes"], "path": "/"}
-        ports = {each["address"]: 40001 for each in request["listen"]}
+        whole = "192.168.177.11" in request["listen"]  # alpha's
+        lacks = 0 if whole else 2
+        room = {"free": 10**12, "needed": lacks and 16_000_000_900, "path": "/"}
+        ports = dict.fromkeys(request["listen"], 40001)
         told = {"ports": ports, "token": request["token"], "cert": request["cert"], "lacks": lacks, "room": room}
         has = {"bytes": 16_000_000_900, "done": {"bytes": 0}} if whole else {"bytes": 0}
         return [{**told, **has}]

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from sparkcluster.errors import HostLost
 from sparkcluster.hosts.base import Result
-from sparkcluster.hosts.fake import FakeHost, FakeStream
+from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Step
 from sparkcluster.staging.copy_request import Files, Settings
@@ -65,14 +65,11 @@ class ScriptedNode(FakeHost):
 
     def stream(self, argv: Any, *, stdin: bytes = b"") -> Any:
         boot = json.loads(stdin.split(b"\n", 1)[0])
-        if boot["program"] == "upload":
-            lines = [{"offset": boot["request"]["size"]}, {"done": {}}]
-            return FakeStream(Result(0, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         assert boot["program"] == "worker"
         request, lacks = boot["request"], self.total - self.has
         usual = {
-            "ports": {each["address"]: 4001 for each in request["listen"]}, "token": request["token"],
-            "cert": request["cert"], "lacks": {"files": int(lacks > 0), "bytes": lacks}, "bytes": self.has,
+            "ports": dict.fromkeys(request["listen"], 4001), "token": request["token"],
+            "cert": request["cert"], "lacks": int(lacks > 0), "bytes": self.has,
             "room": {"free": 100 * GB, "needed": lacks, "path": "/models"}, **({} if lacks else {"done": {"bytes": 0}}),
         }  # fmt: skip
         self.say(**{**usual, **self.began})
@@ -126,7 +123,7 @@ class ScriptedCopy:
         self.job: Job
 
     def run(self, **settings: Any) -> Any:
-        requests = {name: {"what": "files", "root": "/models/m"} for name in self.nodes}
+        requests = {name: {"root": "/models/m"} for name in self.nodes}
         step = Step("copy weights", lambda _: {"state_dir": "/s", "cluster": "atlas"}, lambda: self.stopped)
         self.job = Job(
             step, Fleet(self.nodes), self.facts, build(self.spec, self.facts), Files("weights", requests, self.files),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 from functools import partial
@@ -16,7 +17,6 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.staging.copy import Step, list_files
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
-from sparkcluster.staging.order import key
 from sparkcluster.topology.build import build
 from tests.unit.staging.conftest import Shown
 from tests.unit.staging.workers import eventually
@@ -57,7 +57,7 @@ class World:
 
     def pid(self, request):
         """Of the worker."""
-        name = key(request["what"], request["root"])
+        name = hashlib.sha256(request["root"].encode()).hexdigest()[:16]
         state = Path(self.lease.state_dir) / "clusters" / "atlas" / "staging" / name / "state.json"
         return int(json.loads(state.read_text())["pid"])
 
@@ -74,14 +74,11 @@ def world(node, spark, cluster, lease):
 
 
 def snapshots(world, **more):
-    return {
-        name: {"what": "files", "root": f"{host.hf_home}/hub/models--Qwen--Qwen3-8B", **more}
-        for name, host in world.nodes.items()
-    }
+    return {name: {"root": f"{host.hf_home}/hub/models--Qwen--Qwen3-8B", **more} for name, host in world.nodes.items()}
 
 
 def directories(tmp_path, names="ab"):
-    return {name: {"what": "files", "root": str(tmp_path / f"of-{name}")} for name in names}
+    return {name: {"root": str(tmp_path / f"of-{name}")} for name in names}
 
 
 def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_nothing(world, model):

@@ -119,7 +119,21 @@ def test_a_node_that_reaches_nobody_is_named_with_what_to_try_and_the_others_get
     with pytest.raises(StageError, match="c: it reaches no node that has the weights over any network") as caught:
         made.run()
     assert caught.value.hint == "ping from c to a, and sudo ufw status on both"
-    assert made.nodes["c"].ordered("cancel") == [True]
+    assert made.nodes["c"].orders[-1] == {"end": True}
+    assert set(made.job.arrived) == {"b"}
+
+
+def test_a_node_that_fails_while_the_others_look_is_left_out(copy):
+    made = copy()
+    reached = made.nodes["b"].reaches
+
+    def reaches(address):
+        made.nodes["c"].lose()
+        return reached(address)
+
+    made.nodes["b"].reaches = reaches
+    with pytest.raises(StageError, match="connection to c broke"):
+        made.run()
     assert set(made.job.arrived) == {"b"}
 
 

@@ -98,14 +98,13 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
         [listed("a", blob=".x")],
         [listed("../../x")],
         [listed("a", blob="b"), listed("a/b", blob="b")],
-        [listed("a", blob="0" * 64, sha256="1" * 64)],
         [listed("a", blob="b"), listed("c", blob="b", size=5)],
     ],
 )
 def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
     Manifest.of((ListedFile(**each) for each in files[:-1]), REVISION)
     with pytest.raises((BadAnswer, ValidationError)):
-        Manifest.of((ListedFile.model_validate(each) for each in files), REVISION, judged=True)
+        Manifest.of((ListedFile.model_validate(each) for each in files), REVISION)
 
 
 @pytest.mark.parametrize("revision", ["..", "a/b", "", "main\n"])
@@ -140,14 +139,14 @@ def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
 def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypatch, program, message):
     monkeypatch.setattr("sparkcluster.staging.copy.MOST_FILES", 100)
     with pytest.raises(StageError, match=message) as caught:
-        list_files(step, hostile("a", program), {"what": "files", "root": "/x"}, ignore)
+        list_files(step, hostile("a", program), {"root": "/x"}, ignore)
     assert caught.value.node == "a"
 
 
 def followed(step, host):
     """Why a worker is followed no longer."""
     heard = []
-    Follower(step, host, {"key": "0123456789abcdef"}, b"{}\n", heard.append).run()
+    Follower(step, host, {}, b"{}\n", heard.append).run()
     node, how = heard[-1]
     return node, how.text if isinstance(how, Failure) else how.message
 

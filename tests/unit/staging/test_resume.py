@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 
 import pytest
 
-from sparkcluster.node import common
+from sparkcluster.node import common, file_list
+from sparkcluster.node.wire import Failed
 from sparkcluster.staging.order import files_lines
 from sparkcluster.staging.send import send
 from tests.unit.staging.test_send import CONTENT, World
@@ -60,7 +60,7 @@ def test_files_of_a_worker_that_was_killed(workers, point, victim):
     assert TOTAL * point / 100 <= had < TOTAL
     a.begin(files)
     b.begin(files)
-    assert b.wait("lacks")["bytes"] <= TOTAL - had + SIZES["config.json"]
+    assert b.wait("room")["needed"] <= TOTAL - had + SIZES["config.json"]
     chain((a, b))
     assert b.wait("done")["bytes"] <= TOTAL - had + SIZES["config.json"]
     assert content(b.root) == content(a.root)
@@ -78,6 +78,15 @@ def test_files_of_an_operator_that_was_killed(workers, point):
     assert b.wait("done")["bytes"] == TOTAL, "no byte twice"
     assert b.pid == before
     assert content(b.root) == content(a.root)
+
+
+def test_a_list_of_files_that_was_cut_off_begins_nothing(tmp_path):
+    """A copy of a part of a model would look complete."""
+    lines = files_lines(written(tmp_path, {"one.bin": 5, "two.bin": 7})).splitlines(keepends=True)
+    listed, _ = file_list.read(lines, 2)
+    assert [file.path for file in listed] == ["one.bin", "two.bin"]
+    with pytest.raises(Failed, match="the list of files was cut off"):
+        file_list.read(lines[:1], 2)
 
 
 @pytest.fixture
@@ -105,14 +114,13 @@ def test_a_worker_that_brings_another_list_of_files_is_ended(workers):
     a, b = workers(*"ab")
     files = written(a.root, {"one.bin": 5 * MB, "config.json": 300})
     a.begin(files, limit_bytes_s=MB)
-    b.begin(files, files_sha256=hashlib.sha256(files_lines(files)).hexdigest())
+    b.begin(files)
     b.order(**{"from": [a.source()]})
     eventually(lambda: b.said.get("bytes", 0) > MB)
     more = [*files, *written(a.root, {"two.bin": 3 * MB})]
-    digest = hashlib.sha256(files_lines(more)).hexdigest()
     for each in (a, b):
-        each.begin(more, files_sha256=digest)
-    assert b.wait("lacks")["files"] == 3
+        each.begin(more)
+    assert b.wait("lacks") == 3
     b.order(**{"from": [a.source()]})
     b.wait("done")
     assert content(b.root) == content(a.root)

@@ -19,7 +19,7 @@ from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.copy import Step
-from sparkcluster.staging.send import bring, send
+from sparkcluster.staging.send import send
 from tests.unit.staging.workers import eventually
 
 CONTENT = os.urandom(1 << 20) * 24
@@ -124,15 +124,6 @@ def test_a_file_arrives_whole_and_once(world):
         assert seen[-1] == (len(CONTENT), len(CONTENT))
         assert send(step, world.fleet["a"], world.source, world.request).bytes == 0
         assert [file.name for file in world.root.iterdir()] == ["ray.tar.gz"]
-
-
-def test_the_list_of_files_of_a_job_is_where_its_worker_reads_it_and_for_this_user_alone(world):
-    with world.lease().acquire(["a"]) as lease:
-        for content in (b'{"path": "a"}\n', b'{"path": "b"}\n'):
-            bring(world.step(lease), world.fleet["a"], "0123456789abcdef", content)
-            file = world.state / "clusters/atlas/staging/0123456789abcdef/files.jsonl"
-            assert file.read_bytes() == content
-    assert (world.state / "clusters").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.full  # the lease lapses in real time

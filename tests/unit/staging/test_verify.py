@@ -43,7 +43,7 @@ def directory(world, monkeypatch):
 
     def request(transfers, staging, node):
         found = real(transfers, staging, node)
-        return {key: found[key] for key in ("what", "verify", "choice", "keep")} | {"root": str(places[node])}
+        return {key: found[key] for key in ("verify", "choice", "keep")} | {"root": str(places[node])}
 
     monkeypatch.setattr(run, "weights_request", request)
     for name, place in places.items():

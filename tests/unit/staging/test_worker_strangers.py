@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from sparkcluster.node import receive, wire
-from sparkcluster.staging.keys import new_key
+from sparkcluster.staging.copy_request import new_key
 from tests.unit.staging.workers import ADDRESS, chain, content, eventually, written
 
 MB = 1_000_000
@@ -134,10 +134,10 @@ def keys():
 
 
 def encrypted(worker, files, own):
-    listen = [{"address": ADDRESS, "tls": True}]
-    worker.begin(files, listen=listen, cert=own.certificate, private_key=own.private)
+    certificate, private_key = own
+    worker.begin(files, listen={ADDRESS: True}, cert=certificate, private_key=private_key)
     worker.wait("ports")
-    assert own.private not in "".join(path.read_text() for path in worker.directory.iterdir())
+    assert private_key not in "".join(path.read_text() for path in worker.directory.iterdir())
 
 
 def test_what_is_encrypted_is_read_by_nobody_in_between(workers, keys, proxy):
@@ -146,7 +146,7 @@ def test_what_is_encrypted_is_read_by_nobody_in_between(workers, keys, proxy):
     encrypted(a, files, keys[0])
     encrypted(b, files, keys[1])
     between = proxy(a.way()["port"], keep=True)
-    way = {**a.way(cert=keys[0].certificate), "port": between.port}
+    way = {**a.way(cert=keys[0][0]), "port": between.port}
     b.order(look=[{"node": "a", **way}])
     assert b.wait("reached") == {"a": [ADDRESS]}
     b.order(**{"from": [{"node": "a", "ways": [way]}]})
@@ -163,7 +163,7 @@ def test_with_another_certificate_there_is_no_connection(workers, keys):
     files = written(a.root, {"one.bin": 3 * MB})
     encrypted(a, files, keys[0])
     encrypted(b, files, keys[1])
-    cert = keys[2].certificate
+    cert, _ = keys[2]
     b.order(look=[{"node": "a", **a.way(cert=cert)}], **{"from": [a.source(cert=cert)]})
     eventually(lambda: b.said.get("left"))
     assert b.said["bytes"] == 0

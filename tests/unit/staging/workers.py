@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkcluster.hosts import program
-from sparkcluster.staging.order import files_lines, key
+from sparkcluster.staging.order import files_lines
 
 CLUSTER, ADDRESS = "atlas", "127.0.0.1"
 LIMIT_S = 60.0
@@ -52,14 +52,15 @@ class Worker:
         self.said: dict[str, Any] = {}
         self.epoch = 0
         self.env: dict[str, str] | None = None
-        self.key = key("files", "model")
+        self._files: list[dict[str, Any]] = []
         self._lock: Any = None
         self._follower: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
 
     @property
     def directory(self) -> Path:
-        return self.state / "clusters" / CLUSTER / "staging" / self.key
+        name = hashlib.sha256(str(self.root).encode()).hexdigest()[:16]
+        return self.state / "clusters" / CLUSTER / "staging" / name
 
     def take_lease(self, epoch: int = 1, *, granted: bool = True) -> None:
         """An operator gets the lease."""
@@ -79,17 +80,14 @@ class Worker:
             self._lock.close()
 
     def begin(self, files: Iterable[dict[str, Any]] = (), **more: Any) -> None:
-        """Start the worker, or adopt it."""
+        """Start the worker of ``files``, or of those of the last time, or adopt it."""
         self.detach()
         if not self.epoch:
             self.take_lease()
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        files = list(files)
-        if files:
-            (self.directory / "files.jsonl").write_bytes(files_lines(files))
+        self._files = list(files) or self._files
         request = {
-            "what": "files", "key": self.key, "token": self.token,
-            "listen": [{"address": ADDRESS}], "root": str(self.root),
+            "files": len(self._files), "token": self.token,
+            "listen": {ADDRESS: False}, "root": str(self.root),
             "state_dir": str(self.state), "cluster": CLUSTER, "epoch": self.epoch, "kind": "staging", **more,
         }  # fmt: skip
         argv, stdin = program.command("worker", request)
@@ -97,7 +95,7 @@ class Worker:
         self.said = {}
         self._follower = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env)
         assert self._follower.stdin
-        self._follower.stdin.write(stdin)
+        self._follower.stdin.write(stdin + files_lines(self._files))
         self._follower.stdin.flush()
         self._reader = threading.Thread(target=self._read, args=(self._follower, self.said), daemon=True)
         self._reader.start()
@@ -128,6 +126,12 @@ class Worker:
     @property
     def pid(self) -> int:
         return int(json.loads((self.directory / "state.json").read_text())["pid"])
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that its process had at once."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
