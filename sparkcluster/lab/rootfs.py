@@ -129,10 +129,11 @@ def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
     Raises:
         LabError: it failed, or the mirror has no such release.
     """
-    argv = ["debootstrap", "--variant=minbase", "--include=" + ",".join(packages)]
-    argv.append("--components=" + ",".join(source.components))
+    parts = [f"--include={','.join(packages)}", f"--components={','.join(source.components)}"]
+    argv = ["debootstrap", "--variant=minbase", *parts, source.suite, str(root), source.mirror]
     try:
-        run([*argv, source.suite, str(root), source.mirror], timeout_s=900)
+        # debootstrap of Debian 12 does not know it
+        run([*argv, *(["/usr/share/debootstrap/scripts/sid"] if source.suite == "forky" else [])], timeout_s=900)
     except LabError as error:
         if "Failed getting release file" not in str(error) and "No such script" not in str(error):
             raise

@@ -124,7 +124,7 @@ class SparkSpec(Section):
     """
 
     name: HostName = ""
-    system: Literal["machine", "debian-12", "debian-13"] = "machine"
+    system: Literal["machine", "debian-12", "debian-13", "debian-14"] = "machine"
     docker: Literal["overlay2", "containerd"] = "overlay2"
     ports: Literal["p0", "p1", "both", "none"] = "p1"
     interfaces: dict[FactoryNetdev, Netdev] = Field(default_factory=dict)
@@ -338,8 +338,8 @@ def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
         named = [(spark.name, key) for spark in sparks for key in ("login", "sudo") if key in spark.model_fields_set]
         yield from (problem(f"{name}: `{key}` is for bare Sparks, `bare: true`") for name, key in named)
     for spark in sparks:
-        if spark.docker != "overlay2" and spark.system != "debian-13":
-            yield problem(f"{spark.name}: `docker: {spark.docker}` needs `system: debian-13`")
+        if spark.docker != "overlay2" and spark.system not in ("debian-13", "debian-14"):
+            yield problem(f"{spark.name}: `docker: {spark.docker}` needs `system: debian-13` or newer")
         names = {spark.netdev(function) for function in FUNCTIONS}
         for name in sorted(set(spark.addresses) - names):
             yield problem(f"{spark.name} has no interface {name}, only {', '.join(sorted(names))}")

@@ -7,10 +7,10 @@ from pathlib import Path
 from sparkcluster.lab import rootfs, state
 from sparkcluster.lab.machine import BARE_PACKAGES, DEBIAN_PACKAGES
 
-SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
+SUITES = {"debian-12": "bookworm", "debian-13": "trixie", "debian-14": "forky"}
 # Beside the programs that the lab starts: what the checks, the faults and their remedies use.
 PACKAGES = ("python3", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
-EXTRA_PACKAGES = {"trixie": ("docker-cli",)}
+EXTRA_PACKAGES = {"trixie": ("docker-cli",), "forky": ("docker-cli",)}
 """Packages that a suite has split off from the ones above."""
 
 

@@ -1,4 +1,4 @@
-"""An image of which a Spark has all layers but the top one costs that layer, between the stores of real engines."""
+"""An image goes between the stores of real engines; where a Spark has all layers but the top one, it costs that layer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ sparks:
 - {name: o, image: absent}
 - {name: c, docker: containerd, image: absent}
 - {name: o26, system: debian-13, image: absent}
+- {name: o28, system: debian-14, image: absent}
+- {name: c28, system: debian-14, docker: containerd, image: absent}
 """
 RAILS = "cat /sys/class/net/enp1s0f1np1/statistics/%s_bytes /sys/class/net/enP2p1s0f1np1/statistics/%s_bytes"
 TOP_BYTES = 8_000_000
@@ -58,6 +60,19 @@ def bytes_on_rails(spark, way):
 def runs(spark, reference):
     words = ["docker", "run", "--rm", "--pull", "never", "--entrypoint", "python3", reference, "--version"]
     return spark.run(words, timeout_s=60).stdout.startswith("Python 3")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("source", ["o", "o26", "c", "o28", "c28"])
+def test_an_image_goes_from_each_store_to_all_others_and_starts(lab, registry, cli, variant, source):
+    reference = registry.add("whole", images.archive("stub"), more=source)
+    lab.spark(source).run(["docker", "pull", "--quiet", reference], timeout_s=120)
+    registry.down = True
+    cli("stage", variant(lab, playbook={"image": reference}), "image").ok()
+    content = "{{json .Config.Labels}} {{json .RootFS.Layers}}"
+    inspect = ["docker", "image", "inspect", "--format", content, reference]
+    assert len({spark.run(inspect).stdout for spark in lab.sparks}) == 1, "labels and layers"
+    assert all(runs(spark, reference) for spark in lab.sparks)
 
 
 @pytest.mark.full
