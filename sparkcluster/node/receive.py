@@ -188,7 +188,7 @@ class Sources:
                 return
             quiet_s = time.monotonic() - max(moved, self.turned)
             if quiet_s > (_EMPTY_S if self._order[1].medium == self.medium else _LEAVE_S):
-                self._order = [*self._order[1:], self._order[0]]
+                self._bad, self._order = {}, [*self._order[1:], self._order[0]]  # who failed before may be back
                 self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s)})
 
     def corrupt(self, node: str) -> None:
