@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, file_list, job, receive, tls, wire
+from sparkcluster.node import common, file_list, job, receive, sources, tls, wire
 from sparkcluster.node.file_list import Listed
 from sparkcluster.node.files import Files
 from sparkcluster.node.serve import Gate, Server
@@ -182,7 +182,7 @@ class Worker:
 
         def dial(each: Document) -> None:
             with contextlib.suppress(Failed):
-                receive.Line(receive.way(each["node"], each), _LOOK_S).close()
+                receive.Line(sources.way(each["node"], each), _LOOK_S).close()
                 reached[each["node"]].append(each["address"])
 
         with concurrent.futures.ThreadPoolExecutor(_LOOKS) as pool:

@@ -185,7 +185,7 @@ def compare_pinned(view: View, report: Report) -> None:
     beside = read(head.companions) or {}
     for model in (playbook.model, *playbook.companions):
         weights = beside.get(str(model.id)) if isinstance(model, Companion) else read(head.weights)
-        if weights is not None and weights.revision and model.id:
+        if weights is not None and weights.complete and weights.revision and model.id:
             names[f"{model.revision} of {model.id}"] = weights.revision
     path, newer = staged_file(view.spec.inventory.cluster), dict[str, str]()
     image = next(iter(expected_images(view.spec, view.facts, view.topology.by_rank).values()), None)

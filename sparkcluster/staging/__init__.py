@@ -1,4 +1,4 @@
-"""Weights, images and Ray to every node, and what is read of a model before that.
+"""Weights, images and Ray to every node.
 
 The hub: ``endpoint`` in ``artifacts.py``, its folders on a node ``hub_folder`` in ``node/shared.py``.
 

@@ -53,10 +53,11 @@ def locate(directory: Path, spec: Spec) -> Place | None:
             return Place(root, commit, commit)
     if isinstance(model, Companion):
         return None
-    is_cache = (top / "hub").is_dir() or (top / "snapshots").is_dir() or any(top.glob("models--*"))
-    if is_cache or not re.fullmatch(COMMIT, model.revision):
+    if (top / "hub").is_dir() or (top / "snapshots").is_dir() or any(top.glob("models--*")):
+        raise StageError(f"{directory} has no {model.id}", step=_STEP, hint=f"ls {top}")
+    if not re.fullmatch(COMMIT, model.revision):
         raise StageError(
-            f"{directory} is no cache with {model.id}, and nothing says which commit of it is there",
+            f"nothing says which commit of {model.id} is in {directory}",
             step=_STEP,
             hint="give an HF_HOME, a Hugging Face cache or its models--… folder, or set model.revision to the commit",
         )

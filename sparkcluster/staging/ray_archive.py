@@ -14,6 +14,7 @@ nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -77,10 +78,11 @@ def get_archive(engine: EngineFacts, report: Report) -> Archive:
 
 def kept(engine: EngineFacts) -> Archive | None:
     """The archive for ``engine`` that is cached here, if it is what was packed from these pins, by its name."""
-    for path in _folder().glob(f"{ray_name(engine)}-*"):
-        digest = _digest(path)
-        if path.name == _name(engine, digest):
-            return Archive(path, digest)
+    with contextlib.suppress(OSError):
+        for path in _folder().glob(f"{ray_name(engine)}-*"):
+            digest = _digest(path)
+            if path.name == _name(engine, digest):
+                return Archive(path, digest)
     return None
 
 

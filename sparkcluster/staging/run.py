@@ -152,6 +152,8 @@ def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[
     if repository is not None:
         ownership.take(changer, repository, lacking, run.progress)
     staging = _source(run, staging)
+    if not staging.missing and not run.settings.verify:
+        return (), []
     return copy_weights.copy(run, staging, partial(weights_request, run, staging), verify=run.settings.verify)
 
 
@@ -165,16 +167,17 @@ def _source(run: Transfers, staging: Staging) -> Staging:
         nodes = copy_weights.unite(run, staging, partial(weights_request, run, staging))
         staging = _left(run, staging, nodes)
     if not staging.sources:
-        node, *others = _fetch(run, staging)
+        (node, *others), origin = _fetch(run, staging)
         staging = _left(run, staging, [node, *others])
         if not staging.sources:
-            lacks = f"{staging.what} {staging.name} is still incomplete on {node}: {dict(staging.missing)[node]}"
-            raise StageError(lacks, node=node, step=f"copy {staging.what}", hint=RESUME)
+            why = f"{staging.what} {staging.name} is incomplete on {node}: {dict(staging.missing)[node]}; {origin}"
+            hint = "give --from what has all of it" if staging.given else RESUME
+            raise StageError(why, node=node, step=f"copy {staging.what}", hint=hint)
     return staging
 
 
-def _fetch(run: Transfers, staging: Staging) -> Sequence[str]:
-    """Send what is on this machine, else build or download it; the nodes that got it.
+def _fetch(run: Transfers, staging: Staging) -> tuple[Sequence[str], str]:
+    """Send what is on this machine, else build or download it; the nodes that got it, and why that may not be all.
 
     Where no node reaches the hub, this machine downloads it.
     """
@@ -182,16 +185,16 @@ def _fetch(run: Transfers, staging: Staging) -> Sequence[str]:
 
     spec = staging.spec
     if staging.given is None and staging.what == "image" and spec.build is not None:
-        return [outside.build(run, spec, spec.build, staging)]
+        return [outside.build(run, spec, spec.build, staging)], "the build left it out"
     found = staging.given or outside.Download(run, spec, staging).anywhere()
     if isinstance(found, str):
-        return [found]
+        return [found], "the download left it out"
     if staging.what == "image":
-        return [local_image.bring(run, staging, local_image.read(found, staging.name))]
+        return [local_image.bring(run, staging, local_image.read(found, staging.name))], f"{found} was loaded"
     place = local_weights.locate(found, spec)
     if place is not None:
         local_weights.bring(run, spec, staging, place, partial(weights_request, run, staging))
-    return staging.nodes
+    return staging.nodes, f"{found} has not all of it"
 
 
 def _left(run: Transfers, staging: Staging, nodes: Sequence[str]) -> Staging:

@@ -11,11 +11,13 @@ import io
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from sparkcluster.engines.base import Vocabulary
-from sparkcluster.errors import StageError
+from sparkcluster.errors import StageError, UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
+from sparkcluster.output_file import write
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook_files import Beside
 from sparkcluster.staging.artifacts import Sending
@@ -66,26 +68,31 @@ def of_vocabulary(vocabulary: Vocabulary, state_dir: str) -> Iterator[Sending]:
         StageError: it cannot be downloaded, or is another file.
     """
     import http.client  # noqa: PLC0415 - slow, and few need it
-    import urllib.request  # noqa: PLC0415 - likewise
 
     path = cache_directory() / "vocabularies" / vocabularies.stored(vocabulary)
-
-    def is_there() -> bool:
-        return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == vocabulary.sha256
-
-    why: object = f"{vocabulary.url} has another SHA-256 than expected"
     try:
-        if not is_there():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with urllib.request.urlopen(vocabulary.url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the engine's
-                path.write_bytes(response.read(vocabulary.size_bytes + 1))
-    except (OSError, http.client.HTTPException) as error:
-        why = error
-    if not is_there():
+        if not path.is_file() or not _is(vocabulary, path.read_bytes()):
+            _download(vocabulary, path)
+    except (OSError, http.client.HTTPException, UsageError) as error:
         raise StageError(
-            f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {why}",
+            f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {error}",
             step="copy vocabulary",
             hint=f"where there is a network: curl -O {vocabulary.url}; then copy it to {path} on this machine",
-        )
+        ) from error
     root = vocabularies.folder(state_dir, vocabulary)
     yield path, {"root": root, "path": vocabulary.name, "sha256": vocabulary.sha256}
+
+
+def _download(vocabulary: Vocabulary, path: Path) -> None:
+    import urllib.request  # noqa: PLC0415 - slow, and few need it
+
+    with urllib.request.urlopen(vocabulary.url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the engine's
+        content: bytes = response.read(vocabulary.size_bytes + 1)
+    if not _is(vocabulary, content):
+        raise OSError(f"{vocabulary.url} has another SHA-256 than expected")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, lambda file: file.write(content))
+
+
+def _is(vocabulary: Vocabulary, content: bytes) -> bool:
+    return hashlib.sha256(content).hexdigest() == vocabulary.sha256

@@ -21,14 +21,14 @@ STAGING = "/root/.local/state/sparkcluster/clusters"
 # Tries to get something of a worker, with and without what it should not know.
 STRANGER = """
 import http.client, json, sys
-from sparkcluster.node import receive, wire
+from sparkcluster.node import receive, wire, sources
 address, port, earlier, right = sys.argv[1:]
 line = http.client.HTTPConnection(address, int(port), timeout=30)
 line.request("GET", "/0", headers={"Range": "bytes=0-"})
 answer = line.getresponse()
 def dial(token):
     try:
-        receive.Line(receive.Way("a", address, int(port), token, None)).close()
+        receive.Line(sources.Way("a", address, int(port), token, None)).close()
     except wire.Failed:
         return False
     return True

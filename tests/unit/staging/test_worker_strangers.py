@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from sparkcluster.node import receive, wire
+from sparkcluster.node import receive, sources, wire
 from sparkcluster.staging.copy_request import new_key
 from tests.unit.staging.workers import ADDRESS, chain, content, eventually, written
 
@@ -58,7 +58,7 @@ def test_idle_connections_do_not_delay_a_copy(pair):
 @pytest.mark.parametrize("path", ["/7", "/0,99999999999", "/../../etc/passwd", "/one.bin", "/0"])
 def test_a_node_that_wants_nonsense_gets_nothing(pair, path):
     a, b, _ = pair
-    line = receive.Line(receive.way("a", a.way()))
+    line = receive.Line(sources.way("a", a.way()))
     with contextlib.suppress(wire.Failed):
         assert line.get(path, Range=f"bytes={1 << 60}-").length == 0
     line.close()
