@@ -78,6 +78,7 @@ class Arriving:
 
     def restart(self) -> None:
         """What is there is wrong: begin again, in a new file, as others still read what they were promised of it."""
+        self._files.gate()
         with self._news:
             self.at = self._evicted = 0
             self._files.versions[self.number] = self._files.version(self.number) + 1
@@ -197,7 +198,8 @@ class Files:
 
     def lacking(self) -> int:
         """How many files are still to be received, or are now."""
-        return self._state.count(_LACKS) + self._state.count(_TAKEN)
+        with self._lock:
+            return self._state.count(_LACKS) + self._state.count(_TAKEN)
 
     def waiting(self) -> str:
         """The first file that has not arrived."""
@@ -343,6 +345,8 @@ class Files:
         os.utime(handle, ns=(mtime, mtime))
         file.prove()
         os.fsync(handle)
+        if self._failed:  # the kernel says it once, maybe to the thread that syncs
+            raise self._failed
         forget(handle)
         self._publisher.large(number, self.partial(number), sha256)
         with self._lock:

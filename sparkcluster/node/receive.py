@@ -61,14 +61,15 @@ class Line:
         with link_errors("%s said nothing" % self.to.node, SILENT_S):
             self._line.request("GET", path, headers=headers)
             answer = self._line.getresponse()
-        if answer.status not in (200, 204, 206, 412, 503) or (answer.length is None and not answer.chunked):
+        sized = answer.chunked if answer.status == 206 else answer.length is not None and not answer.chunked
+        if answer.status not in (200, 204, 206, 412, 503) or not sized:
             raise Failed("link", "%s answers with %d at %s" % (self.to.node, answer.status, self.to.address))
         if answer.length == 0:
             answer.read()  # or the next request is refused
         return answer
 
     def some(self, answer: http.client.HTTPResponse, view: memoryview) -> int:
-        """How many of the next bytes of an answer are in ``view`` now; 0 at its end."""
+        """Fill ``view`` with the next bytes of an answer, or those that are left of it: how many; 0 at its end."""
         self.used = time.monotonic()
         with link_errors("%s sent nothing" % self.to.node, SILENT_S):
             return answer.readinto(view)
@@ -180,7 +181,7 @@ class Receiver:
             if answer.status == 412 and same and file is not None:
                 file.restart()
                 continue
-            if answer.status != 206 or not answer.chunked:
+            if answer.status != 206:
                 raise Failed("link", _INVALID % node)
             file = file or self._files.write(number)
             file.sender, file.version = node, answer.headers.get("ETag", "")
@@ -190,6 +191,8 @@ class Receiver:
                 self._gate.wait()
                 file.write(buffer[:got], node)
                 self._count(got)
+            if file.at == at:
+                raise Failed("link", _INVALID % node)
         self._judge(numbers, number, node if file.sources == {node} else None, self._files.arrived(file))
 
     def _nothing(self, answer: http.client.HTTPResponse) -> None:

@@ -3,8 +3,8 @@
 ``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, in chunks as it arrives: 64 MiB
 at most, less where nothing comes for a second. ``ETag`` is its version: with ``If-Match`` another one is answered with
 412. ``GET /12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is
-nothing new, the answer is 503 after a second at most, with the ``Age`` of what moved here last. Every request has what
-only who knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
+nothing new, the answer is 503 after two seconds at most, with the ``Age`` of what moved here last. Every request has
+what only who knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
 """
 
 from __future__ import annotations
@@ -249,13 +249,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(503, Files=under_way, Age="%.1f" % (time.monotonic() - files.busy))
 
     def _send(self, file: BinaryIO, offset: int, end: int) -> None:
+        encrypted = isinstance(self.connection, ssl.SSLSocket)
+        most = min(self.server.gate.step, _PART_BYTES) if encrypted else self.server.gate.step
         while offset < end:
-            size = min(end - offset, self.server.gate.step)
+            size = min(end - offset, most)
             self.server.gate.take(size)
-            if isinstance(self.connection, ssl.SSLSocket):
-                sent = self._encrypted(file, offset, size)
-            else:
-                sent = self.connection.sendfile(file, offset, size)
+            sent = self._encrypted(file, offset, size) if encrypted else self.connection.sendfile(file, offset, size)
             if not sent:
                 raise Failed("source", "a file was truncated while it was sent")
             offset += sent

@@ -64,7 +64,7 @@ class Sources:
         self._lock = threading.Lock()
 
     def set(self, order: list[dict[str, Any]]) -> None:
-        """Pull from these from now on; what failed before counts no longer."""
+        """Pull from these from now on; what failed to connect before counts no longer."""
         with self._lock:
             self.given = [
                 Source(each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]])
@@ -133,7 +133,9 @@ class Sources:
 
     def right(self, node: str) -> None:
         """A file from ``node`` has the right SHA-256."""
-        self._corrupt.pop(node, None)
+        with self._lock:
+            if self._corrupt.get(node, 0) < _CORRUPT:
+                self._corrupt.pop(node, None)
 
     def left(self, *, over: bool = False) -> list[dict[str, Any]]:
         """Nodes that were left, and why; and an ``address`` of one that sends by others.

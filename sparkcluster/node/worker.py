@@ -28,7 +28,7 @@ Document = dict[str, Any]
 _TICK_S = 0.25
 _ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
 _ALONE_S = 60.0  # without operator, and without anything to do
-_LOOK_S, _LOOKS = 1.5, 64  # seconds for each address, and how many at once
+_LOOK_S, _LOOKS, _LOOK_LIMIT_S = 1.5, 64, 10.0  # seconds for each address, how many at once, and seconds for all
 _OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
 _PATIENCE_S, _HASHING_S = 60.0, 600.0  # without anything new; where everything arrived and its source still reads it
 
@@ -185,9 +185,10 @@ class Worker:
                 receive.Line(sources.way(each["node"], each), _LOOK_S).close()
                 reached[each["node"]].append(each["address"])
 
-        with concurrent.futures.ThreadPoolExecutor(_LOOKS) as pool:
-            list(pool.map(dial, ways))
-        self.said["reached"] = reached
+        pool = concurrent.futures.ThreadPoolExecutor(_LOOKS)
+        concurrent.futures.wait([pool.submit(dial, each) for each in ways], _LOOK_LIMIT_S)
+        pool.shutdown(wait=False, cancel_futures=True)
+        self.said["reached"] = {node: [*addresses] for node, addresses in reached.items()}
 
     # what it has
 

@@ -48,8 +48,10 @@ def copy(
     for each in corrupt:
         name = f"snapshots/{revision}/{each.file}" if revision else each.file
         replace.setdefault(each.node, []).append(numbers[name])
+    # of a file whose content nobody knows, other nodes may have another version
+    having = sources if all(file["sha256"] for file in files) else sources[:1]
     if staging.missing or replace:
-        run.move(staging.what, request, [*sources, *staging.nodes], files, replace)
+        run.move(staging.what, request, [*having, *staging.nodes], files, replace)
     return nodes, corrupt
 
 
