@@ -95,12 +95,18 @@ def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
     [
         ({"status": 503}, "it answered 503: from recorded data"),
         ({"cut": 10_000}, "incomplete download: from recorded data"),
-        ({"token": "hf-secret"}, "without a token: from recorded data; check model.id, accept the model's terms on its page"),
+        (
+            {"token": "hf-secret"},
+            "without a token: from recorded data; check model.id, accept the model's terms on its page",
+        ),
     ],
 )
 def test_a_record_in_the_place_of_the_hub_says_why(hub, monkeypatch, behaviour, note):
     monkeypatch.setattr(shipped, "recorded", lambda *_: Source("some/model", LLAMA_8B))
-    hub({"config.json": LLAMA_8B, "model.safetensors": shard(**{f"layers.{at}": (1,) for at in range(300)})}, **behaviour)
+    hub(
+        {"config.json": LLAMA_8B, "model.safetensors": shard(**{f"layers.{at}": (1,) for at in range(300)})},
+        **behaviour,
+    )
     found = known(Model(id="some/model"))
     assert (found.config, found.tensors) == (LLAMA_8B, None)
     assert note in found.note
