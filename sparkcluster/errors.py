@@ -6,7 +6,8 @@
     ├── UsageError            wrong flags or a file that makes no sense
     │   ├── NoEngine          a text to import starts no engine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
-    ├── NotRecorded           the hub does not answer, and nothing but the model's name is recorded
+    ├── AccessDenied          the hub requires a token for a model, or another one
+    ├── NotRecorded           a model cannot be read, and nothing but its name is recorded
     ├── LeaseHeld             another operator is changing this cluster
     ├── LeaseLost             our own lease is over
     ├── HostError             a node could not be reached or queried
@@ -152,6 +153,10 @@ class SpecError(UsageError):
     def details(self) -> dict[str, Any]:
         """Every problem."""
         return {"problems": [problem._asdict() for problem in self.problems]}
+
+
+class AccessDenied(SparkclusterError):
+    """The hub requires a token for a model, or another one."""
 
 
 class NotRecorded(SparkclusterError):

@@ -157,7 +157,7 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
         return words
     for key, other in (("attn_layer_indices", "mamba"), ("full_attn_idxs", "conv")):  # bamba, lfm2
         if text.has(key):
-            full = text.numbers(key)
+            full = set(text.numbers(key))
             return ["full_attention" if at in full else other for at in range(layers)]
     if text.has("attn_layer_period"):  # jamba
         period = text.number("attn_layer_period", most=1024)
@@ -193,8 +193,8 @@ def _windows(text: Document, shape: Shape) -> list[str]:
         every = text.number("sliding_window_pattern", "_sliding_window_pattern", default=usual, most=1024)
         return _every(every, "sliding_attention", layers)
     if family.startswith("llama4") and text.has("attention_chunk_size"):
-        chunked = text.numbers("no_rope_layers", layers)
-        if chunked:
+        if text.values.get("no_rope_layers"):  # transformers takes an empty list for none
+            chunked = text.numbers("no_rope_layers", layers)
             return ["chunked_attention" if each else "full_attention" for each in chunked]
         return _every(text.number("no_rope_layer_interval", default=4, most=1024), "chunked_attention", layers)
     if family.startswith(("qwen2", "qwen3")):

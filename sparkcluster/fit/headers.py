@@ -1,7 +1,8 @@
 """A model's config.json and the headers of its tensors, from a directory, a file or the hub; never the tensors.
 
 Of the hub only the first bytes of each file are requested, by range. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN``
-opens gated models, as in staging; the token is sent for no other model, and to no other host.
+(or the file that ``hf auth login`` writes) opens gated models; the token is sent for no other model, and to no other
+host.
 
 ``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried in its place and fails the tests of hostile input:
 
@@ -29,16 +30,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparkcluster.errors import SparkclusterError, UsageError
+from sparkcluster.errors import AccessDenied, SparkclusterError, UsageError
 from sparkcluster.fit import safetensors
 from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.shipped import COMMIT
 from sparkcluster.fit.source import Source
 from sparkcluster.node.shared import HUB_ADDRESS
 
+CONFIG_LIMIT = 16_000_000
 FIRST_BYTES = 1 << 20
 LIMIT = 256_000_000
-"""Bytes of a config.json, of an index, and of all headers of a model together, of which each file may have an equal
-part; those of the largest checkpoints have some 30 MB."""
+"""Bytes of an index, and of all headers of a model together; those of the largest checkpoints have some 30 MB."""
 TIMEOUT_S = 30
 AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
@@ -80,8 +82,7 @@ def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> 
             hint="unset HF_HUB_OFFLINE, or pass a local directory or config.json to --config",
         )
     remote = _Remote(repository, revision)
-    names = [ONE_FILE] if whole else [ONE_FILE, ADAPTER]
-    found = _source(_Files(f"{repository} ", remote.get), f"{repository} at {revision}", names, whole=whole)
+    found = _source(_Files(f"{repository} ", remote.get), f"{repository} at {revision}", [ONE_FILE], whole=whole)
     return dataclasses.replace(found, name=repository, revision=remote.commit)
 
 
@@ -108,11 +109,12 @@ def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = Tru
         beside = files.document(QUANTIZED)
         if beside is not None:  # the engine reads both
             config = {**config, "quantization_config": {"quant_method": "modelopt", **beside}}
-    index = files.document(INDEX)
+    names = [ADAPTER] if config is None else names
+    index = files.document(INDEX, LIMIT)
     if index is not None:
         names = safetensors.index(index, files.where + INDEX)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        headers = list(pool.map(partial(files.header, limit=LIMIT // max(len(names), 1)), names))
+        headers = list(pool.map(files.header, names))
     absent = [file for file, header in zip(names, headers, strict=True) if header is None]
     if index is not None and absent:
         raise UsageError(
@@ -130,30 +132,37 @@ class _Files:
     Attributes:
         where: what people read before a file's name.
         get: so many of the first bytes of a file; None if there is no such file.
+        ends: bytes of each header, counted before it is read: several threads read at once.
     """
 
     where: str
     get: Callable[[str, int], Piece | None]
+    ends: list[int] = dataclasses.field(default_factory=list)
 
-    def document(self, name: str) -> dict[str, Any] | None:
-        """A file of JSON; None if there is none."""
-        found = self.get(name, LIMIT + 1)
+    def document(self, name: str, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
+        """A file of JSON, of ``limit`` bytes at most; None if there is none."""
+        found = self.get(name, limit + 1)
         if found is None:
             return None
         text, _ = found
-        if len(text) > LIMIT:
-            raise safetensors.broken(self.where + name, f"is larger than {LIMIT:,} bytes")
+        if len(text) > limit:
+            raise safetensors.broken(self.where + name, f"is larger than {limit:,} bytes")
         return safetensors.document(text, self.where + name)
 
-    def header(self, name: str, limit: int) -> list[Tensor] | None:
-        """The tensors of a file, whose header may have ``limit`` bytes; None if there is none."""
+    def header(self, name: str) -> list[Tensor] | None:
+        """The tensors of a file; None if there is none."""
         first = self.get(name, FIRST_BYTES)
         if first is None:
             return None
         (text, size), shown = first, self.where + name
-        end = safetensors.header_end(text, size, shown, limit)
+        end = safetensors.header_end(text, size, shown)
+        self.ends.append(end)
+        if sum(self.ends) > LIMIT:
+            raise safetensors.broken(shown, f"and the files before it have headers of more than {LIMIT:,} bytes")
         if end > len(text):
             text, size = self.get(name, end) or first
+        if end > len(text):
+            raise SparkclusterError(f"{shown}: incomplete download", hint="run the same command again")
         return safetensors.header(text[:end], size, shown)
 
 
@@ -191,8 +200,7 @@ class _Remote:
             raise UsageError(f"HF_ENDPOINT is {self.endpoint}, which is not an http address", hint="unset HF_ENDPOINT")
         quoted = urllib.parse.quote(revision, safe="")
         self.base = f"{self.endpoint}/{urllib.parse.quote(repository)}/resolve/{quoted}"
-        token = os.environ.get("HF_TOKEN", "").strip()
-        self.token = token if token.isascii() and token.isprintable() else ""
+        self.token = _token()
         self.gated = False
         self.commit: str | None = None
         self.opener = urllib.request.build_opener(_SameHost())
@@ -206,7 +214,8 @@ class _Remote:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with self.opener.open(request, timeout=TIMEOUT_S) as response:
-                self.commit = self.commit or response.headers.get("X-Repo-Commit")
+                commit = response.headers.get("X-Repo-Commit") or ""
+                self.commit = self.commit or (commit if COMMIT.fullmatch(commit) else None)
                 size = response.headers.get("Content-Range") or response.headers.get("Content-Length") or ""
                 size = size.rpartition("/")[2]  # a hub may ignore the range, and send the whole file
                 return response.read(count), int(size) if size.isdecimal() and len(size) < 20 else None
@@ -219,7 +228,7 @@ class _Remote:
                 return None
             if error.code in _DENIED:
                 token = "with this token" if self.token else "without a token"
-                raise SparkclusterError(
+                raise AccessDenied(
                     f"{self.endpoint} denies access to {self.repository} {token}",
                     hint="check model.id, accept the model's terms on its page, then export HF_TOKEN=hf_…",
                 ) from None
@@ -232,3 +241,13 @@ class _Remote:
             f"cannot query {self.endpoint} for {self.repository}: {why}",
             hint="check the network and HF_ENDPOINT, or pass a local directory or config.json to --config",
         )
+
+
+def _token() -> str:
+    """The user's token of the hub; empty where there is none."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    token = ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        token = (Path(home).expanduser() / "token").read_text(encoding="utf-8")
+    token = (os.environ.get("HF_TOKEN") or token).strip()
+    return token if token.isascii() and token.isprintable() else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.errors import NotRecorded, SparkclusterError, UsageError
+from sparkcluster.errors import AccessDenied, NotRecorded, SparkclusterError, UsageError
 from sparkcluster.fit import shipped
 from sparkcluster.fit.headers import from_hub, from_path
 from sparkcluster.fit.source import Source
@@ -25,7 +25,7 @@ def known(model: Model, companions: Iterable[Companion] = ()) -> Source:
 
     Raises:
         UsageError: there is no such model, or its files are invalid.
-        NotRecorded: the hub does not answer, and nothing but the name is recorded.
+        NotRecorded: neither its directory nor the hub has it now, and nothing but the name is recorded.
         SparkclusterError: the hub does not answer or requires a token, and the model was never recorded.
     """
     recorded = shipped.recorded(model.label, model.revision)
@@ -33,7 +33,7 @@ def known(model: Model, companions: Iterable[Companion] = ()) -> Source:
         path = Path(str(model.path)).expanduser()
         if recorded is None or path.exists():
             return from_path(path)
-        return dataclasses.replace(recorded, note=f"no model at {path}: from recorded data")
+        return _instead(recorded, UsageError(f"no model at {path}", hint="make or copy it there"))
     if recorded is not None and recorded.tensors is not None and recorded.revision == model.revision:
         return dataclasses.replace(recorded, note="from recorded data")
     try:
@@ -43,9 +43,7 @@ def known(model: Model, companions: Iterable[Companion] = ()) -> Source:
     except SparkclusterError as error:
         if recorded is None:
             raise
-        if recorded.config is None:
-            raise NotRecorded(f"{error.message}, and {recorded.note}", hint=error.hint) from None
-        return dataclasses.replace(recorded, note="the hub was not reached: from recorded data")
+        return _instead(recorded, error)
     beside: dict[str, Source] = {}
     for each in companions:
         with contextlib.suppress(SparkclusterError):  # the answer says what is not counted
@@ -73,3 +71,11 @@ def not_recorded(playbook: Playbook, error: NotRecorded) -> dict[str, Any]:
         "advice": [*filter(None, [error.hint]), record],
         "not_counted": [],
     }
+
+
+def _instead(recorded: Source, error: SparkclusterError) -> Source:
+    """What is recorded of a model that could not be read, because of ``error``; NotRecorded if it is only a name."""
+    if recorded.config is None:
+        raise NotRecorded(f"{error.message}, and {recorded.note}", hint=error.hint) from None
+    remedy = f"; {error.hint}" if isinstance(error, AccessDenied) else ""
+    return dataclasses.replace(recorded, note=f"{error.message}: from recorded data{remedy}")

@@ -77,16 +77,16 @@ def names(entries: Iterable[str], document: Document, key: str) -> Names:
     exact, parts, patterns = set(), [], []
     for entry in dict.fromkeys(entries):
         bare = _PREFIX.sub("", entry)
-        if entry.startswith("re:"):
-            text = entry.removeprefix("re:")
-            if len(text) > _LONGEST or text.count("*") + text.count("+") > _STARS or _COSTLY.search(text):
+        expression = entry.startswith("re:")
+        if expression or "*" in entry:
+            text = entry.removeprefix("re:") if expression else bare
+            costly = expression and _COSTLY.search(text)
+            if costly or len(text) > _LONGEST or text.count("*") + text.count("+") > _STARS:
                 raise document.refused(key, f"lists a pattern that is not supported: {entry[:40]}")
             try:
-                patterns.append(re.compile(text))
+                patterns.append(re.compile(text if expression else fnmatch.translate(text)))
             except re.error:
                 raise document.refused(key, f"lists a pattern that is not valid: {entry[:40]}") from None
-        elif "*" in entry:
-            patterns.append(re.compile(fnmatch.translate(bare)))
         elif "layers." in bare:
             exact.add(bare)
         else:

@@ -103,10 +103,10 @@ class Document:
         def is_valid(value: object) -> bool:
             return isinstance(value, list) and all(type(member) is kind for member in value)
 
-        found: list[Any] = self._checked(key, is_valid, f"a list of {members}") or []
-        if found and count is not None and len(found) != count:
+        found: list[Any] | None = self._checked(key, is_valid, f"a list of {members}")
+        if found is not None and count is not None and len(found) != count:
             raise self.refused(key, f"names {len(found)} layers, the model has {count}")
-        return found
+        return found or []
 
     def over(self, other: Document | None) -> Document:
         """This mapping with the keys of ``other`` laid over it."""

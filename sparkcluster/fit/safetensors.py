@@ -16,6 +16,8 @@ from typing import Any
 from sparkcluster.errors import UsageError
 
 LENGTH_BYTES = 8
+HEADER_LIMIT = 100_000_000
+"""The library's limit on a header, in bytes."""
 FILES_LIMIT = 4096
 
 
@@ -38,10 +40,8 @@ def of_checkpoint(names: Iterable[str]) -> list[str]:
     return [name for name in files if not name.startswith("consolidated")] or files
 
 
-def header_end(first: bytes, size_bytes: int | None, name: str, limit: int) -> int:
+def header_end(first: bytes, size_bytes: int | None, name: str) -> int:
     """Where the header ends in a file of ``size_bytes`` (None if unknown), by the first eight bytes.
-
-    Its length may be ``limit`` bytes.
 
     Raises:
         UsageError: the file is truncated, or not a safetensors file.
@@ -49,8 +49,8 @@ def header_end(first: bytes, size_bytes: int | None, name: str, limit: int) -> i
     if len(first) < LENGTH_BYTES:
         raise broken(name, f"has {len(first)} bytes; a safetensors file has at least eight")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
-    if length > limit:
-        raise broken(name, f"has a header of {length:,} bytes, and at most {limit:,} are allowed")
+    if length > HEADER_LIMIT:
+        raise broken(name, f"has a header of {length:,} bytes, and at most {HEADER_LIMIT:,} are allowed")
     if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
         raise broken(name, f"is truncated: its header has {length:,} bytes, the file {size_bytes:,}")
     return LENGTH_BYTES + length

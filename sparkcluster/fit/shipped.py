@@ -16,7 +16,7 @@ from sparkcluster.fit.source import Source
 
 DIRECTORY = Path(__file__).with_name("recorded")
 
-_COMMIT = re.compile("[0-9a-f]{40}")
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def recorded(repository: str, revision: str = "main", directory: Path = DIRECTORY) -> Source | None:
@@ -32,7 +32,7 @@ def recorded(repository: str, revision: str = "main", directory: Path = DIRECTOR
         return None
     document = json.loads(path.read_text(encoding="utf-8"))
     commit = document.get("revision")
-    if commit not in {None, revision} and _COMMIT.fullmatch(revision):
+    if commit not in {None, revision} and COMMIT.fullmatch(revision):
         return None
     tensors = document.get("tensors")
     if tensors is not None:

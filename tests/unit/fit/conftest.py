@@ -21,6 +21,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     storage: str | None = None
     status: int | None = None
     commit: str | None = None
+    cut: int | None = None
 
     def do_GET(self):
         path = urllib.parse.unquote(self.path)
@@ -55,7 +56,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.send_header("X-Repo-Commit", self.commit)
         self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(content)
+            self.wfile.write(content[: self.cut])
 
     def log_message(self, *args):
         pass

@@ -130,6 +130,21 @@ def test_an_adapter_is_read_without_a_config_where_that_is_expected(hub):
     assert headers.from_hub("some/model", whole=False).tensors[0].shape == (16, 1024)
     with pytest.raises(UsageError, match=r"no config\.json"):
         headers.from_hub("some/model")
+    hub({"config.json": CONFIG, "model.safetensors": shard(a=(4, 8)), "adapter_model.safetensors": shard(b=(16,))})
+    assert headers.from_hub("some/model", whole=False).tensors == TENSORS[:1]
+
+
+def test_a_header_that_the_network_cut_short_is_no_broken_file(hub):
+    hub({"config.json": CONFIG, "model.safetensors": SHARDED["one.safetensors"]}, cut=60)
+    with pytest.raises(SparkclusterError, match="incomplete download") as caught:
+        headers.from_hub("some/model")
+    assert (type(caught.value), caught.value.hint) == (SparkclusterError, "run the same command again")
+
+
+@pytest.mark.parametrize(("said", "commit"), [("ab" * 20, "ab" * 20), ("main", None), ("x" * 5000, None)])
+def test_what_is_no_commit_is_not_taken_for_one(hub, said, commit):
+    hub(SHARDED, commit=said)
+    assert headers.from_hub("some/model").revision == commit
 
 
 def test_a_hub_without_range_requests_works(hub):
@@ -147,6 +162,13 @@ def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
     assert headers.from_hub("some/model").tensors == TENSORS
     assert {token for path, _, token in made.requests if "safetensors" in path} >= {"Bearer hf-secret"}
     assert {token for path, _, token in storage.requests if path.startswith("/stored/")} == {None}
+
+
+def test_a_user_who_is_logged_in_needs_no_variable(hub, tmp_path):
+    """``hf auth login`` writes this file."""
+    hub(SHARDED, token="hf-secret")
+    write(tmp_path / "hf", {"token": b"hf-secret\n"})
+    assert headers.from_hub("some/model").tensors == TENSORS
 
 
 @pytest.mark.parametrize(
@@ -187,8 +209,20 @@ def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch):
         (headers.from_path, write(tmp_path / "m", SHARDED)),
         (headers.from_hub, "some/model"),
     ):
-        with pytest.raises(UsageError, match="and at most 100 are allowed"):
+        with pytest.raises(UsageError, match="and the files before it have headers of more than 200 bytes"):
             read(model)
+
+
+def test_a_file_may_have_most_of_the_tensors(tmp_path, monkeypatch):
+    dense = shard(**{f"layer.{at}": (2,) for at in range(20)})
+    monkeypatch.setattr(headers, "LIMIT", len(dense) + 200)
+    assert len(headers.from_path(write(tmp_path / "m", {**SHARDED, "two.safetensors": dense})).tensors) == 21
+
+
+@pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
+def test_a_config_has_a_limit_of_its_own(tmp_path, name):
+    with pytest.raises(UsageError, match=f"{name} is larger than 16,000,000 bytes"):
+        headers.from_path(write(tmp_path / "m", {**SHARDED, name: b" " * 16_000_001}))
 
 
 def test_a_hub_without_a_scheme_is_one_clear_error(monkeypatch):

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 import record_model
 
+from sparkcluster.errors import NotRecorded
 from sparkcluster.fit import shipped
 from sparkcluster.fit.config import parse
 from sparkcluster.fit.headers import from_path
+from sparkcluster.fit.known import known
 from sparkcluster.fit.safetensors import Tensor
+from sparkcluster.fit.source import Source
 from sparkcluster.fit.weights import of_tensors
 from sparkcluster.lab.engine.tiny_llama import write_tiny_model
 from sparkcluster.spec.load import named, read_playbook
+from sparkcluster.spec.playbook import Model
 from tests.unit.fit.llama import LLAMA_8B
 from tests.unit.fit.test_safetensors import shard
 
@@ -84,3 +88,32 @@ def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
     assert record_model.main(["some/model"], tmp_path) == 1
     assert "answered 503" in capsys.readouterr().err
     assert record_model.main([], tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "note"),
+    [
+        ({"status": 503}, "it answered 503: from recorded data"),
+        ({"cut": 10_000}, "incomplete download: from recorded data"),
+        (
+            {"token": "hf-secret"},
+            "without a token: from recorded data; check model.id, accept the model's terms on its page",
+        ),
+    ],
+)
+def test_a_record_in_the_place_of_the_hub_says_why(hub, monkeypatch, behaviour, note):
+    monkeypatch.setattr(shipped, "recorded", lambda *_: Source("some/model", LLAMA_8B))
+    hub(
+        {"config.json": LLAMA_8B, "model.safetensors": shard(**{f"layers.{at}": (1,) for at in range(300)})},
+        **behaviour,
+    )
+    found = known(Model(id="some/model"))
+    assert (found.config, found.tensors) == (LLAMA_8B, None)
+    assert note in found.note
+
+
+def test_a_directory_that_is_missing_and_has_but_a_name_recorded_is_not_recorded(tmp_path, monkeypatch):
+    path = tmp_path / "gone"
+    monkeypatch.setattr(shipped, "recorded", lambda *_: Source(str(path), None, note="nobody has measured it"))
+    with pytest.raises(NotRecorded, match=f"no model at {path}, and nobody has measured it"):
+        known(Model(path=str(path)))
