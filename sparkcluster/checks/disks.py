@@ -9,7 +9,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.checks.check import Context, Seen, node_check
 from sparkcluster.facts.base import read
-from sparkcluster.facts.engine import image_room_bytes
+from sparkcluster.facts.engine import expected_images, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Disk, Facts
 from sparkcluster.facts.weights import Weights
@@ -65,10 +65,10 @@ def space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Staging fails in the middle of image or weights, after minutes of copying.
 
     Docker keeps the archive beside the layers until the last one is unpacked. containerd's image store reports the size
-    of compressed layers, which are about a third. Layers that another image on the node has are not copied. If no node
-    has the image, 25 GB are assumed. The size of weights is that on another node, or else what is recorded of the
-    model, as `fit` counts it; where it is an estimate, it is a warning. If they are in a directory of the user, the
-    facts do not include its disk, and staging checks it. A full disk is HOST-005.
+    of compressed layers, which are about a third. Layers that all nodes without the image have of other images are not
+    copied. If no node has the image, 25 GB are assumed. The size of weights is that on another node, or else what is
+    recorded of the model, as `fit` counts it; where it is an estimate, it is a warning. If they are in a directory of
+    the user, the facts do not include its disk, and staging checks it. A full disk is HOST-005.
     """
     image, weights = _image(context, facts), _weights(context, facts)
     by_disk: dict[tuple[int, int], list[_Missing]] = {}  # one file system, as far as its size tells
@@ -119,9 +119,11 @@ def _image(context: Context, facts: Facts) -> _Missing | None:
     image, disk = context.spec.reference, _disk(facts, "docker")
     if not context.docker or facts.image is not None or disk is None or image is None:
         return None
+    having = expected_images(context.spec, context.facts, context.topology.by_rank or list(context.facts))
+    lacking = [each for node, each in context.facts.items() if node not in having]
     rooms = [
-        image_room_bytes(source := context.facts[node], present, left_out_bytes(present, source, [facts]))
-        for node, present in context.images()
+        image_room_bytes(source := context.facts[node], present, left_out_bytes(present, source, lacking))
+        for node, present in having.items()
     ]
     return _Missing(f"image {image}", disk, max(rooms, default=IMAGE_SPACE_BYTES), max(rooms, default=0))
 

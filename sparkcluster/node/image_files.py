@@ -49,6 +49,7 @@ _API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # th
 _OTHER = "the image's archive is that of another image: its configuration or its layers differ"
 _PLATFORMS = {"aarch64": "linux/arm64", "x86_64": "linux/amd64"}
 _INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
+_NO_ENGINE = re.compile("cannot connect|connection (?:refused|reset)|EOF", re.IGNORECASE)
 _DIGEST = re.compile(r"^sha256:([0-9a-f]{64})\Z")
 _DOCUMENT_BYTES = 4 << 20
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
@@ -61,10 +62,13 @@ def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
 
 
 def clear(request: Request, _check: Check) -> dict[str, Any]:
-    """Remove the directory, unless it has only ``blobs``, whole or in part."""
+    """Remove all files but ``blobs``, whole or in part; without any, the directory."""
+    folder = os.path.join(request["root"], BLOBS)
     with contextlib.suppress(FileNotFoundError):
-        there = {name.lstrip(".").partition(".")[0] for name in os.listdir(os.path.join(request["root"], BLOBS))}
-        if not request["blobs"] or there - {*request["blobs"]}:
+        for name in os.listdir(folder):
+            if name.lstrip(".").partition(".")[0] not in request["blobs"]:
+                os.unlink(folder + name)
+        if not request["blobs"]:
             shutil.rmtree(request["root"])
     return {}
 
@@ -291,7 +295,8 @@ def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
                 time.sleep(0.2)
         text = _last_line(output)
     if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
-        kind = "disk" if docker.disk_is_full(text) else "partial" if may_lack else "docker"
+        partial = may_lack and process.returncode >= 0 and not _NO_ENGINE.search(text)
+        kind = "disk" if docker.disk_is_full(text) else "partial" if partial else "docker"
         raise Failed(kind, "docker load: %s" % text)
     return text
 

@@ -32,7 +32,8 @@ _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]
 def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
     """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images.
 
-    What a copy of an image left that was interrupted counts as free: the next one goes on with it, or removes it.
+    What a copy of an image left that was interrupted counts as free for images, not for weights: the next copy of an
+    image goes on with it, or removes it.
     """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
@@ -43,7 +44,8 @@ def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: 
     for purpose, path in purposes:
         place = nearest(machine, path)
         total, free = machine.space(place)
-        if os.stat(machine.at(place)).st_dev == os.stat(machine.at(nearest(machine, state_dir))).st_dev:
+        on_its_disk = os.stat(machine.at(place)).st_dev == os.stat(machine.at(nearest(machine, state_dir))).st_dev
+        if on_its_disk and purpose != "hf_home":
             free += left
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
     return found

@@ -199,6 +199,6 @@ def ask(run: Transfers, node: str, do: str, request: Request, blobs: Sequence[st
 
 def _announced(image: Image, going: int, have: Mapping[str, str], receivers: Sequence[str]) -> str:
     """Which part of ``image`` are the ``going`` bytes that go to all ``receivers``, and why it is the whole."""
-    if have:
+    if have and going < image.size_bytes:
         return f"gets {share(going, image.size_bytes)} of the image: it has {len(have)} of {len(image.layers)} layers"
-    return f"the whole image, {size(going)}: none of its layers is known to be on {' and '.join(receivers)}"
+    return f"the whole image, {size(going)}: none of its files is known to be on {' and '.join(receivers)}"

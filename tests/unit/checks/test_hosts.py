@@ -183,9 +183,12 @@ def test_no_room_for_an_image_that_is_missing(see, name):
     assert see({name: {"disks": disks(docker=5 * GB)}}) == []
 
 
-@pytest.mark.parametrize(("free", "found"), [(9, ["HOST-028"]), (11, [])])
-def test_layers_of_another_image_need_no_room(see, spark, free, found):
-    """Of 20 GB 15 are there."""
+@pytest.mark.parametrize(
+    ("free", "every", "found"),
+    [(9, True, ["HOST-028"]), (11, True, []), (11, False, ["HOST-028"]), (41, False, [])],
+)
+def test_layers_of_another_image_need_no_room(see, spark, free, every, found):
+    """Of 20 GB 15 are there; they are copied where not every node without the image has them."""
     layers = [f"sha256:{letter * 64}" for letter in "ab"]
     files = [{"digest": layer[7:], "bytes": size * GB} for layer, size in zip(layers, (15, 5), strict=True)]
     changes = {
@@ -194,8 +197,10 @@ def test_layers_of_another_image_need_no_room(see, spark, free, found):
             "layers": Layers(files=files),
         },
         "beta": {"image": None, "layers": Layers(chains=[layers[:1]]), "disks": disks(docker=free * GB)},
+        "gamma": {"image": None, "layers": Layers(chains=[layers[:1]] if every else [])},
     }
-    assert [finding.code for finding in see(changes) if finding.code == "HOST-028"] == found
+    findings = see(changes, names=("alpha", "beta", "gamma"))
+    assert [finding.code for finding in findings if finding.code == "HOST-028"] == found
 
 
 @pytest.mark.parametrize(

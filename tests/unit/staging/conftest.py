@@ -104,6 +104,10 @@ elif verb == "load":
     open(path("received"), "wb").write(data)
     if os.path.exists(path("full")):
         fail("write /layer.tar: no space left on device")
+    if os.path.exists(path("down")):
+        fail("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?")
+    if os.path.exists(path("killed")):
+        os.kill(os.getpid(), 9)
     if os.path.exists(path("says")):
         print(open(path("says")).read()); sys.exit()
     data = whole(data)

@@ -99,15 +99,17 @@ def test_an_image_becomes_files_which_are_found_again_and_loaded_under_its_own_n
 
 
 def test_files_of_another_image_are_removed_before_others_arrive(pair):
-    """Those that are whole and in part; what is of the same image stays."""
+    """Those that are whole and in part; what is of the same image stays, also beside what is not."""
     folder = pair.directory(pair.target) / "blobs/sha256"
     folder.mkdir(parents=True)
     for name in (LAYER, f".{CONFIG}.0a1b2c3d.partial"):
         (folder / name).touch()
     pair.ask(pair.target, "clear", {"blobs": [LAYER, CONFIG]})
     assert len([*folder.iterdir()]) == 2
+    pair.ask(pair.target, "clear", {"blobs": [CONFIG]})
+    assert [each.name for each in folder.iterdir()] == [f".{CONFIG}.0a1b2c3d.partial"]
     pair.ask(pair.target, "clear", {"blobs": [LAYER]})
-    assert not pair.directory(pair.target).exists()
+    assert not [*folder.iterdir()]
 
 
 def test_files_of_another_image_or_lost_ones_are_not_taken_for_it(pair):
@@ -262,6 +264,16 @@ def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_
     (pair.target.docker / "says").write_text("Error unpacking image: content digest not found")
     with pytest.raises(Failed, match="Error unpacking") as caught:
         pair.load(NEW, blobs_of(NEW), containerd=True)
+    assert caught.value.kind == "docker"
+
+
+@pytest.mark.parametrize(("fault", "said"), [("down", "Cannot connect to the Docker daemon"), ("killed", "no output")])
+def test_a_docker_that_is_down_or_killed_is_no_sign_of_layers_that_are_gone(pair, fault, said):
+    pair.target.add_image(OLD, "vllm:v0")
+    (pair.target.docker / fault).touch()
+    there = {name: data for name, data in blobs_of(NEW).items() if f"sha256:{name}" not in HAVE}
+    with pytest.raises(Failed, match=f"docker load: {said}") as caught:
+        pair.load(NEW, there, have=HAVE)
     assert caught.value.kind == "docker"
 
 

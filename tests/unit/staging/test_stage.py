@@ -102,6 +102,16 @@ def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
     assert not [*world.nodes["a"].home.parent.glob("state/*/clusters/atlas/images")]
 
 
+def test_where_no_file_is_left_out_it_is_said_that_the_whole_image_goes(world):
+    """Receivers have a layer of it, which they store compressed and the source does not."""
+    updated(world)
+    blobs = [{"layer": IMAGE.diffs[0], "digest": "1" * 64, "bytes": 5}]
+    for name in "bc":
+        world.changes[name].update(docker=CONTAINERD, layers={"blobs": blobs})
+    world.stage(what=["image"])
+    assert ("b", "the whole image, 2.5 MB: none of its files is known to be on b and c") in world.reports
+
+
 def test_files_that_are_not_called_by_their_content_reach_no_other_node(world, set_source):
     updated(world)
     real = program.source
