@@ -97,7 +97,9 @@ class Job:
         try:
             self._until(lambda said: said.lacks is not None, _ANSWER_S)
             self._check()
-            self._arrange(self._look())
+            dials = self._look()
+            self._check()
+            self._arrange(dials)
             self._until(lambda said: said.done is not None)
             how = "end"
         finally:
@@ -129,17 +131,19 @@ class Job:
             look = [{"node": way.source, **dial} for way, dial in dials.items() if way.target == node]
             self._followers[node].order({"look": look})
         self._until(lambda said: said.reached is not None, _ANSWER_S)
-        reached = {node: said.reached or {} for node, said in self._said.items()}
-        return {way: dial for way, dial in dials.items() if way.address in reached[way.target].get(way.source, ())}
+        reached = {node: self._said[node].reached or {} for node in self._living}
+        works = {way: way.address in reached.get(way.target, {}).get(way.source, ()) for way in dials}
+        return {way: dial for way, dial in dials.items() if works[way] and way.source in reached}
 
     def _arrange(self, dials: Mapping[Way, dict[str, Any]]) -> None:
         """Order who pulls from whom, once it was said what leaves the interconnect."""
         living = self._living
         self._sources = chain(living, dials, {node: self._has(node) for node in self._said}, self._total)
         for node in living:
-            if node not in self._sources:
+            if not self._sources.get(node) and self._has(node) < self._total:
                 why = Failure(node, "unreached", f"it reaches no node that has the {self._files.what} over any network")
-                self._ended(node, stage_error(self._step, why, source=next(iter(self._sources))))
+                other = next((each for each in self._files.requests if each != node), node)
+                self._ended(node, stage_error(self._step, why, source=other))
                 continue
             self._warn(node, planned=True)
             sources = [

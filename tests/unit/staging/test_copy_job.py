@@ -137,6 +137,15 @@ def test_a_node_that_fails_while_the_others_look_is_left_out(copy):
     assert set(made.job.arrived) == {"b"}
 
 
+def test_where_the_only_source_fails_while_the_others_look_nobody_waits_for_it(copy):
+    made = copy()
+    made.nodes["a"].reaches = lambda _: made.nodes["a"].say(failed="the disk fails", kind="other")
+    with pytest.raises(StageError, match="the disk fails") as caught:
+        made.run()
+    assert (caught.value.node, caught.value.others) == ("a", ())
+    assert [node.orders[-1] for node in made.nodes.values()] == [{"cancel": True}] * 3
+
+
 def fails(text, kind):
     return lambda node: node.say(failed=text, kind=kind)
 
