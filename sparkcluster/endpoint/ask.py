@@ -45,11 +45,13 @@ def request(
 ) -> dict[str, Any]:
     """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``.
 
+    A model for another ``kind`` than chat is asked what ``node.ask`` asks those.
     Of ``tools`` the model chooses. It lacks the limits: ``max_tokens``, and the most seconds to the first token
     (``first_s``) and to each next one (``token_s``).
     """
     return {
         **({"tools": list(tools)} if tools else {}),
+        **({"kind": verify.kind} if verify.kind in {"embeddings", "rerank"} else {}),
         "endpoint": endpoint.url,
         "model": endpoint.model,
         "messages": messages or [{"role": "user", "content": verify.prompt}],

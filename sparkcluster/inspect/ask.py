@@ -86,6 +86,9 @@ class Conversation:
         endpoint, group = view.endpoints[name], view.groups[name]
         if endpoint.head not in view.facts:
             raise _nothing_serves(view)
+        if group.verify.kind != "chat":
+            why = f"{self.spec.inventory.called(name)} serves a model for {group.verify.kind}, which writes no text"
+            raise UsageError(why, hint=f"clients ask it at {endpoint.url}/{group.verify.kind}")
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
         self.verify = group.verify.model_copy(
             update={**told, "max_tokens": group.request.max_tokens or REASONING_TOKENS}

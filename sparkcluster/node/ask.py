@@ -1,5 +1,6 @@
 """Asks the endpoint from the node itself, so that neither the user's network nor an open port is needed.
 
+A model for embeddings or rerank (``kind`` in the request) is asked to compare texts.
 Streams JSON lines and ends with exactly one of the last two::
 
     {"text": "…"} {"reasoning": "…"}
@@ -14,19 +15,29 @@ context), ``engine-dead``, ``unavailable``, ``rejected`` or ``malformed``.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import math
 import os
 import re
+import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from sparkcluster.node import common, engine_api
 
 TELL_S = 2.0
+QUESTION = "How do I bake bread at home?"
+TEXTS = [
+    "To bake bread at home, mix flour, water, salt and yeast, let the dough rise, then bake it for 40 minutes.",
+    "The satellite passed the far side of the moon and sent its measurements two days later.",
+]
+"""What models for embeddings or rerank are asked: the first text answers the question."""
+_MOST = 16 << 20
 # Of a request, what the engine is sent as it is.
 _PASSED = ("model", "messages", "tools", "max_tokens", "temperature", "top_p", "top_k", "chat_template_kwargs")
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
@@ -148,12 +159,13 @@ class Answer:
         return {**self.found, "tool_calls": calls, "total_s": round(time.monotonic() - self.began, 4)}
 
 
-def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """One completion; the final document."""
-    body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
-    body |= {"stream": True, "stream_options": {"include_usage": True}}
-    where, answer = urllib.parse.urlsplit(request["endpoint"]).netloc, Answer(request, tell)
-    connection, path = engine_api.connect(request["endpoint"] + "/chat/completions", answer.limit_s)
+@contextlib.contextmanager
+def posted(
+    request: dict[str, Any], path: str, body: dict[str, Any], late: Callable[[], str]
+) -> Iterator[tuple[http.client.HTTPResponse, socket.socket]]:
+    """The answer of the endpoint to ``body``, and its connection; ``late`` says what did not come in time."""
+    where = urllib.parse.urlsplit(request["endpoint"]).netloc
+    connection, path = engine_api.connect(request["endpoint"] + path, request["first_s"])
     try:
         connection.request("POST", path, json.dumps(body).encode(), headers(request))
         # the connection forgets it with the headers of an answer that is to end it
@@ -161,18 +173,9 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
         with connection.getresponse() as response:
             if response.status != 200:
                 raise explain(response.status, response.read(65536))
-            while True:
-                connected.settimeout(answer.remaining_s)
-                line = response.readline()
-                if not line:
-                    raise Failed("lost", "%s closed the connection in the middle of an answer" % where)
-                data = line[5:].strip() if line.startswith(b"data:") else b""
-                if data == b"[DONE]":
-                    return answer.done()
-                if data:
-                    answer.feed(json.loads(data))
+            yield response, connected
     except TimeoutError as error:
-        raise Failed("timeout", "%s %s" % (where, answer.late())) from error
+        raise Failed("timeout", "%s %s" % (where, late())) from error
     except ConnectionRefusedError as error:
         raise Failed("refused", "nothing is listening at %s" % where) from error
     except (OSError, http.client.HTTPException) as error:
@@ -180,6 +183,56 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
         raise Failed("lost", "%s: %s" % (where, why)) from error
     finally:
         connection.close()
+
+
+def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """One completion; the final document."""
+    body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    where, answer = urllib.parse.urlsplit(request["endpoint"]).netloc, Answer(request, tell)
+    with posted(request, "/chat/completions", body, answer.late) as (response, connected):
+        while True:
+            connected.settimeout(answer.remaining_s)
+            line = response.readline()
+            if not line:
+                raise Failed("lost", "%s closed the connection in the middle of an answer" % where)
+            data = line[5:].strip() if line.startswith(b"data:") else b""
+            if data == b"[DONE]":
+                return answer.done()
+            if data:
+                answer.feed(json.loads(data))
+
+
+def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """How near two texts are to a question, of which one answers it: by vectors, or scores; the final document.
+
+    Its content says so in words. Failed where the other one is as near: then the model is broken.
+    """
+    began, embeds = time.monotonic(), request["kind"] == "embeddings"
+    body = {"input": [QUESTION, *TEXTS]} if embeds else {"query": QUESTION, "documents": TEXTS}
+    path, late = "/embeddings" if embeds else "/rerank", "sent no answer for %.0f s" % request["first_s"]
+    with posted(request, path, {"model": request["model"], **body}, lambda: late) as (response, _):
+        found = json.loads(response.read(_MOST))
+    listed = sorted(found["data" if embeds else "results"], key=lambda each: int(each["index"]))
+    if embeds:
+        asked, *vectors = [[float(number) for number in each["embedding"]] for each in listed]
+        what, scores = "vectors of %d numbers" % len(asked), [_cosine(asked, each) for each in vectors]
+    else:
+        what, scores = "scores", [float(each["relevance_score"]) for each in listed]
+    near, far = scores
+    said = "%s: %.3f for a text that answers the question, %.3f for another one" % (what, near, far)
+    if not near > far:  # nor if they are no numbers
+        raise Failed("malformed", said)
+    tell({"text": said})
+    return {
+        "content": said, "reasoning": "", "tool_calls": [], "finish_reason": "stop", "usage": found.get("usage"),
+        "ttft_s": None, "total_s": round(time.monotonic() - began, 4), "status": 200
+    }  # fmt: skip
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    norm = math.hypot(*one) * math.hypot(*other)
+    return sum(a * b for a, b in zip(one, other, strict=True)) / norm if norm else 0.0
 
 
 def read_counters(request: dict[str, Any]) -> dict[str, float]:
@@ -230,7 +283,7 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
 def answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """One completion as ``done``, or its ``error``."""
     try:
-        return {"done": complete(request, tell)}
+        return {"done": (compare if request.get("kind") else complete)(request, tell)}
     except Failed as error:
         return {"error": {"kind": error.kind, "message": str(error)}}
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -156,6 +156,7 @@ class Replacement:
         groups = self.rollout.groups
         serving = {name: each.recorded for name in self.names if (each := groups[name]).answers and each.recorded}
         if self.desired.options.min_speed:
+            serving = {name: group for name, group in serving.items() if group.verify.kind == "chat"}
             for name in serving:
                 self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
             self.before = values(Calls(functools.partial(measure_speed, fleet), serving).wait(MEASURED_S))

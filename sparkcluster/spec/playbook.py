@@ -147,9 +147,16 @@ class Request(Sampling):
     note: str = Field("", description="further advice, in a sentence")
 
 
-class Verify(Sampling):
-    """The completion that verifies the endpoint; sent like real traffic, as ``verifying`` completes it."""
+Kind = Literal["chat", "embeddings", "rerank"]
+"""What a model is for, by the path of the API that clients ask: ``/chat/completions``, ``/embeddings``, ``/rerank``."""
 
+
+class Verify(Sampling):
+    """The request that verifies the endpoint; sent like real traffic, as ``verifying`` completes it."""
+
+    kind: Kind | None = Field(
+        None, description="what the model is for: chat, embeddings or rerank; default: what its arguments say"
+    )
     prompt: str = Field(
         "What is 12 * 17? Answer with the number.", min_length=1, description="prompt of the completion"
     )
@@ -175,6 +182,12 @@ class Verify(Sampling):
             raise ValueError(f"must be a regular expression: {error}") from None
         return value
 
+    @model_validator(mode="after")
+    def _only_chat(self) -> Verify:
+        if self.kind in {"embeddings", "rerank"} and (self.tools or self.reasoning):
+            raise ValueError(f"has tools or reasoning, which a model for {self.kind} has not", "remove them")
+        return self
+
 
 class Figure(Section):
     """A measured or published figure, so that users know what to expect."""
@@ -199,9 +212,21 @@ def verifying(verify: Verify, request: Request, args: Mapping[str, Any]) -> Veri
     options = {**request.chat_template_kwargs, **off, **verify.chat_template_kwargs}
     sampled = {"temperature": 0.0, **request.body, **verify.body, "chat_template_kwargs": options}
     sampled["max_tokens"] = verify.max_tokens
+    sampled["kind"] = verify.kind or _kind(args)
     if "reasoning-parser" in args and all(options.get(name) is not False for name in SWITCHES):
         sampled["max_tokens"] = max(verify.max_tokens, REASONING_TOKENS)
     return verify.model_copy(update=sampled)
+
+
+def _kind(args: Mapping[str, Any]) -> Kind:
+    """What the engine's arguments say of what a model is for: ``runner``, and ``task`` of older versions."""
+    overrides = args.get("hf-overrides")
+    classes = overrides.get("architectures") if isinstance(overrides, dict) else None
+    scores = args.get("task") == "score" or args.get("convert") == "classify"
+    if scores or str(classes).endswith("ForSequenceClassification']"):
+        return "rerank"
+    embeds = args.get("runner") == "pooling" or args.get("task") in {"embed", "embedding"}
+    return "embeddings" if embeds or args.get("convert") == "embed" else "chat"
 
 
 class Allow(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong
+from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.ask import Conversation, cut
@@ -128,3 +128,11 @@ def test_reasoning_alone_is_no_answer(asked, finish, hint):
     assert caught.value.hint.startswith(hint)
     assert "".join(shown) == "They say hi.\n", "the error is on a line of its own"
     assert status(fleet, see(fleet, spec))["state"] == "serving", "a token is a sign of life, of whatever kind"
+
+
+def test_a_model_for_embeddings_is_asked_nothing(asked):
+    fleet, spec = asked(DONE, playbook={"args": {"runner": "pooling"}})
+    with pytest.raises(UsageError, match="serves a model for embeddings, which writes no text") as caught:
+        Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
+    assert caught.value.hint.endswith("/v1/embeddings")
+    assert messages(fleet) == []

@@ -206,3 +206,51 @@ def test_an_answer_that_stops_is_told_with_how_far_it_came(serve: Serve) -> None
     error = ask.main(request(silent, first_s=0.2))["error"]
     hold.set()
     assert (error["kind"], "after 0 characters" in error["message"]) == ("timeout", True)
+
+
+NEAR, FAR = [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]
+
+
+def vectors(*found: list[float]) -> str:
+    return json.dumps({"data": [{"index": at, "embedding": each} for at, each in enumerate(found)], "usage": {}})
+
+
+def scores(near: object, far: object) -> str:
+    # the better one comes first
+    return json.dumps({"results": [{"index": 1, "relevance_score": far}, {"index": 0, "relevance_score": near}]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("embeddings", vectors([1.0, 0.1, 1.0], NEAR, FAR), "vectors of 3 numbers: 0.998 for a text"),
+        ("rerank", scores(0.9, 0.1), "scores: 0.900 for a text"),
+    ],
+)
+def test_a_model_that_writes_no_text_tells_the_text_that_answers_a_question(
+    serve: Serve, kind: str, body: str, said: str
+) -> None:
+    seen: list[Any] = []
+    answer = ask.main(request(serve(body, seen=seen), kind=kind))
+    assert answer["done"]["content"].startswith(said)
+    (path, _, sent), *_ = seen
+    assert path == f"/v1/{kind}"
+    assert sent["model"] == "tiny"
+    assert "messages" not in sent
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("embeddings", vectors(NEAR, NEAR, NEAR)),
+        ("embeddings", vectors([0.0] * 3, [0.0] * 3, [0.0] * 3)),
+        ("embeddings", vectors(NEAR, NEAR)),
+        ("embeddings", vectors(NEAR, NEAR, [1.0])),
+        ("embeddings", '{"data": [{"index": 0, "embedding": ["x"]}]}'),
+        ("rerank", scores(0.5, 0.5)),
+        ("rerank", scores(float("nan"), 0.1)),
+        ("rerank", "[]"),
+    ],
+)
+def test_vectors_and_scores_that_tell_nothing_are_no_answer(serve: Serve, kind: str, body: str) -> None:
+    assert ask.main(request(serve(body), kind=kind))["error"]["kind"] == "malformed"

@@ -11,7 +11,7 @@ from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.errors import LaunchError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.release.verify import verify_group
-from sparkcluster.spec.playbook import Playbook
+from sparkcluster.spec.playbook import Playbook, Verify
 
 AT = Endpoint("default", "alpha", "http://127.0.0.1:8000/v1", "m", None)
 MODEL = {"name": "x", "model": {"id": "a/b", "checkpoint": "modelopt"}}
@@ -142,3 +142,24 @@ def test_it_is_verified_with_what_clients_are_told_and_reasoning_off_where_that_
     assert made.verifying.body == sent
     again = made.model_copy(update={"verify": made.verifying})
     assert again.verifying == made.verifying
+
+
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [
+        ({}, "chat"),
+        ({"runner": "pooling"}, "embeddings"),
+        ({"task": "embed"}, "embeddings"),
+        ({"runner": "pooling", "convert": "classify"}, "rerank"),
+        ({"runner": "pooling", "hf-overrides": {"architectures": ["Qwen3ForSequenceClassification"]}}, "rerank"),
+    ],
+)
+def test_what_a_model_is_for_is_told_by_its_arguments_and_before_them_by_the_playbook(args, kind):
+    written = {"name": "x", "model": {"id": "a/b"}, "args": args}
+    assert Playbook.model_validate(written).verifying.kind == kind
+    assert Playbook.model_validate({**written, "verify": {"kind": "rerank"}}).verifying.kind == "rerank"
+
+
+def test_a_model_that_writes_no_text_calls_no_tools():
+    with pytest.raises(ValueError, match="has tools or reasoning, which a model for embeddings has not"):
+        Verify.model_validate({"kind": "embeddings", "tools": True})

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import zlib
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -196,14 +197,44 @@ class Handler(BaseHTTPRequestHandler):
         )
         return words, facts
 
-    def completion(self, raw):
-        """An answer as one body or as a stream."""
+    def _parsed(self, raw, pooling):
+        """The document of a request to a model that is, or is not, for pooling."""
         try:
             body = json.loads(raw)
         except ValueError:
             raise Refusal(400, "BadRequestError", "JSON decode error")
         if not isinstance(body, dict):
             raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
+        if self.server.options["pooling"] != pooling:
+            raise Refusal(400, "BadRequestError", "The model does not support this API")
+        return body
+
+    def embeddings(self, raw):
+        """Vectors of which the angle says how many words two texts share."""
+        found = [{"object": "embedding", "index": at, "embedding": each} for at, each in self._vectors(raw, "input")]
+        self._json(200, {"object": "list", "data": found, "usage": {"prompt_tokens": 1, "total_tokens": 1}})
+
+    def rerank(self, raw):
+        """How many words each text shares with the query."""
+        query, *texts = self._vectors(raw, "query", "documents")
+        scores = [(at - 1, sum(a * b for a, b in zip(query[1], each))) for at, each in texts]
+        results = [{"index": at, "relevance_score": score} for at, score in sorted(scores, key=lambda row: -row[1])]
+        self._json(200, {"results": results})
+
+    def _vectors(self, raw, *names):
+        body = self._parsed(raw, True)
+        if "lie-health" in faults.active():
+            raise EngineDead(DEAD)
+        texts = [text for name in names for text in ([body[name]] if isinstance(body[name], str) else body[name])]
+        for at, text in enumerate(texts):
+            vector = [0.0] * 64
+            for word in {} if "garbage" in faults.active() else set(text.lower().split()):
+                vector[zlib.crc32(word.encode()) % 64] = 1.0
+            yield at, vector
+
+    def completion(self, raw):
+        """An answer as one body or as a stream."""
+        body = self._parsed(raw, False)
         with self.server.lock:
             self.server.answering += 1
         try:
@@ -264,6 +295,8 @@ ROUTES = {
     ("/metrics", "GET"): Handler.metrics,
     ("/v1/models", "GET"): Handler.models,
     ("/v1/chat/completions", "POST"): Handler.completion,
+    ("/v1/embeddings", "POST"): Handler.embeddings,
+    ("/v1/rerank", "POST"): Handler.rerank,
 }
 
 

@@ -119,6 +119,7 @@ def serve(args, spec, sock):
             "api_keys": keys,
             "max_model_len": spec["max_model_len"],
             "reasoning": bool(args.reasoning_parser),
+            "pooling": args.runner == "pooling",
             "tools": bool(args.enable_auto_tool_choice and args.tool_call_parser),
         },
     )
