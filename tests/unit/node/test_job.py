@@ -72,12 +72,15 @@ class World:
         return common.read_json(str(self.directory / "state.json"))
 
     def until(self, condition) -> dict:
-        """What the job says once it is so."""
+        """What the job says once it is so, and its process."""
         limit = time.monotonic() + 60
-        while not condition(self.state().get("said", {})):
-            assert time.monotonic() < limit, self.state()
+        while True:
+            state = self.state()
+            said = {**state.get("said", {}), "pid": state.get("pid")}
+            if said["pid"] and condition(said):
+                return said
+            assert time.monotonic() < limit, state
             time.sleep(0.02)
-        return {**self.state()["said"], "pid": self.state()["pid"]}
 
     def at_work(self) -> bool:
         return common.is_locked(str(self.directory / "lock"))
@@ -162,7 +165,7 @@ def test_a_job_that_was_cancelled_is_waited_for_and_begins_anew(world):
     time.sleep(1)
     (world.directory / "stay").unlink()
     cancelling.wait(60)
-    world.until(lambda now: now.get("looks") and world.state()["pid"] != said["pid"])
+    world.until(lambda now: now.get("looks") and now["pid"] != said["pid"])
     world.stop()
     assert "looks" in last(second)["done"]
 
@@ -171,7 +174,7 @@ def test_other_work_in_the_same_place_ends_first(world):
     world.program(what="a")
     said = world.until(lambda said: said.get("looks"))
     world.program(what="b")
-    world.until(lambda now: now.get("looks") and world.state()["pid"] != said["pid"])
+    world.until(lambda now: now.get("looks") and now["pid"] != said["pid"])
     assert gone(said["child"])
 
 
