@@ -67,12 +67,15 @@ class OnTerminal:
             return bool(chunk)
         return False
 
-    def until(self, text: str, limit_s: float = 30) -> None:
-        """Wait until ``text`` appears, after what was waited for before."""
+    def until(self, *texts: str, limit_s: float = 30) -> str:
+        """Wait until one of ``texts`` appears, after what was waited for before; which one came first."""
         end = time.monotonic() + limit_s
-        while text not in self.shown[self._seen :]:
+        while not any(text in self.shown[self._seen :] for text in texts):
             assert self._read(end - time.monotonic()), self.shown
-        self._seen = self.shown.index(text, self._seen) + len(text)
+        places = {self.shown.index(text, self._seen): text for text in texts if text in self.shown[self._seen :]}
+        first = min(places)
+        self._seen = first + len(places[first])
+        return places[first]
 
     def type(self, text: str) -> None:
         """Press keys."""
