@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 from sparkcluster.node.file_hashes import hash_file, hash_files
@@ -113,7 +113,6 @@ class Files:
     ``gate`` is called before anything is changed, and may raise.
 
     Attributes:
-        total: bytes of all.
         versions: how often a file began again, since what had arrived was wrong.
         busy: when something moved last, here or on a node that is waited for (``time.monotonic``).
     """
@@ -131,7 +130,6 @@ class Files:
         self._hashes: dict[int, str] = {}
         self._written: queue.Queue[tuple[BinaryIO, int, int]] = queue.Queue(8)
         self._state = bytearray(self._found(number, file) for number, file in enumerate(listed))
-        self.total = sum(file.size for file in listed)
         self._had = sum(file.size for number, file in enumerate(listed) if self._state[number] == _HAS)
         last = (number for number, file in enumerate(listed) if file.path == "config.json")
         self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
@@ -156,19 +154,13 @@ class Files:
 
     # what there is
 
-    def missing(self) -> Iterator[int]:
-        """The files that are to be received, in the order of the list."""
-        return (number for number, state in enumerate(self._state) if state == _LACKS)
-
     def needed(self) -> dict[str, Any]:
         """``lacks`` and ``room`` as the controller reads them (``staging.order.WorkerLine``)."""
-        lacks = size = 0
-        for number in self.missing():
-            lacks += 1
-            size += self.listed[number].size - self.begun(number)
+        lacks = [number for number, state in enumerate(self._state) if state == _LACKS]
+        size = sum(self.listed[number].size - self.begun(number) for number in lacks)
         found = os.fstatvfs(self.tree.handle)
         room = {"free": found.f_bavail * found.f_frsize, "needed": size, "path": self.tree.root}
-        return {"lacks": lacks, "room": room}
+        return {"lacks": len(lacks), "room": room}
 
     def have(self) -> int:
         """Bytes that are there or arrived."""
@@ -207,7 +199,7 @@ class Files:
         return self.listed[number].path if number >= 0 else "the SHA-256 of what arrived"
 
     def claim(self, first: Iterable[int], cursor: int) -> list[int]:
-        """A file that nobody receives: of ``first``, else from ``cursor`` on, of small ones many; none at the end."""
+        """Claim a large file, or a group of small ones: one of ``first``, else from ``cursor`` on; none at the end."""
         with self._lock:
             cursor = next((number for number in first if self._state[number] == _LACKS), cursor)
             claimed, total, number = list[int](), 0, cursor - 1
@@ -224,7 +216,7 @@ class Files:
             return claimed
 
     def give_back(self, claimed: Iterable[int]) -> None:
-        """What of these did not arrive others may receive."""
+        """Release files that were claimed and did not arrive."""
         with self._lock:
             for number in claimed:
                 if self._state[number] == _TAKEN:

@@ -52,7 +52,7 @@ class Gate:
         self._limit, self._free, self._lock = limit_bytes_s, time.monotonic(), threading.Lock()
 
     def close(self) -> None:
-        """Let nobody write for now."""
+        """Stop writing for now."""
         self.closings += self.open.is_set()
         self.open.clear()
 
@@ -205,8 +205,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _there(self, number: int, offset: int) -> tuple[BinaryIO | None, int, int]:
         """A file as far as it is here, its version, and where that ends: after ``offset``, if so in a second."""
         files = self.server.files
-        files.wait_for(number)
         arriving = files.arriving(number)
+        if arriving is None:
+            files.wait_for(number)
+            arriving = files.arriving(number)
         if arriving is None:
             return self._opened(number), files.version(number), files.listed[number].size
         found = arriving.readable(offset, NEWS_S)

@@ -95,7 +95,7 @@ class Worker:
         self.said.update(self.files.needed())
 
     def run(self) -> Document:
-        """Work until the operator says that it is the end, or there is nothing to do and nobody to serve."""
+        """Work until the operator ends it, or there is nothing left to do or to serve."""
         self._lease()
         threading.Thread(target=self._settle, daemon=True).start()
         self.receiver.start()
@@ -156,7 +156,7 @@ class Worker:
             raise Failed("missing", "no node sends %s%s" % (self.files.waiting(), rest))
 
     def _is_over(self) -> bool:
-        """Whether for a minute no operator had the lease, and there was nothing to do and nobody to serve."""
+        """Whether for a minute no operator had the lease, and there was nothing to do or to serve."""
         now = time.monotonic()
         waits = "done" not in self.said and self.receiver.sources.given
         served = any(server.known for server in self.servers)

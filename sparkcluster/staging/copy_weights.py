@@ -48,7 +48,7 @@ def copy(
     for each in corrupt:
         name = f"snapshots/{revision}/{each.file}" if revision else each.file
         replace.setdefault(each.node, []).append(numbers[name])
-    # of a file whose content nobody knows, other nodes may have another version
+    # of a file whose SHA-256 is unknown, other nodes may have another version
     having = sources if all(file["sha256"] for file in files) else sources[:1]
     if staging.missing or replace:
         run.move(staging.what, request, [*having, *staging.nodes], files, replace)

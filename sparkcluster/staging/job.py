@@ -67,7 +67,7 @@ class Job:
             begin = begin_request(request, listen, len(files.files), settings)
             self._followers[node] = Follower(step, fleet[node], begin, content, self._events.put)
         self._said = dict.fromkeys(files.requests, WorkerLine())
-        self._errors: dict[str, StageError] = {}  # of those that are followed no longer
+        self._errors: dict[str, StageError] = {}  # by node that is no longer followed
         self._sources: dict[str, tuple[Source, ...]] = {}
         self._warned: set[Way] = set()
 
