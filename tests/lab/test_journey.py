@@ -65,7 +65,7 @@ class Typist(Desk):
         """Type a line, and ``answers`` as pairs of question and answer; what is on the screen in the end."""
         with self.open(line, **env) as terminal:
             for question, answer in answers:
-                terminal.until(question, LIMIT_S)
+                terminal.until(question, limit_s=LIMIT_S)
                 terminal.type(answer)
             ended = terminal.end(LIMIT_S)
         screen = Screen(COLOURS.sub("", each) for each in shown(terminal.shown))
@@ -125,7 +125,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # Ctrl-C in up leaves nothing running
     with typist.open(f"sparkcluster up mine.yaml --yes {SLOW}") as terminal:
-        terminal.until("start    ", LIMIT_S)
+        terminal.until("start    ", limit_s=LIMIT_S)
         terminal.type("\x03")
         assert terminal.end(LIMIT_S) == 130, terminal.shown
     assert "interrupted; nothing is left running" in terminal.shown
@@ -133,7 +133,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
 
     # a closed terminal leaves ranks that the next up goes on with
     with typist.open("sparkcluster up mine.yaml") as terminal:
-        terminal.until("verify   ", LIMIT_S)
+        terminal.until("verify   ", limit_s=LIMIT_S)
         terminal.hang_up()
     until(lambda: "orphaned" in typist.cli("status", typist.inventory, env=KEY).out)
     orphaned = typist.type("sparkcluster status mine.yaml", 1)

@@ -51,7 +51,7 @@ def test_each_spark_is_a_machine_of_its_own_that_reaches_the_others_on_both_rail
     engine = ["docker", "info", "--format", "{{.Name}} {{.MemTotal}}"]
     assert left.run(engine).stdout.split() == ["left", "130595926016"]
     for address in ("192.168.177.12", "192.168.178.12"):
-        left.run(["ping", "-c1", "-W2", "-Mdo", "-s8972", address])
+        left.run(["ping", "-c1", "-w10", "-Mdo", "-s8972", address])
     left.run(["rm", "/dev/shm/x", "/root/x", "/etc/x", "/tmp/x"])
 
 

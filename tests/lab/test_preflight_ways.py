@@ -101,7 +101,8 @@ SEEN = {
     "touched": f"find / /run /dev/shm -xdev -cnewer /run/marker {OTHERS} -not -path /run -not -path /run/marker; true",
     "network": "ip -d -o addr; ip route; ip rule; iptables -S; tc qdisc show; cat /proc/sys/net/ipv4/conf/*/*",
     "sockets": "ss -H -ltnu | awk '{print $1, $5}' | sort",
-    "containers": "docker ps -aq --no-trunc; docker images -a --no-trunc --digests; docker volume ls; docker network ls",
+    "containers": "docker ps -aq --no-trunc; docker images -a --no-trunc --digests "
+    "--format '{{.ID}} {{.Repository}}:{{.Tag}} {{.Digest}}'; docker volume ls; docker network ls",
     "processes": "ps -eo comm= | grep -vE '^(ps|sh|grep|sort|sshd.*)$' | sort",
     "mounts": "cut -d' ' -f2- /proc/self/mountinfo | sort",
 }
