@@ -2,7 +2,8 @@
 
 ``load`` reads files by ``document`` (YAML with the place of every value), chooses the playbook (``library``,
 ``assignments``), puts what it extends and its variants together (``compose``, ``variants``), and holds it against the
-models in ``inventory`` and ``playbook`` and what no model says (``check``, ``check_playbook``). All problems are
+models in ``inventory`` and ``playbook`` and what no model says (``check``, ``check_playbook``). Of an inventory with
+several models, each is a spec of its own (``models``). All problems are
 reported at once (``messages``). What a spec can do on the nodes is in ``powers``; nothing runs without ``consent``.
 """
 
@@ -38,6 +39,9 @@ class Spec:
             from here; empty where neither is known.
         selected: what was chosen to serve in the inventory or on the command line: ``playbook``, and keys over it.
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
+        model: name of its entry in ``models`` of the inventory; empty of one that has ``playbook``.
+        siblings: names of the other entries that share a node with it.
+        victim: which one of them is stopped first where memory runs out: the lowest; None: last.
         accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
     """
 
@@ -54,6 +58,9 @@ class Spec:
     image_is: str = ""
     bundled: bool | None = None
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    model: str = ""
+    siblings: tuple[str, ...] = ()
+    victim: int | None = None
     accepted: str = dataclasses.field(default="", compare=False)
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkcluster.errors import Problem
 from sparkcluster.report import count
-from sparkcluster.spec import check_playbook, powers, variables
+from sparkcluster.spec import check_playbook, models, powers, variables
 from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
@@ -22,7 +22,8 @@ playbook = check_playbook.check
 def inventory(written: Inventory, document: Document) -> list[Problem]:
     """Problems of an inventory whose keys are each valid."""
     checks = (_nodes, _groups, _api, _directories, _identities)
-    return [problem for check in checks for problem in check(written, document)]
+    found = [problem for check in checks for problem in check(written, document)]
+    return [*found, *models.check(written, document)] if written.models else found
 
 
 def together(

@@ -27,7 +27,7 @@ from sparkcluster.spec.base import (
     form,
 )
 from sparkcluster.spec.document import shown
-from sparkcluster.spec.playbook import Image
+from sparkcluster.spec.playbook import Image, ServedName
 
 HostKeys = Literal["reject", "accept-new"]
 Connection = Literal["auto", "ssh", "local"]
@@ -162,6 +162,24 @@ class Group(Section):
     nodes: list[str] = Field(min_length=1, description="names of its nodes; the first is the head")
 
 
+class ModelEntry(Section):
+    """One of several models that the Sparks serve."""
+
+    playbook: str = Field(min_length=1, max_length=1024, description="as the inventory's own")
+    name: Name | None = Field(
+        None, description="what --model takes, and the end of its cluster's name; default: the playbook's name"
+    )
+    nodes: list[str] = Field([], description="names of its nodes, the head first; default: all")
+    groups: list[Group] = Field([], description="instead of nodes: replicas of it")
+    image: Image | None = Field(None, description="container image, in place of the playbook's")
+    set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's")
+    aliases: list[ServedName] = Field([], max_length=64, description="more names of it in the API")
+    port: int | None = Field(None, ge=1, le=65535, description="TCP port; default: the next one from api.port on")
+    victim: int | None = Field(
+        None, ge=1, le=64, description="when memory runs out it is stopped in this order: 1 first; default: last"
+    )
+
+
 class ApiKey(Section):
     """Source of the API key, which is never written in the inventory."""
 
@@ -264,6 +282,9 @@ class Inventory(Section):
     image: Image | None = Field(None, description="container image, in place of the playbook's")
     set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's, such as args.max-model-len: 65536")
     groups: list[Group] = Field([], description="default: one group of all nodes")
+    models: list[ModelEntry] = Field(
+        [], max_length=64, description="several models, in place of playbook, image, set and groups"
+    )
     runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
     api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")

@@ -8,13 +8,13 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.printable import shell
-from sparkcluster.spec import Spec, assignments, check, compose, kinds, library, playbook_files, variants
+from sparkcluster.spec import Spec, assignments, check, compose, kinds, library, models, playbook_files, variants
 from sparkcluster.spec.base import Section
 from sparkcluster.spec.document import Document, parse, shown
 from sparkcluster.spec.inventory import Inventory
@@ -33,8 +33,11 @@ def load(
     set_: assignments.Assignments | None = None,
     starts: bool = True,
     nodes: int | None = None,
+    model: str = "",
 ) -> Spec:
-    """The spec that ``inventory_path`` describes.
+    """The spec that ``inventory_path`` describes: of its entry ``model``, where it has several models.
+
+    Without ``model``, such an inventory is all its nodes with the first playbook, for what concerns nodes alone.
 
     ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
     directory, then from the inventory's; ``image`` and ``set`` of the inventory are not for it. ``set_`` are keys of
@@ -47,6 +50,15 @@ def load(
         SpecError: with every problem of the files, by file and line.
     """
     document, inventory, problems = _inventory(inventory_path)
+    more: dict[str, Any] = {}
+    if inventory and inventory.models and model and not problems:
+        index = models.named(inventory, model)
+        siblings, victim = models.siblings(inventory, index), inventory.models[index].victim
+        more = {"model": model, "siblings": siblings, "victim": victim}
+        document = models.expand(document, inventory, index)
+        inventory, problems = _checked(document)
+    elif inventory and model and not inventory.models:
+        raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
     if inventory and starts:
         problems += check.here(inventory, document, inventory_path.parent)
     reference = document.data.get("playbook") if playbook is None else playbook
@@ -60,11 +72,11 @@ def load(
                 groups = {nodes} if nodes else inventory.group_sizes if inventory else ()
                 over = assignments.of_inventory(document, inventory) if inventory and playbook is None else []
                 entries = [*over, *(set_.entries if set_ else ())]
-                served, merged, more = _playbook(path, overlays, assignments.Assignments(entries), groups)
+                served, merged, wrong = _playbook(path, overlays, assignments.Assignments(entries), groups)
         except SpecError as error:
-            more, served = [*error.problems], None
-        problems += more
-        if served and inventory:
+            wrong, served = [*error.problems], None
+        problems += wrong
+        if served and inventory and not inventory.models:
             problems += check.together(inventory, served, document, merged, starts=starts)
         if served:
             files, built, lacking = playbook_files.of(served, path, merged)
@@ -72,10 +84,46 @@ def load(
             if inventory:
                 chosen = {"playbook": reference, **{each.key: each.value for each in entries}}
                 places = compose.places(merged)
-                spec = Spec(inventory, served, inventory_path, path, files, places, built, selected=chosen)
+                spec = Spec(inventory, served, inventory_path, path, files, places, built, selected=chosen, **more)
     if problems or spec is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
     return spec
+
+
+def load_all(
+    inventory_path: Path,
+    *,
+    set_: assignments.Assignments | None = None,
+    starts: bool = True,
+    playbook: str | None = None,
+) -> list[Spec]:
+    """The spec of every model of an inventory, in its order; of one that has ``playbook``, that.
+
+    Raises:
+        UsageError, SpecError: as :func:`load`, with the problems of all of them.
+    """
+    problems: list[Problem] = []
+    specs: list[Spec] = []
+    for model in model_names(inventory_path) or [""]:
+        try:
+            specs.append(load(inventory_path, playbook, set_=set_, starts=starts, model=model))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(_sorted(problems, str(inventory_path)))
+    return specs
+
+
+def model_names(inventory_path: Path) -> list[str]:
+    """Names of the models of an inventory; none of one that has ``playbook``.
+
+    Raises:
+        UsageError, SpecError: it cannot be read, or is malformed.
+    """
+    _, inventory, problems = _inventory(inventory_path)
+    if problems or inventory is None:
+        raise SpecError(_sorted(problems, str(inventory_path)))
+    return [model.name for model in models.of(inventory)]
 
 
 def _inventory(path: Path) -> tuple[Document, Inventory | None, list[Problem]]:
@@ -86,8 +134,13 @@ def _inventory(path: Path) -> tuple[Document, Inventory | None, list[Problem]]:
             error.hint = _instead(path)
         raise
     kinds.refuse_as_inventory(document)
+    models.as_written(document)
+    return document, *_checked(document)
+
+
+def _checked(document: Document) -> tuple[Inventory | None, list[Problem]]:
     inventory, problems = validate(document, Inventory)
-    return document, inventory, problems + (check.inventory(inventory, document) if inventory else [])
+    return inventory, problems + (check.inventory(inventory, document) if inventory else [])
 
 
 def _instead(path: Path) -> str:

@@ -130,7 +130,8 @@ def of_inventory(spec: Spec) -> list[Power]:
     if key := inventory.api.key:
         if key.env and key.env != "SPARK_API_KEY" and not key.env.startswith("SPARKCLUSTER_"):
             found.append(("api.key", f"${key.env}"))
-        if key.file and _here(key.file) != _here(f"{KEYS}/{inventory.cluster}.key"):
+        own = [f"{KEYS}/{name}.key" for name in (inventory.cluster, inventory.cluster.removesuffix(f"-{spec.model}"))]
+        if key.file and _here(key.file) not in map(_here, own):
             found.append(("api.key", key.file))
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)

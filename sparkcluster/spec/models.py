@@ -1,0 +1,192 @@
+"""``models`` of an inventory: each entry becomes an inventory of its own, of its nodes, as if it stood there alone.
+
+Whatever reads a spec sees one model. The first entry without a ``name`` is the cluster itself, and finds what
+``playbook:`` served before; every other one is a cluster ``CLUSTER-NAME``. An entry without ``name`` is called as its
+playbook.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkcluster.errors import Problem, UsageError
+from sparkcluster.spec.document import Document, KeyPath, Place, shown
+from sparkcluster.spec.inventory import Inventory, ModelEntry
+from sparkcluster.suggest import did_you_mean
+
+OWN = ("playbook", "image", "set", "groups")
+"""Keys of an inventory that each entry has for itself."""
+
+_LONGEST = 63
+"""Characters of a cluster's name, which is in names of containers (``spec.base.Name``)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Model:
+    """One entry as it is called and where it is.
+
+    Attributes:
+        name: as ``--model`` takes it.
+        cluster: its name in records, labels and paths on the nodes.
+        nodes: labels of its nodes, in order.
+        port: TCP port of its endpoint.
+        spans: labels of its nodes that are in a group with others.
+    """
+
+    name: str
+    cluster: str
+    nodes: tuple[str, ...]
+    port: int
+    spans: frozenset[str]
+
+
+def of(written: Inventory) -> list[Model]:
+    """The models of an inventory, in its order; none of one that has ``playbook``.
+
+    Ports count up from ``api.port`` in that order, past those that entries name.
+    """
+    taken = {entry.port for entry in written.models if entry.port}
+    free = (port for port in range(written.api.port, 65536) if port not in taken)
+    itself = next((entry for entry in written.models if entry.name is None), None)
+    found = []
+    for entry in written.models:
+        name = entry.name or _stem(entry.playbook)
+        found.append(
+            Model(
+                name,
+                written.cluster if entry is itself else f"{written.cluster}-{name}",
+                _nodes(entry, [node.label for node in written.nodes]),
+                entry.port or next(free, 0),
+                frozenset(_spanned(entry, written)),
+            )
+        )
+    return found
+
+
+def _stem(playbook: str) -> str:
+    return playbook.rpartition("/")[2].partition("+")[0].removesuffix(".yaml").removesuffix(".yml")
+
+
+def _nodes(entry: ModelEntry, labels: Sequence[str]) -> tuple[str, ...]:
+    grouped = [name for group in entry.groups for name in group.nodes]
+    return tuple(entry.nodes or [label for label in labels if not grouped or label in grouped])
+
+
+def _spanned(entry: ModelEntry, written: Inventory) -> Iterator[str]:
+    groups = [tuple(group.nodes) for group in entry.groups]
+    for nodes in groups or [_nodes(entry, [node.label for node in written.nodes])]:
+        yield from nodes if len(nodes) > 1 else ()
+
+
+def named(written: Inventory, name: str) -> int:
+    """Which entry is called ``name``.
+
+    Raises:
+        UsageError: none is.
+    """
+    names = [model.name for model in of(written)]
+    if name not in names:
+        hint = did_you_mean(name, names, f"its models: {', '.join(names)}")
+        raise UsageError(f"no model is named {shown(name)}", hint=hint)
+    return names.index(name)
+
+
+def siblings(written: Inventory, index: int) -> tuple[str, ...]:
+    """Names of the other entries that share a node with that one."""
+    models = of(written)
+    own = {*models[index].nodes}
+    return tuple(each.name for at, each in enumerate(models) if at != index and own & {*each.nodes})
+
+
+def expand(document: Document, written: Inventory, index: int) -> Document:
+    """The inventory of one entry: as ``document``, with what the entry says in its place, and its nodes alone.
+
+    Every value keeps its line. ``written`` is what the valid ``document`` says.
+    """
+    model, entry = of(written)[index], document.data["models"][index]
+    labels = [node.label for node in written.nodes]
+    kept = {labels.index(label): at for at, label in enumerate(model.nodes)}
+
+    def moved(path: KeyPath) -> KeyPath | None:
+        match path:
+            case ("models", at, "aliases", *_) if at == index:
+                return ("set", "aliases")
+            case ("models", at, key, *rest) if at == index and (key in OWN or (key == "nodes" and not rest)):
+                return (key, *rest)
+            case ("nodes", int(at), *rest) if at in kept:
+                return ("nodes", kept[at], *rest)
+            case ("models" | "nodes", *_):
+                return None
+        return path
+
+    def places(found: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
+        return {to: place for path, place in found.items() if (to := moved(path)) is not None}
+
+    data = {key: value for key, value in document.data.items() if key not in {"models", *OWN}}
+    data |= {key: entry[key] for key in OWN if entry.get(key) is not None}
+    data["nodes"] = [document.data["nodes"][labels.index(label)] for label in model.nodes]
+    data["cluster"], data["api"] = model.cluster, {**(data.get("api") or {}), "port": model.port}
+    if entry.get("aliases"):
+        data["set"] = {**data.get("set", {}), "aliases": entry["aliases"]}
+    return Document(document.file, data, places(document.values), places(document.keys), places(document.written))
+
+
+def check(written: Inventory, document: Document) -> Iterator[Problem]:
+    """Problems of entries that are each valid."""
+    for key in {*OWN} - {"playbook"} & document.data.keys():
+        yield document.problem((key,), f"{key} belongs to one of the models", "write it in the entry", key=True)
+    models, labels = of(written), [node.label for node in written.nodes]
+    for index, (entry, model) in enumerate(zip(written.models, models, strict=True)):
+        for key, message, hint in _wrong(entry, model, labels):
+            yield document.problem(("models", index, key), message, hint)
+        for earlier, other in enumerate(models[:index]):
+            for key, message, hint in _clashes(model, other, entry, written.models[earlier]):
+                yield document.problem(("models", index, key), message, hint)
+    listed = {label for model in models for label in model.nodes}
+    if unused := [label for label in labels if label not in listed]:
+        message = f"in no model: {', '.join(unused)}"
+        yield document.problem(("models",), message, "add them to a model, or remove them from nodes", key=True)
+
+
+def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with an entry by itself: key, message and hint."""
+    if entry.nodes and entry.groups:
+        yield "nodes", "it has both nodes and groups", "keep one: groups are replicas"
+    for label in dict.fromkeys(each for each in model.nodes if each not in labels):
+        yield "nodes", f"no node named {shown(label)}", did_you_mean(label, labels, f"nodes: {', '.join(labels)}")
+    for label, times in Counter(entry.nodes).items():
+        if times > 1:
+            yield "nodes", f"lists {label} {times} times", "list each node once"
+    if len(model.cluster) > _LONGEST:
+        yield "name", f"{model.cluster} is longer than {_LONGEST} characters", "write a shorter name"
+
+
+def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Iterator[tuple[str, str, str]]:
+    """What two entries may not both have: key, message and hint."""
+    if model.name == other.name:
+        yield "name", f"two models are named {model.name}", "write another name for one of them"
+    if model.port == other.port:
+        yield "port", f"{other.name} has port {model.port} as well", "write another port, or none"
+    for alias in sorted({*entry.aliases} & {*before.aliases, other.name}):
+        yield "aliases", f"{other.name} is called {alias} as well", "give each alias to one model"
+    if both := sorted(model.spans & other.spans):
+        message = f"{both[0]} is in two models that span nodes, {other.name} and {model.name}"
+        yield "nodes", message, "let one of them span nodes: both would need Ray and the interconnect of that node"
+
+
+def as_written(document: Document) -> None:
+    """Give an inventory with ``models`` the playbook of its first entry, as what concerns only its nodes wants one.
+
+    Nothing where it is malformed, which is reported when it is checked.
+    """
+    entries = document.data.get("models")
+    if isinstance(entries, list) and entries and isinstance(entries[0], dict) and "playbook" not in document.data:
+        document.data["playbook"] = entries[0].get("playbook")
+        place = document.values.get(("models", 0, "playbook"), Place())
+        document.keys["playbook",] = document.values["playbook",] = place
+    elif entries is not None and "playbook" in document.data:
+        message, hint = "stands beside models", "write it as an entry of models"
+        document.problems.append(document.problem(("playbook",), message, hint, key=True))
