@@ -151,7 +151,7 @@ def check(written: Inventory, document: Document) -> Iterator[Problem]:
         yield document.problem(("models",), message, "add them to a model, or remove them from nodes", key=True)
 
 
-def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
     """What is wrong with an entry by itself: key, message and hint."""
     if entry.nodes and entry.groups:
         yield "nodes", "it has both nodes and groups", "keep one: groups are replicas"
@@ -164,7 +164,7 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[t
         yield "name", f"{model.cluster} is longer than {_LONGEST} characters", "write a shorter name"
 
 
-def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Iterator[tuple[str, str, str]]:
+def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Iterator[tuple[str, str, str | None]]:
     """What two entries may not both have: key, message and hint."""
     if model.name == other.name:
         yield "name", f"two models are named {model.name}", "write another name for one of them"
