@@ -12,16 +12,22 @@ _TAKES_PLAYBOOK = (
 )
 
 
+_TAKES_MODEL = r"(sparkcluster (?!setup|key|models|discover|fit|lint)\S+ INVENTORY)"
+
+
 class Typed(NamedTuple):
-    """What was typed: the inventory, and the ``flags`` that chose what it does not say."""
+    """What was typed: the inventory, the ``flags`` that chose what it does not say, and which ``model`` of several."""
 
     inventory: str = "INVENTORY"
     flags: tuple[str, ...] = ()
+    model: str = ""
 
     def __call__(self, text: str) -> str:
         """``text`` with the inventory in place of INVENTORY, and the flags behind it where the command takes them."""
         text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(word, self.flags)]), text)
         text = text.replace("upgrade INVENTORY --set image=", "upgrade INVENTORY --image ")
+        if self.model:
+            text = re.sub(_TAKES_MODEL, lambda found: f"{found[1]} --model {word(self.model)}", text)
         return text.replace("INVENTORY", word(self.inventory))
 
 

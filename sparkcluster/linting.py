@@ -16,7 +16,7 @@ from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
 from sparkcluster.spec.kinds import allowed_overlays, is_overlay, is_playbook
-from sparkcluster.spec.load import load, named, read, read_playbook, variant_sizes
+from sparkcluster.spec.load import load_all, named, read, read_playbook, variant_sizes
 from sparkcluster.spec.variants import MOST
 
 _PLACEHOLDER = ipaddress.IPv4Address("192.0.2.0")
@@ -32,8 +32,8 @@ class Linted:
     Attributes:
         findings: all of them, by file and line.
         errors: of files that cannot be used; ``findings`` has them too.
-        specs: each inventory with its playbook, and each playbook with a placeholder. Of a playbook several: it may
-            differ by the number of nodes.
+        specs: each inventory with its playbook, and each playbook with a placeholder. Several of a playbook, which may
+            differ by the number of nodes, and of an inventory with several models.
     """
 
     findings: tuple[Finding, ...]
@@ -95,9 +95,9 @@ def _file(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tupl
         return _overlay(path, document, set_), []
     if is_playbook(document):
         return _playbook(path, overlays, set_)
-    spec = load(path, set_=set_)
-    found = [_with_path(finding, path) for finding in checks.check_written(spec)]
-    return [*_placed(found, str(path)), *unchanged(path)], [spec]
+    found_specs = load_all(path, set_=set_)
+    found = [_with_path(finding, path) for spec in found_specs for finding in checks.check_written(spec)]
+    return [*_placed(found, str(path)), *unchanged(path)], found_specs
 
 
 def unchanged(path: Path) -> Iterator[Finding]:

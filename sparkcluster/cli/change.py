@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollou
     if document.get("saved"):
         from sparkcluster.cli import saved
 
-        saved.select(args.inventory, chosen.selected)
+        saved.select(chosen.inventory_path, chosen.selected, model=chosen.model)
     if not emitted(args, document):
         show(document, chosen)
         if document.get("saved"):

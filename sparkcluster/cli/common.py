@@ -30,14 +30,18 @@ INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
 INVENTORY_FILE = "sparkcluster.yaml"
 
 
-def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True) -> None:
-    """Add INVENTORY, ``--json``, more common ``flags`` and, unless ``playbook`` is false, ``--playbook``.
+def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True, model: bool = True) -> None:
+    """Add INVENTORY, ``--json``, more common ``flags`` and, unless they are false, ``--playbook`` and ``--model``.
+
+    A command without ``--model`` is about the nodes, or about all models at once.
 
     ``Parser.read`` decides by :func:`is_inventory` whether a first word is it, and fills it in where it is left out:
     in ``args.inventory`` there is always a path. Arguments of a command after it are added after it.
     """
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     option(parser, "inventory INVENTORY?", about, Path)
+    if model:
+        option(parser, "--model NAME", "this one of the models of the inventory (default: each of them)")
     if playbook:
         option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")
@@ -165,7 +169,9 @@ def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
 
 def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
     """Write the result for ``--json`` or ``--json-lines``; returns whether one of them was given."""
-    if args.json or args.json_lines:
+    if (collected := vars(args).get("collected")) is not None:
+        collected.append(document)
+    elif args.json or args.json_lines:
         emit_json(document, line=args.json_lines)
     return bool(args.json or args.json_lines)
 
@@ -180,7 +186,8 @@ def load_spec(args: argparse.Namespace) -> Spec:
     from sparkcluster.spec.load import load
 
     playbook = getattr(args, "playbook", None)
-    spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"))
+    model = vars(args).get("model") or ""
+    spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"), model=model)
     if playbook:
         spec = dataclasses.replace(spec, selected={**spec.selected, "playbook": _from_inventory(spec, playbook)})
     given, names = getattr(args, "node", None) or [], [node.label for node in spec.inventory.nodes]
@@ -233,7 +240,7 @@ def typed(args: argparse.Namespace) -> Typed:
     playbook, image = getattr(args, "playbook", None), getattr(args, "image", None)
     keys = [*(getattr(args, "set", None) or ()), *([f"image={image}"] if image else [])]
     flags = [*(["--playbook", playbook] if playbook else []), *(word for key in keys for word in ("--set", key))]
-    return Typed(str(args.inventory), tuple(flags))
+    return Typed(str(args.inventory), tuple(flags), vars(args).get("model") or "")
 
 
 @contextmanager

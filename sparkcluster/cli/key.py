@@ -13,7 +13,7 @@ _SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "ke
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``key``."""
-    inventory_argument(parser, playbook=False)
+    inventory_argument(parser, playbook=False, model=False)
     option(parser, "--rotate", "make a new key, also where there is one")
     option(parser, "--file FILE", "file for the key, which the inventory then names in place of another source")
 

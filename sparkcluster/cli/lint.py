@@ -39,7 +39,12 @@ def run(args: argparse.Namespace) -> int:
             show_finding(each, stream=sys.stdout, headline=headline, indent="", why=args.verbose)
     found = ", ".join(findings_view.counted(linted.findings, verbose=args.verbose))
     data(f"{count(len(files), 'file')}: {found or 'no problems'}")
-    for path, (spec, *others) in linted.specs.items():
+    by_model = [
+        (path, each)
+        for path, found in linted.specs.items()
+        for each in ([[spec] for spec in found] if found[0].model else [found])
+    ]
+    for path, (spec, *others) in by_model:
         own = not all(map(library.all_bundled, (spec, *others)))
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others]) if own else []
         asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (asked once):")

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import streams
-from sparkcluster.cli.common import at_least, inventory_argument, load_spec, option, querying
+from sparkcluster.cli.common import at_least, emitted, inventory_argument, load_spec, option, querying
 from sparkcluster.cli.output import coded, data, emit_json, log_colours, message, paint
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Printer:
     def end(self, cluster: str, **more: Any) -> None:
         """Write the document of --json, with ``more`` in it; else say that --grep found no line of a rank."""
         if self._args.json:
-            emit_json({"cluster": cluster, "lines": self._lines, **more})
+            emitted(self._args, {"cluster": cluster, "lines": self._lines, **more})
         elif self._none and self._args.grep and not (self._args.follow or self._args.json_lines):
             message("no line matches")
 

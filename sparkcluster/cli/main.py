@@ -15,6 +15,7 @@ from sparkcluster.cli.commands import COMMANDS, help_of
 TYPE_CHECKING = False  # typing takes as long to import as all of this; mypy knows the name
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
     from typing import NoReturn
 
     from sparkcluster.errors import SparkclusterError
@@ -54,7 +55,19 @@ def _run(name: str, words: Sequence[str]) -> int:
     args = parser.read(words)
     if getattr(args, "inventory", None) is not None:
         hints.command_line = typed(args)
+    if hasattr(args, "model") and _may_have_models(getattr(args, "inventory", None)):
+        from sparkcluster.cli.each import run
+
+        return run(name, command, args)
     return int(command.run(args))
+
+
+def _may_have_models(inventory: Path | None) -> bool:
+    """Whether it is worth the time to read this inventory before the command does, for its models."""
+    try:
+        return inventory is not None and inventory.is_file() and b"models" in inventory.read_bytes()
+    except (OSError, ValueError):  # the command says what is wrong with it
+        return False
 
 
 def console() -> NoReturn:

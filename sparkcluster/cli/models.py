@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``models``."""
-    inventory_argument(parser, "--json-lines", playbook=False)
+    inventory_argument(parser, "--json-lines", playbook=False, model=False)
     about = "count what this playbook (name or path) names as used"
     option(parser, "--playbook P*", about, dest="playbooks")
     option(parser, "--prune", "remove, after asking, what was staged and nothing uses: playbook, release or cluster")
@@ -26,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the models on every node, and remove what nothing names."""
     from sparkcluster.inspect.models import models
-    from sparkcluster.spec.load import load
+    from sparkcluster.spec.load import load, load_all
 
-    others = [load(args.inventory, each, starts=False) for each in args.playbooks]
+    own = load_all(args.inventory, starts=False)
+    others = [*own, *(load(args.inventory, each, starts=False) for each in args.playbooks)]
     removed: dict[str, dict[str, int]] = {}
     with reporting(args) as (fleet, spec, report):
         look = partial(models, fleet, spec, others)
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         if args.prune:
             from sparkcluster.release.prune import prune
 
-            removed = prune(fleet, spec, look, report, yes=args.yes)
+            clusters = [each.inventory.cluster for each in own]
+            removed = prune(fleet, spec, look, report, clusters=clusters, yes=args.yes)
     cluster = spec.inventory.cluster
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0

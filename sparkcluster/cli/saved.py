@@ -8,26 +8,37 @@ from typing import Any
 
 from sparkcluster.setup import existing
 from sparkcluster.setup.inventory_file import GONE, with_values
+from sparkcluster.spec import models
+from sparkcluster.spec.document import KeyPath
 
 _OWN = {"playbook", "image"}
 """Keys of a selection that an inventory has outside of ``set``."""
 
 
-def select(path: Path, selection: Mapping[str, Any], *, dry_run: bool = False) -> None:
-    """Write ``selection`` (``spec.assignments``) into the inventory, and change nothing else.
+def select(path: Path, selection: Mapping[str, Any], *, model: str = "", dry_run: bool = False) -> None:
+    """Write ``selection`` (``spec.assignments``) into the inventory, or its entry ``model``, and change nothing else.
+
+    A model that is called as its playbook keeps its name: it is in its records.
 
     Raises:
         UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
     """
     before = existing.read(path)
-    wanted = {**dict.fromkeys(existing.check(path, before).inventory.selected, GONE), **selection}
-    values: dict[tuple[str, ...], Any] = {
+    spec, whole = existing.check(path, before, model), existing.check(path, before)
+    own = _OWN | ({"aliases"} if model else set())
+    wanted = {**dict.fromkeys(spec.inventory.selected, GONE), **selection}
+    values: dict[KeyPath, Any] = {
         (key,) if key in _OWN else ("set", key): value
         for key, value in wanted.items()
-        if key in _OWN or selection.keys() - _OWN
+        if key in _OWN or (key not in own and selection.keys() - own)
     }
-    if not selection.keys() - _OWN:
+    if not selection.keys() - own:
         values["set",] = GONE
+    if model:
+        at = models.named(whole.inventory, model)
+        if whole.inventory.models[at].name is None and spec.inventory.cluster != whole.inventory.cluster:
+            values["name",] = model
+        values = {("models", at, *key): value for key, value in values.items()}
     after = with_values(before, str(path), values)
     existing.check(path, after)
     if not dry_run:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``setup``."""
-    inventory_argument(parser, playbook=False)
+    inventory_argument(parser, playbook=False, model=False)
     option(parser, "--only STEP*", "do (or undo) only this step; again for another")
     option(parser, "--with STEP*", "also do this step, which is done on request only: headless, hold", dest="options")
     option(parser, "--node NAME*", "change only this node, and ask for no password of another; again for another")

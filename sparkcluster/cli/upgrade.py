@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if args.save:
             from sparkcluster.cli import saved
 
-            saved.select(args.inventory, spec.selected, dry_run=True)
+            saved.select(args.inventory, spec.selected, model=spec.model, dry_run=True)
         if args.resume:
             return resume(fleet, spec, change.options(args), report)
         return upgrade(fleet, common.accepted(args, spec, report), change.options(args), report)

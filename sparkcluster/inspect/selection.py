@@ -13,7 +13,7 @@ from sparkcluster.spec.document import parse_scalar
 
 def hints(spec: Spec) -> Typed:
     """Fills in hints: the inventory in place of INVENTORY, and behind it the flags that choose what ``spec`` has."""
-    return Typed(str(spec.inventory_path), flags(spec.selected, spec))
+    return Typed(str(spec.inventory_path), flags(spec.selected, spec), spec.model)
 
 
 def flags(selection: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkcluster.node import common, docker
-from sparkcluster.node.machine import owner
+from sparkcluster.node import common, docker, ranks
+from sparkcluster.node.machine import Machine, Unreadable, owner
 from sparkcluster.node.programs import Failed, run, run_once
-from sparkcluster.node.shared import MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
+from sparkcluster.node.shared import LABEL_CLUSTER, MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
 # What a node takes and releases by itself in the meantime.
@@ -80,12 +80,22 @@ def main(
             break
         pause(0.5)
     known = set.intersection(*(set(each["shm"]) for each in earlier))
+    # What another model took since, in memory and /dev/shm, is not told from what was left.
+    alone = not beside(request["rank_dirs"])
     return {
-        "missing_bytes": missing if missing > TOLERANCE else 0,
+        "missing_bytes": missing if alone and missing > TOLERANCE else 0,
         "difference_bytes": missing,
         "waited_s": round(clock() - began),
-        "shm": left(known),
+        "shm": left(known) if alone else [],
     }
+
+
+def beside(rank_dirs: list[str]) -> list[str]:
+    """Containers of other ranks that run on this node; none where the Docker engine does not answer."""
+    with contextlib.suppress(Unreadable):
+        found = ranks.containers(Machine(), LABEL_CLUSTER)
+        return [each["name"] for each in found if each["state"] == "running" and each["rank_dir"] not in rank_dirs]
+    return []
 
 
 def meminfo() -> dict[str, int]:

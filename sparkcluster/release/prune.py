@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sparkcluster.errors import CommandFailed, UsageError
@@ -15,15 +15,15 @@ from sparkcluster.spec import Spec
 _LIMIT_S = 600
 
 
-def prunable(found: Found, cluster: str) -> tuple[dict[str, list[Model]], dict[str, str]]:
-    """What staging wrote for ``cluster`` alone and neither a playbook nor a release on any node names; by node. Pure.
+def prunable(found: Found, clusters: Collection[str]) -> tuple[dict[str, list[Model]], dict[str, str]]:
+    """What staging wrote for ``clusters`` alone and neither a playbook nor a release on any node names; by node. Pure.
 
     Likewise what uses the other models that staging wrote, by their names.
     """
     staged = {node: [each for each in models if each.staged_bytes] for node, models in found.nodes.items()}
     users: dict[str, set[str]] = {model.name: set() for models in staged.values() for model in models}
     for model in (model for models in found.nodes.values() for model in models if model.name in users):
-        others = {*model.clusters} - {cluster} if model.staged_bytes else set()
+        others = {*model.clusters}.difference(clusters) if model.staged_bytes else set()
         users[model.name] |= {f"cluster {name}" for name in others.union(model.used_by)}
         if playbook := model.playbook(found.named):
             users[model.name].add(f"playbook {playbook}")
@@ -35,9 +35,11 @@ def prunable(found: Found, cluster: str) -> tuple[dict[str, list[Model]], dict[s
 
 
 def prune(
-    fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, yes: bool
+    fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, clusters: Collection[str], yes: bool
 ) -> dict[str, dict[str, int]]:
     """Remove what is prunable of what ``look`` finds, after a question unless ``yes``; bytes by model, by node.
+
+    ``clusters`` are those of the inventory, one for each of its models.
 
     It has the lease of the cluster as well: what an ``up`` has staged is named by nothing until its ranks start.
 
@@ -52,7 +54,7 @@ def prune(
         for node, why in found.errors.items():
             text = f"{why}; nothing is removed while it is unknown what {node} serves"
             raise CommandFailed(text, node=node, step="prune")
-        nodes, used = prunable(found, spec.inventory.cluster)
+        nodes, used = prunable(found, clusters)
         for name, by in used.items():
             report.note(f"kept: {name}: used by {by}")
         if nodes and not yes:

@@ -15,7 +15,6 @@ from sparkcluster.endpoint.find import RESTART, endpoints
 from sparkcluster.endpoint.judge import judge_content
 from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan
 from sparkcluster.findings import has_errors
-from sparkcluster.hints import Typed
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.selection import flags, hints
@@ -197,7 +196,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
         hint = f"{UPGRADE}   switches to what {shlex.join(fill.flags) or spec.inventory_path.name} says"
         keeping = flags(served.selected, spec)
         if keeping and served.selected != spec.selected:
-            keep = f"{Typed(fill.inventory, keeping)(UPGRADE)} --save"
+            keep = f"{fill._replace(flags=keeping)(UPGRADE)} --save"
             hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
     raise OtherPlan(
         "\n".join([f"{message}; nothing was changed", *(fill(line) for line in lines)]),

@@ -21,8 +21,10 @@ def read(path: Path) -> str:
     return load.text(path)
 
 
-def check(path: Path, text: str) -> Spec:
-    """The spec that ``path`` would describe with ``text`` in it; a file beside it has the text meanwhile.
+def check(path: Path, text: str, model: str = "") -> Spec:
+    """The spec that ``path`` would describe with ``text`` in it, or that of ``model`` there.
+
+    A file beside it has the text meanwhile.
 
     Raises:
         SpecError: what is wrong with it, by line of ``path``.
@@ -32,7 +34,7 @@ def check(path: Path, text: str) -> Spec:
     trial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # a playbook is searched beside the inventory
     try:
         output_file.write(trial, lambda file: file.write(text.encode()), private=True)
-        return load.load(trial, starts=False)
+        return load.load(trial, starts=False, model=model)
     except SpecError as error:
         problems = [each if each.file != str(trial) else each._replace(file=str(path)) for each in error.problems]
         raise SpecError(problems) from None

@@ -14,7 +14,7 @@ import yaml
 
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.report import count
-from sparkcluster.spec.document import parse, parse_scalar
+from sparkcluster.spec.document import KeyPath, parse, parse_scalar
 
 # The examples in inventory/ serve the same: they fit one Spark, and a pair.
 ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
@@ -217,8 +217,10 @@ def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]
     return text.replace(one, more, 1)
 
 
-def with_values(text: str, file: str, values: Mapping[tuple[str, ...], Any]) -> str:
+def with_values(text: str, file: str, values: Mapping[KeyPath, Any]) -> str:
     """The inventory ``text`` with ``values`` by path, and everything else as it was; what is GONE is removed.
+
+    A list is only passed through: ``("models", 0, "playbook")``.
 
     Raises:
         UsageError: other lines would have to be written anew; the message has the lines to write.
@@ -228,9 +230,11 @@ def with_values(text: str, file: str, values: Mapping[tuple[str, ...], Any]) -> 
     made: str | None = text
     lines = []
     for path, value in values.items():
-        holder = wanted
+        holder: Any = wanted
         for name in path[:-1]:
-            holder[name] = holder = {**inner} if isinstance(inner := holder.get(name), dict) else {}
+            inner = holder.get(name) if isinstance(holder, dict) else holder[name]
+            holder[name] = [*inner] if isinstance(inner, list) else {**inner} if isinstance(inner, dict) else {}
+            holder = holder[name]
         holder[path[-1]] = value
         lines += [] if value is GONE else _lines(path, value)
         if value is GONE:
@@ -241,27 +245,33 @@ def with_values(text: str, file: str, values: Mapping[tuple[str, ...], Any]) -> 
     return _as_wanted(made, file, wanted, why, f"write these lines there, beside what is under {where} already")
 
 
-def _lines(path: Sequence[str], value: Any) -> list[str]:
-    """Lines of a block that has ``value`` at ``path``."""
+def _lines(path: KeyPath, value: Any) -> list[str]:
+    """Lines of a block that has ``value`` at ``path``, whose lists are left out."""
+    path = tuple(each for at, each in enumerate(path) if isinstance((*path, "")[at + 1], str) and isinstance(each, str))
     words = [*path[:-1], f"{path[-1]}: {scalar(value) if isinstance(value, str) else json.dumps(value)}"]
     return [f"{'  ' * depth}{word}{':' * (depth < len(path) - 1)}" for depth, word in enumerate(words)]
 
 
-def _put(text: str, path: Sequence[str], value: Any) -> str | None:
+def _put(text: str, path: KeyPath, value: Any) -> str | None:
     """``text`` with ``value`` at ``path``; None where that is unclear."""
     holder: yaml.Node | None = _root(text)
     for depth, name in enumerate(path):
-        if not isinstance(holder, yaml.MappingNode) or holder.flow_style:
+        if isinstance(holder, yaml.SequenceNode) and isinstance(name, int):
+            holder = holder.value[name]
+            continue
+        if not isinstance(holder, yaml.MappingNode):
             return None
         key, found = next((each for each in holder.value if each[0].value == name), (None, None))
         if key is None or found is None:
-            return text if value is GONE else _added(text, holder, _lines(path[depth:], value))
+            if value is GONE or holder.flow_style:
+                return text if value is GONE else None
+            return _added(text, holder, _lines(path[depth:], value))
         if depth < len(path) - 1:
             holder = found
-        elif value is GONE:
+        elif value is GONE and not holder.flow_style:
             return text[: key.start_mark.index - key.start_mark.column] + text[_after(text, found) :]
-        elif isinstance(found, yaml.ScalarNode):
-            return text[: key.end_mark.index] + _lines([""], value)[0] + text[found.end_mark.index :]
+        elif isinstance(found, yaml.ScalarNode) and value is not GONE:
+            return text[: key.end_mark.index] + _lines(("",), value)[0] + text[found.end_mark.index :]
     return None
 
 

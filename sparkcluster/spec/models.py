@@ -131,7 +131,9 @@ def expand(document: Document, written: Inventory, index: int) -> Document:
     data["cluster"], data["api"] = model.cluster, {**(data.get("api") or {}), "port": model.port}
     if entry.get("aliases"):
         data["set"] = {**data.get("set", {}), "aliases": entry["aliases"]}
-    return Document(document.file, data, places(document.values), places(document.keys), places(document.written))
+    values, keys = places(document.values), places(document.keys)
+    keys.setdefault(("nodes",), document.values["models", index])
+    return Document(document.file, data, values, keys, places(document.written))
 
 
 def check(written: Inventory, document: Document) -> Iterator[Problem]:
@@ -164,7 +166,9 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[t
         yield "name", f"{model.cluster} is longer than {_LONGEST} characters", "write a shorter name"
 
 
-def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Iterator[tuple[str, str, str | None]]:
+def _clashes(
+    model: Model, other: Model, entry: ModelEntry, before: ModelEntry
+) -> Iterator[tuple[str, str, str | None]]:
     """What two entries may not both have: key, message and hint."""
     if model.name == other.name:
         yield "name", f"two models are named {model.name}", "write another name for one of them"

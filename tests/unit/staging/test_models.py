@@ -81,7 +81,7 @@ class Place:
         return models(self.fleet, self.spec)
 
     def prune(self, report=None, *, yes=True):
-        return prune(self.fleet, self.spec, self.found, report or Report(), yes=yes)
+        return prune(self.fleet, self.spec, self.found, report or Report(), clusters=[self.spec.inventory.cluster], yes=yes)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_what_a_release_of_any_cluster_names_stays(place):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"engine": ["vllm", "serve", "x", "--speculative-config", f'{{"model": "{OLD}"}}']}))
     assert place.prune() == {}
-    assert prunable(place.found(), "atlas")[1] == {OLD: "cluster borea"}
+    assert prunable(place.found(), ["atlas"])[1] == {OLD: "cluster borea"}
     path.write_text(json.dumps({"plan": {"model": OLD + "-FP8"}}))
     assert place.prune() == {OLD: {"b": 3_000_005}}
 
@@ -205,8 +205,8 @@ def test_what_a_playbook_names_stays(place):
     model = place.spec.playbook.model.model_copy(update={"id": OLD})
     playbook = place.spec.playbook.model_copy(update={"name": "old", "model": model})
     found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
-    assert prune(place.fleet, place.spec, lambda: found, Report(), yes=True) == {}
-    assert prunable(found, "atlas")[1] == {OLD: "playbook old"}
+    assert prune(place.fleet, place.spec, lambda: found, Report(), clusters=["atlas"], yes=True) == {}
+    assert prunable(found, ["atlas"])[1] == {OLD: "playbook old"}
 
 
 def test_what_a_release_names_by_a_link_stays(place):
@@ -245,7 +245,7 @@ def test_nothing_goes_where_a_record_cannot_be_read(place, text):
 def test_what_another_cluster_staged_as_well_stays(place):
     place.staged(OLD, "borea")
     assert place.prune() == {}
-    assert prunable(place.found(), "atlas")[1] == {OLD: "cluster borea"}
+    assert prunable(place.found(), ["atlas"])[1] == {OLD: "cluster borea"}
 
 
 def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
@@ -261,7 +261,7 @@ def test_nothing_is_removed_while_a_node_does_not_answer(place):
     found = place.found()
     silent = Found({"b": found.nodes["b"]}, {"a": "a: no route to host"}, found.named)
     with pytest.raises(CommandFailed, match="nothing is removed while it is unknown what a serves"):
-        prune(place.fleet, place.spec, lambda: silent, Report(), yes=True)
+        prune(place.fleet, place.spec, lambda: silent, Report(), clusters=["atlas"], yes=True)
 
 
 def test_a_link_that_leads_out_is_not_followed(place):
@@ -297,7 +297,7 @@ def test_what_a_node_says_is_one_line_of_the_question(place):
     }
     report = Asked()
     told = Found({"b": (Model(**said),)}, {}, found.named)
-    prune(place.fleet, place.spec, lambda: told, report, yes=False)
+    prune(place.fleet, place.spec, lambda: told, report, clusters=["atlas"], yes=False)
     assert [line.isprintable() for line in report.questions[0].split("\n")] == [True, True]
     for path in ("/models\n/old", "/models/\x1b[2J", "relative"):
         with pytest.raises(ValidationError):

@@ -1,0 +1,100 @@
+"""A command for each model of an inventory with ``models``, one after the other, by the path of one model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster import hints
+from sparkcluster.cli.common import accepted, typed
+from sparkcluster.cli.output import emit_json, message, show_error
+from sparkcluster.errors import Interrupted, SparkclusterError, UsageError
+
+if TYPE_CHECKING:
+    from sparkcluster.spec import Spec
+
+_OF_ONE = {
+    "rollback": None,
+    "playbook": "--playbook",
+    "image": "--image",
+    "set": "--set",
+    "save": "--save",
+    "resume": "--resume",
+    "order": "--order",
+    "bundle": "--bundle",
+    "follow": "--follow",
+    "watch": "--watch",
+    "failed": "--failed",
+    "given": "--from",
+    "fix": "--fix",
+}
+"""Commands, and flags by their names in the parsed line, that are for one model alone."""
+
+
+def run(name: str, command: Any, args: argparse.Namespace) -> int:
+    """Run the command once, or for each model where the inventory has several and ``--model`` names none.
+
+    Raises:
+        SparkclusterError: as the command; with several models only what concerns all of them.
+    """
+    from sparkcluster.spec.load import model_names
+
+    names = model_names(args.inventory)
+    if args.model is None and name == "ask":
+        args.model = next(iter(names), None)
+        hints.command_line = typed(args)
+    if args.model is not None or not names or getattr(command, "ALL_MODELS", False):
+        return int(command.run(args))
+    if wanting := next((flag or name for key, flag in _OF_ONE.items() if key == name or vars(args).get(key)), None):
+        raise UsageError(f"{wanting} is for one model", hint=f"add --model NAME, one of {', '.join(names)}")
+    return _each(name, command, args, names)
+
+
+def _each(name: str, command: Any, args: argparse.Namespace, names: Sequence[str]) -> int:
+    """Run the command for each of ``names``; exit code 0 if all have, the code of all if it is one, else 1."""
+    found: dict[str, list[dict[str, Any]]] = {model: [] for model in names}
+    as_json = args.json or args.json_lines
+    codes = set()
+    for model in _ordered(name, args, names):
+        one = argparse.Namespace(**{**vars(args), "model": model, "collected": found[model] if as_json else None})
+        hints.command_line = typed(one)
+        if not as_json:
+            message(model, kind="model")
+        try:
+            codes.add(int(command.run(one)))
+        except Interrupted:
+            raise
+        except SparkclusterError as error:
+            codes.add(error.exit_code)
+            if as_json:
+                found[model].append(error.as_json())
+            else:
+                show_error(error)
+    if as_json:
+        documents = [{"name": model, **document} for model, each in found.items() for document in each]
+        first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
+        emit_json({**first, "models": documents}, line=args.json_lines)
+    return codes.pop() if len(codes) == 1 else 1
+
+
+def _ordered(name: str, args: argparse.Namespace, names: Sequence[str]) -> Sequence[str]:
+    """``names`` as the command has its turns, once every model is right, accepted, and has room.
+
+    What starts does so by size, since the largest needs the most room while it starts; ``down`` goes the other way.
+    """
+    from sparkcluster.spec.load import load_all
+
+    specs = load_all(args.inventory, starts=hasattr(args, "playbook"))
+    if name in {"up", "upgrade", "stage"} and not args.dry_run:
+        _accept(args, specs)
+    return names[::-1] if name == "down" else names
+
+
+def _accept(args: argparse.Namespace, specs: Sequence[Spec]) -> None:
+    """Ask what is to be asked about any of the models before the first one starts."""
+    from sparkcluster.cli.progress import reporter
+
+    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        for spec in specs:
+            accepted(args, spec, report)

@@ -1,0 +1,121 @@
+"""A command with several models: once for each, and what that ends in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from sparkcluster import hints
+from sparkcluster.cli import down, releases, saved, status
+from sparkcluster.cli.common import emitted, load_spec
+from sparkcluster.cli.main import guarded
+from sparkcluster.errors import Interrupted, LaunchError, NotServing
+from sparkcluster.spec.load import load_all
+
+TEXT = """cluster: home
+nodes:
+- {host: 10.0.0.1, name: spark-1}
+- {host: 10.0.0.2, name: spark-2}
+models:
+- playbook: gpt-oss-120b
+- {playbook: gpt-oss-20b, nodes: [spark-2], name: embed}
+- {playbook: qwen3.6-35b-a3b-nvfp4, nodes: [spark-1]}
+"""
+NAMES = ["gpt-oss-120b", "embed", "qwen3.6-35b-a3b-nvfp4"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An inventory with three models; the models that a command ran for; and what it does for one."""
+    file = tmp_path / "home.yaml"
+    file.write_text(TEXT)
+    ran: list[str] = []
+    outcome: dict[str, BaseException | int] = {}
+
+    def run(args: argparse.Namespace) -> int:
+        spec = load_spec(args)
+        ran.append(spec.model)
+        end = outcome.get(spec.model, 0)
+        if isinstance(end, BaseException):
+            raise end
+        emitted(
+            args,
+            {
+                "cluster": spec.inventory.cluster,
+                "state": "serving",
+                "next": hints.command_line("sparkcluster up INVENTORY"),
+            },
+        )
+        return end
+
+    for command in (status, down, releases):
+        monkeypatch.setattr(command, "run", run)
+    return file, ran, outcome
+
+
+def test_each_model_has_its_turn_and_down_goes_the_other_way(home):
+    file, ran, _ = home
+    assert guarded(["status", str(file)]) == 0
+    assert guarded(["down", str(file)]) == 0
+    assert ran == [*NAMES, *reversed(NAMES)]
+
+
+def test_one_that_fails_leaves_the_others_and_its_hint_names_it(home, capsys):
+    file, ran, outcome = home
+    outcome["embed"] = NotServing("embed is down", hint="sparkcluster up INVENTORY")
+    assert guarded(["status", str(file)]) == 1
+    assert ran == NAMES
+    assert f"sparkcluster up {file} --model embed" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_all(home):
+    file, ran, outcome = home
+    outcome["gpt-oss-120b"] = Interrupted("interrupted")
+    assert guarded(["status", str(file)]) == 130
+    assert ran == NAMES[:1]
+
+
+def test_json_is_one_document_with_the_first_ones_keys(home, capsys):
+    file, _, outcome = home
+    outcome["embed"] = LaunchError("it died")
+    assert guarded(["status", str(file), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cluster"], found["state"]) == ("home", "serving")
+    assert [each["name"] for each in found["models"]] == NAMES
+    assert found["models"][1]["error"]["message"] == "it died"
+    assert found["models"][2]["cluster"] == "home-qwen3.6-35b-a3b-nvfp4"
+    assert found["models"][2]["next"].endswith(f"--model {NAMES[2]}")
+
+
+def test_model_names_one(home, capsys):
+    file, ran, _ = home
+    assert guarded(["status", str(file), "--model", "embed", "--json"]) == 0
+    assert ran == ["embed"]
+    assert "models" not in json.loads(capsys.readouterr().out)
+    assert guarded(["status", str(file), "--model", "embd"]) == 2
+    assert "embed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["rollback"], ["up", "--set", "args.x=1"], ["status", "--watch"], ["logs", "-f"]])
+def test_what_is_for_one_model_asks_which(home, capsys, words):
+    file, ran, _ = home
+    assert guarded([words[0], str(file), *words[1:]]) == 2
+    assert "--model NAME" in capsys.readouterr().err
+    assert ran == []
+
+
+def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
+    file, _, _ = home
+    before = [each.inventory.cluster for each in load_all(file)]
+    saved.select(file, {"playbook": "gpt-oss-20b"}, model="gpt-oss-120b", dry_run=True)
+    file.write_text(
+        TEXT.replace(
+            "- {playbook: qwen3.6-35b-a3b-nvfp4, nodes: [spark-1]}",
+            "- playbook: qwen3.6-35b-a3b-nvfp4\n  nodes: [spark-1]",
+        )
+    )
+    saved.select(file, {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}, model=NAMES[2])
+    assert [each.inventory.cluster for each in load_all(file)] == before
+    assert load_all(file)[2].selected == {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}

@@ -1,0 +1,110 @@
+"""``models`` of an inventory: each entry is what a cluster with one model is."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.spec.load import load, load_all
+
+HEAD = """cluster: home
+nodes:
+- {host: 10.0.0.1, name: spark-1}
+- {host: 10.0.0.2, name: spark-2, env: {NCCL_DEBUG: INFO}}
+"""
+MODELS = """models:
+- playbook: gpt-oss-120b
+- {playbook: gpt-oss-20b, nodes: [spark-2], name: embed, aliases: [text-embedding]}
+- {playbook: qwen3.6-35b-a3b-nvfp4, groups: [{name: a, nodes: [spark-1]}, {name: b, nodes: [spark-2]}], victim: 1}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(models=MODELS, head=HEAD):
+        file = tmp_path / "home.yaml"
+        file.write_text(head + models)
+        return file
+
+    return write
+
+
+def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster_itself(written):
+    big, embed, replicas = load_all(written())
+    assert [each.inventory.cluster for each in (big, embed, replicas)] == [
+        "home", "home-embed", "home-qwen3.6-35b-a3b-nvfp4",
+    ]  # fmt: skip
+    assert [each.inventory.api.port for each in (big, embed, replicas)] == [8000, 8001, 8002]
+    assert [node.label for node in embed.inventory.nodes] == ["spark-2"]
+    assert embed.inventory.node_env("spark-2") == {"NCCL_DEBUG": "INFO"}
+    assert embed.playbook.aliases == ["text-embedding"]
+    assert [group.nodes for group in replicas.inventory.groups] == [["spark-1"], ["spark-2"]]
+    assert (big.siblings, replicas.siblings) == (("embed", replicas.model), ("gpt-oss-120b", "embed"))
+    assert [each.victim for each in (big, embed, replicas)] == [None, None, 1]
+
+
+def test_one_model_is_the_same_by_either_form(written):
+    short = load(written("playbook: gpt-oss-120b\nset: {args.max-model-len: 4096}\n"))
+    (entry,) = load_all(written("models:\n- {playbook: gpt-oss-120b, set: {args.max-model-len: 4096}}\n"))
+    assert (entry.inventory, entry.playbook) == (short.inventory, short.playbook)
+    assert entry.siblings == ()
+
+
+def test_ports_that_entries_name_are_passed_over(written):
+    models = "models:\n- {playbook: gpt-oss-120b}\n- {playbook: gpt-oss-20b, port: 8001, nodes: [spark-1]}\n"
+    models += "- {playbook: gpt-oss-20b, name: c, nodes: [spark-2]}\n"
+    assert [each.inventory.api.port for each in load_all(written(models))] == [8000, 8001, 8002]
+
+
+@pytest.mark.parametrize(
+    ("entries", "line", "message"),
+    [
+        (["{playbook: gpt-oss-20b}", "{playbook: gpt-oss-20b}"], 7, "two models are named gpt-oss-20b"),
+        (["{playbook: gpt-oss-20b, port: 9000}", "{playbook: gpt-oss-120b, port: 9000}"], 7, "has port 9000 as well"),
+        (
+            ["{playbook: gpt-oss-20b, aliases: [x]}", "{playbook: gpt-oss-120b, aliases: [x]}"],
+            7,
+            "gpt-oss-20b is called x as well",
+        ),
+        (
+            ["{playbook: gpt-oss-120b}", "{playbook: nemotron-3-super-120b-a12b-nvfp4}"],
+            7,
+            "spark-1 is in two models that span nodes",
+        ),
+        (["{playbook: gpt-oss-20b, nodes: [spark-1]}"], 5, "in no model: spark-2"),
+        (["{playbook: gpt-oss-20b, nodes: [spark-1, spark-3]}"], 6, 'no node named "spark-3"'),
+        (
+            ["{playbook: gpt-oss-20b, nodes: [spark-1], groups: [{name: a, nodes: [spark-2]}]}"],
+            6,
+            "both nodes and groups",
+        ),
+        (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
+        (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
+        (["{playbook: gpt-oss-20b, verify: {}}"], 6, "unknown key"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_line(written, entries, line, message):
+    with pytest.raises(SpecError) as caught:
+        load_all(written("models:\n" + "".join(f"- {each}\n" for each in entries)))
+    found = {(each.line, each.message) for each in caught.value.problems}
+    assert any(at == line and message in text for at, text in found), found
+
+
+def test_what_stands_beside_models_belongs_to_an_entry(written):
+    for key in (
+        "playbook: gpt-oss-20b",
+        "image: own:1",
+        "set: {args.x: 1}",
+        "groups: [{name: a, nodes: [spark-1, spark-2]}]",
+    ):
+        with pytest.raises(SpecError) as caught:
+            load_all(written(MODELS + key + "\n"))
+        assert [each.line for each in caught.value.problems] == [9]
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are(written):
+    with pytest.raises(UsageError, match=r"no model is named .embd.") as caught:
+        load(written(), model="embd")
+    assert "embed" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="has no models"):
+        load(written("playbook: gpt-oss-120b\n"), model="embed")
