@@ -105,7 +105,7 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     commands = {
         "tunnel": connection(spec).tunnel,
         "keep": "sparkcluster upgrade INVENTORY --save" if document.get("saved") is False else None,
-        "ask": 'sparkcluster ask INVENTORY "Hello"',
+        "ask": 'sparkcluster ask INVENTORY "Hello"' if spec.playbook.chats else None,
         "clients": "sparkcluster connect INVENTORY",
         "stop": "sparkcluster down INVENTORY",
     }

@@ -44,10 +44,12 @@ def run(args: argparse.Namespace) -> int:
         for path, found in linted.specs.items()
         for each in ([[spec] for spec in found] if found[0].model else [found])
     ]
+    said: set[tuple[str, str]] = set()
     for path, (spec, *others) in by_model:
         own = not all(map(library.all_bundled, (spec, *others)))
         shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others]) if own else []
         asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (asked once):")
-        for line in [*asked, *library.shadowing(spec), *shown]:
+        for line in [each for each in (*asked, *library.shadowing(spec), *shown) if (path, each) not in said]:
+            said.add((path, line))
             data(f"{path}: {line}" if len(files) > 1 else line)
     return failed

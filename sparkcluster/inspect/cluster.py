@@ -206,7 +206,8 @@ def _make_plan(view: View, topology: Topology, *, bring_ray: bool) -> None:
 
     Names and paths carry the release: ranks that run are watched and queried under their own.
     """
-    spec, facts, ranks, following = view.spec, view.facts, view.ranks.groups(), next_number(view.facts)
+    spec, facts, ranks = view.spec, view.facts, view.ranks.groups()
+    following = next_number(facts, spec.inventory.cluster)
     view.bring_ray = bring_ray
     view.planned = build_plan(spec, facts, topology, release=following, bring_ray=bring_ray)
     running = {each.name: runs_planned(view.planned, each, ranks.get(each.name, {})) for each in view.planned.groups}

@@ -65,7 +65,7 @@ class Diagnosis:
             return next_command(UNKNOWN)
         if self.state in {SERVING, DEGRADED} and any(AGAIN in each.remedies for each in errors):
             return AGAIN.text
-        return next_command(DOWN if self.state == DEGRADED else self.state)
+        return next_command(DOWN if self.state == DEGRADED else self.state, chats=self.view.spec.playbook.chats)
 
     @property
     def ok(self) -> bool:

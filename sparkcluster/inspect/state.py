@@ -90,6 +90,8 @@ def _starts(lease: LeaseFact | None) -> bool:
     return lease is not None and lease.operation in STARTS
 
 
-def next_command(state: str, *, switch: bool = False) -> str:
-    """What to type in ``state``; ``switch``: one to another release was cut off."""
+def next_command(state: str, *, switch: bool = False, chats: bool = True) -> str:
+    """What to type in ``state``; ``switch``: one to another release was cut off; ``chats``: the model writes text."""
+    if state == SERVING and not chats:
+        return "sparkcluster connect INVENTORY"
     return f"sparkcluster {'upgrade INVENTORY --resume' if switch and state != STARTING else STATES[state]}"

@@ -48,7 +48,7 @@ def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Do
         "cluster": view.spec.inventory.cluster,
         "state": word,
         "why": _why(view, word, groups),
-        "next": state.next_command(word, switch=switch is not None),
+        "next": state.next_command(word, switch=switch is not None, chats=view.spec.playbook.chats),
         "endpoint": groups[0]["endpoint"] if groups and word == state.SERVING else None,
         "model": recorded.get("plan", {}).get("model"),
         "image": recorded.get("plan", {}).get("image"),

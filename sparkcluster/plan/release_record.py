@@ -30,13 +30,13 @@ MOST_AHEAD = 10_000
 KEPT = [key for key in GroupDocument.__annotations__ if key not in {"release", "verify"}]
 
 
-def next_number(facts: Mapping[str, Facts]) -> int:
-    """The number of the next release: above every number on any node, those of failed starts included.
+def next_number(facts: Mapping[str, Facts], cluster: str) -> int:
+    """The number of the cluster's next release: above every one of it on any node, those of failed starts included.
 
     Raises:
         PlanError: the number on a node is far above those on all others, which would use up the numbers.
     """
-    *others, (highest, last) = sorted((_highest(node), name) for name, node in facts.items()) or [(0, "")]
+    *others, (highest, last) = sorted((_highest(node, cluster), name) for name, node in facts.items()) or [(0, "")]
     if others and highest > others[-1][0] + MOST_AHEAD:
         raise PlanError(
             f"{last} has a record of release {highest}, and the other nodes of none after {others[-1][0]}",
@@ -46,10 +46,11 @@ def next_number(facts: Mapping[str, Facts]) -> int:
     return highest + 1
 
 
-def _highest(facts: Facts) -> int:
+def _highest(facts: Facts, cluster: str) -> int:
     """The highest number of a release that a node has recorded, or tried to start; 0 without one."""
     release = read(facts.release)
-    return max([release.number if release else 0, *(release_of(rank) or 0 for rank in read(facts.ranks) or ())])
+    tried = [rank for rank in read(facts.ranks) or () if rank.labels.get(LABEL_CLUSTER) == cluster]
+    return max([release.number if release else 0, *(release_of(rank) or 0 for rank in tried)])
 
 
 def release_of(rank: Rank) -> int | None:

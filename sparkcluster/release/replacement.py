@@ -238,7 +238,7 @@ def write_journal(rollout: Rollout, groups: Collection[str], source: int, *, bac
 
     It waits until a stop has ended that was sent before.
     """
-    number = next_number(rollout.view.facts)
+    number = next_number(rollout.view.facts, rollout.view.spec.inventory.cluster)
     switch = document(rollout.view.spec, number=number, source=source, groups=groups, back=back)
     _change_journal(rollout, {"do": "put", "content": json.dumps(switch, sort_keys=True)})
 

@@ -380,6 +380,11 @@ class Playbook(Section):
         return verifying(self.verify, self.request, self.args)
 
     @property
+    def chats(self) -> bool:
+        """Whether the model writes text, and does not compare texts."""
+        return (self.verify.kind or _kind(self.args)) == "chat"
+
+    @property
     def model_name(self) -> str:
         """Name of the model in the API."""
         return self.served_name or self.model.id or str(self.model.path).rstrip("/").rsplit("/", 1)[-1]

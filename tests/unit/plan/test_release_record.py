@@ -125,11 +125,11 @@ def test_an_engine_that_is_not_ours_is_never_loaded(world):
 def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
     site = world()
     site.run(site.plan(7), "alpha").record(site.plan(5), 5)
-    assert next_number(site.facts) == 8
+    assert next_number(site.facts, "atlas") == 8
     for label in ("9" * 5000, "²", "٣٣", "-4", "", "9" * 10):
         site.run(site.plan(1), "beta", **{"io.sparkcluster.release": label})
     site.change("beta", release={"number": 10**30, "plan_hash": "x", "record": {}})
-    assert next_number(site.facts) == 8
+    assert next_number(site.facts, "atlas") == 8
 
 
 def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
@@ -173,7 +173,7 @@ def test_a_node_that_uses_up_the_numbers_is_named(world):
     site.record(site.plan(5), 5)
     site.change("beta", release={"number": 999_999_998, "plan_hash": "x", "record": {}})
     with pytest.raises(PlanError, match="beta has a record of release 999999998, and the other nodes of none after 5"):
-        next_number(site.facts)
+        next_number(site.facts, "atlas")
 
 
 def test_a_record_with_more_nodes_than_a_cluster_has_is_malformed(world):

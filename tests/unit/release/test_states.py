@@ -95,11 +95,12 @@ def test_ranks_with_our_name_and_another_state_directory(world):
 
 def test_the_next_number_is_above_every_record_and_every_try(world):
     cluster = world()
-    assert next_number(cluster.facts) == 1
+    assert next_number(cluster.facts, "atlas") == 1
     cluster.record(cluster.plan(), 3, "beta")
-    assert next_number(cluster.facts) == 4
+    assert next_number(cluster.facts, "atlas") == 4
     cluster.run(cluster.plan(release=7), "alpha", state="exited")
-    assert next_number(cluster.facts) == 8
+    cluster.run(cluster.plan(release=9), "beta", **{"io.sparkcluster.cluster": "atlas-embed"})
+    assert next_number(cluster.facts, "atlas") == 8
 
 
 # ------------------------------------------------------------------------------------------- several groups
