@@ -28,3 +28,8 @@ def did_you_mean(word: object, names: Iterable[str], otherwise: str | None = Non
     """A hint with the name that ``word`` resembles, or else ``otherwise``."""
     near = closest(word, names)
     return f"did you mean {near}?" if near else otherwise
+
+
+def playbook_name(reference: str) -> str:
+    """How a model is called that has no name, by the name, path or repository of its playbook."""
+    return reference.rpartition("/")[2].partition("+")[0].removesuffix(".yaml").removesuffix(".yml")

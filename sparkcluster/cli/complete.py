@@ -22,6 +22,7 @@ from argcomplete.lexers import split_line
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.common import default_inventory, is_inventory
 from sparkcluster.cli.parser import Parser, parser_of
+from sparkcluster.suggest import playbook_name
 
 MAX_BYTES = 64 << 10
 _PLAIN = re.compile(r"[A-Za-z0-9._:+@%,/-]*")
@@ -79,6 +80,11 @@ def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Nodes of the inventory."""
     found = [node.get("name") or node.get("host") for node in _inventory(parsed_args, "nodes")]
     return [name for name in found if isinstance(name, str)]
+
+
+def _models(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Models of the inventory."""
+    return [entry.get("name") or playbook_name(entry["playbook"]) for entry in _inventory(parsed_args, "models")]
 
 
 def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -143,4 +149,5 @@ COMPLETERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(["FILE", "OUT", "PATH", "KEY", "K"], _files("")),
     **{kind: _words(kind) for kind in ("CODE", "STEP", "KIND")},
     "connect NAME": _words("CLIENT"),
+    "NAME": _models,
 }

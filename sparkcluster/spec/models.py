@@ -15,7 +15,7 @@ from typing import Any
 from sparkcluster.errors import Problem, UsageError
 from sparkcluster.spec.document import Document, KeyPath, Place, shown
 from sparkcluster.spec.inventory import Inventory, ModelEntry
-from sparkcluster.suggest import did_you_mean
+from sparkcluster.suggest import did_you_mean, playbook_name
 
 OWN = ("playbook", "image", "set", "groups")
 """Keys of an inventory that each entry has for itself."""
@@ -53,7 +53,7 @@ def of(written: Inventory) -> list[Model]:
     itself = next((entry for entry in written.models if entry.name is None), None)
     found = []
     for entry in written.models:
-        name = entry.name or _stem(entry.playbook)
+        name = entry.name or playbook_name(entry.playbook)
         found.append(
             Model(
                 name,
@@ -64,10 +64,6 @@ def of(written: Inventory) -> list[Model]:
             )
         )
     return found
-
-
-def _stem(playbook: str) -> str:
-    return playbook.rpartition("/")[2].partition("+")[0].removesuffix(".yaml").removesuffix(".yml")
 
 
 def _nodes(entry: ModelEntry, labels: Sequence[str]) -> tuple[str, ...]:

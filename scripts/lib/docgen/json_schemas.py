@@ -769,6 +769,30 @@ DOCUMENTS: dict[str, Schema] = {
 }
 
 
+for _name in (
+    *(
+        "up",
+        "upgrade",
+        "restart",
+        "down",
+        "enable",
+        "disable",
+        "status",
+        "plan",
+        "preflight",
+        "doctor",
+        "logs",
+        "stage",
+    ),
+    *("releases", "error"),
+):
+    DOCUMENTS[_name]["properties"]["models"] = many(
+        plain("object"),
+        "of an inventory with several models: the document or error of each, with its name; "
+        "the other keys are those of the first",
+    )
+
+
 def schema() -> Schema:
     """The text of docs/json.schema.json as an object: one definition per command, and the types they use."""
     adapters: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [

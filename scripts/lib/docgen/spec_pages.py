@@ -64,6 +64,9 @@ _OUTRO = {
 - An empty key counts as absent.
 - Every node is a machine with its own address. With `groups`, every node belongs to one of them;
   the first node of a group is its head.
+- With `models`, each entry is a cluster of its own: the first one without a `name` has the name of the
+  inventory's `cluster`, every other one `CLUSTER-NAME`. Ports count up from `api.port` in the order of the
+  entries: add new ones at the end, or write `port`. See [models](models.md).
 - The `ssh` section of a node overrides that of the inventory; keys that neither sets come from
   `~/.ssh/config`.
 - Anchors and aliases are supported; tags (`!…`) and merge keys (`<<`) are not.
@@ -303,6 +306,9 @@ def schema(kind: str) -> dict[str, Any]:
             # An empty key counts as absent, so editors must allow it.
             if name not in definition.get("required", ()) and field.get("type") == "object":
                 field["type"] = ["object", "null"]
+    if kind == "inventory":
+        generated["required"].remove("playbook")
+        generated["oneOf"] = [{"required": ["playbook"]}, {"required": ["models"]}]
     if kind == "playbook":
         keys = [name for name in generated["properties"] if name not in variants.FIXED]
         generated["properties"][variants.KEY]["patternProperties"] = {

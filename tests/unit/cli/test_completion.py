@@ -30,6 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory where somebody types, with an inventory under two names."""
     for name in ("mine.yaml", "my other.yml"):
         (tmp_path / name).write_text(INVENTORY)
+    (tmp_path / "home.yaml").write_text("models:\n- playbook: gpt-oss-120b\n- {playbook: ./x.yaml, name: embed}\n")
     (tmp_path / "notes.txt").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -69,6 +70,7 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster lab fault 1 rebo", ["reboot"]),
         ("sparkcluster no-command ", []),
         ("sparkcluster logs mi", ["mine.yaml"]),
+        ("sparkcluster status home.yaml --model ", ["gpt-oss-120b", "embed"]),
     ],
 )
 def test_what_may_follow(line: str, expected: list[str], home: Path) -> None:

@@ -81,7 +81,9 @@ class Place:
         return models(self.fleet, self.spec)
 
     def prune(self, report=None, *, yes=True):
-        return prune(self.fleet, self.spec, self.found, report or Report(), clusters=[self.spec.inventory.cluster], yes=yes)
+        return prune(
+            self.fleet, self.spec, self.found, report or Report(), clusters=[self.spec.inventory.cluster], yes=yes
+        )
 
 
 @pytest.fixture
