@@ -20,10 +20,10 @@ _STYLES = ("type", "good", "look", "bad")
 
 def show(found: Budget) -> None:
     """The verdict first, with why and what to change; then a bar for each Spark, and what may run together."""
-    verdicts = {True: ("fit", "good"), False: ("do not fit", "bad"), None: ("may not fit", "look")}
+    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
     verdict, style = verdicts[found.fits]
     names = dict.fromkeys(part.model for parts in found.sparks.values() for part in parts)
-    data(paint(f"{', '.join(names)} {verdict}", f"bold {style}"))
+    data(paint(verdict, f"bold {style}"), f": {', '.join(names)}")
     for line in (*found.problems, *found.doubts):
         data(line, indent="  ")
     if found.problems:
@@ -46,10 +46,11 @@ def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
     data(paint(node, "bold"), f" {size(found.machine.visible_bytes)}")
     data("[", *cells, " " * (_WIDTH - ends[-1]), "]")
     for at, (mark, name, amount, more) in enumerate(rows):
-        data(_painted(mark, at, len(parts)), f" {name:<31}{size(amount) if amount else 'unknown':>9}  {more}".rstrip())
-    data(f"  {'free' if free >= 0 else 'too much':<31}{size(abs(free)):>9}")
+        data(_painted(mark, at, len(parts)), f" {name:<28}{size(amount) if amount else 'unknown':>9}  {more}".rstrip())
+    data(f"  {'free' if free >= 0 else 'too much':<28}{size(abs(free)):>9}")
     if sets := found.together.get(node):
-        data(f"may run together: {'; '.join(' + '.join(names) for names in sets)}")
+        pairs = [" + ".join(names) for names in sets if len(names) > 1]
+        data(f"may run together: {'; '.join(pairs) or 'no two of them'}")
 
 
 def _painted(text: str, at: int, models: int) -> Painted:
@@ -57,8 +58,8 @@ def _painted(text: str, at: int, models: int) -> Painted:
 
 
 def _of(part: Part) -> str:
-    """What a part is made of."""
+    """The most of what a part is made of."""
     if part.kind not in {"computed", "measured"}:
         return part.kind if part.bytes else ""
-    sizes = [part.weights_bytes, part.kv_cache_bytes, part.step_bytes + part.host_bytes]
-    return "weights {}, KV {}, rest {}".format(*map(size, sizes)) + " (measured)" * (part.kind == "measured")
+    logged = " (measured)" if part.kind == "measured" else ""
+    return f"weights {size(part.weights_bytes)}{logged}, KV {size(part.kv_cache_bytes)}"

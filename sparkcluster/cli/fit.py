@@ -80,9 +80,10 @@ def _together(args: argparse.Namespace) -> int:
     from sparkcluster.inspect.budget import budget, name_of, part
     from sparkcluster.spec.load import load_all
 
-    alone = {"--inventory": args.inventory, "--config": args.config, "--context": args.context, "--nodes": args.nodes}
-    for flag in [flag for flag, value in alone.items() if value] + ["--concurrency"] * (args.concurrency > 1):
-        raise UsageError(f"{flag} is for one playbook", hint="leave it out, or give one playbook")
+    flags = ("inventory", "config", "context", "nodes")
+    given = [f"--{flag}" for flag in flags if getattr(args, flag)] + ["--concurrency"] * (args.concurrency > 1)
+    if given:
+        raise UsageError(f"{given[0]} is for one playbook", hint="leave it out, or give one playbook")
     machine = spark(args.memory_gb)
     if len(args.playbooks) == 1:
         specs = load_all(Path(args.playbooks[0]), set_=assigned(args))

@@ -14,8 +14,8 @@ from sparkcluster.spec import Playbook, Spec
 from sparkcluster.spec.load import read
 
 HINT = (
-    "with set: {args.gpu-memory-utilization: auto} a model takes what it needs, with a smaller args.max-model-len less;"
-    " or set args.kv-cache-memory-bytes; or give a model other nodes"
+    "set args.gpu-memory-utilization to auto, by which a model takes what it needs"
+    "; or a smaller args.max-model-len or args.kv-cache-memory-bytes; or give a model other nodes"
 )
 
 

@@ -347,12 +347,12 @@ def wants_auto(playbook: Playbook) -> bool:
 
 
 def concurrent(playbook: Playbook) -> int:
-    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``.
+    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``; one in a given cache.
 
     Raises:
         UsageError: it is no number.
     """
-    return Arguments(playbook).count("max-num-seqs", CONCURRENT)
+    return 1 if pool_bytes(playbook) else Arguments(playbook).count("max-num-seqs", CONCURRENT)
 
 
 def pool_bytes(playbook: Playbook) -> int | None:

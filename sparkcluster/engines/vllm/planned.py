@@ -32,6 +32,7 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.source import GIB, Machine, Source
 from sparkcluster.fit.verdict import CEILING, Fit
+from sparkcluster.report import count
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
@@ -147,7 +148,7 @@ def _smallest(
     if fit.problems or taken > CEILING:
         problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(
-            f"{playbook.name} does not fit with {requests} requests at once: {problems[0]}",
+            f"{playbook.name} does not fit with {count(requests, 'request')} at once: {problems[0]}",
             hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
     return fit
