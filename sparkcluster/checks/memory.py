@@ -127,13 +127,13 @@ def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
 
 def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
     """Nodes on which the engine has not taken its memory yet, with the bytes that it needs, once that is planned."""
-    try:
-        playbook = context.engine.planned(context.spec, context.facts, context.topology).playbook
-    except PlanError:  # the plan reports it
-        return
     for name, facts in context.facts.items():
         memory = read(facts.memory)
         if memory is not None and not context.runs_rank(name):
+            try:
+                playbook = context.engine.planned(context.spec, context.facts, context.topology).playbook
+            except PlanError:  # the plan reports it
+                return
             takes = context.engine.memory_share(playbook, facts)
             yield name, facts, memory, int(memory.total_bytes * takes)
 

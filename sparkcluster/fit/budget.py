@@ -20,13 +20,13 @@ FREE_BYTES = 10 * GB
 3 s, probably for a first large prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services,
 docs/research, July 2026)."""
 HOST_BYTES = int(5.6 * GIB)
-"""What the processes of an engine take beside its arguments, as owners of several measured it. It is cautious: from 5.4
-to 6.7 GiB were measured of all but weights and KV cache (vLLM 0.28, https://github.com/llamastash/llamastash/pull/81),
-and ``verdict.HOST_BYTES`` of models that ran alone. So it is certain only with that one that models do not fit."""
+"""What the processes of an engine take beside its arguments, as owners of several measured it. It is cautious: others
+measured 5.4 to 6.7 GiB of all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and
+``verdict.HOST_BYTES`` of models that ran alone. So it is certain only with that one that models do not fit."""
 START_SHARE = 0.4
 """What an engine takes for a moment while it starts, above what it takes then, as a part of its weights: 112 of 119 GiB
-with weights of 48 and a utilization of 0.70 (https://github.com/vllm-project/vllm/issues/46307), less ``HOST_BYTES``
-and the system's 5. It is one report, and another one has a tenth of it (vllm#56824): no more than a doubt."""
+with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is one
+report, and issue 56824 has a tenth of it: no more than a doubt)."""
 
 Kind = Literal["computed", "measured", "at most", "unknown"]
 """How the sizes of a part are known; ``at most`` is what the engine may take of a model that is not known."""
