@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sparkcluster.checks.check import REBOOT, Context, Seen, container_check, member_check, node_check
 from sparkcluster.checks.docker import hand_over
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts, Memory
 from sparkcluster.findings import Remedy, edit, on_node
@@ -125,11 +126,15 @@ def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
 
 
 def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
-    """Nodes on which the engine has not taken its memory yet, with the bytes that it needs."""
+    """Nodes on which the engine has not taken its memory yet, with the bytes that it needs, once that is planned."""
     for name, facts in context.facts.items():
         memory = read(facts.memory)
         if memory is not None and not context.runs_rank(name):
-            takes = context.engine.memory_share(context.spec.playbook, facts)
+            try:
+                playbook = context.engine.planned(context.spec, context.facts, context.topology).playbook
+            except PlanError:  # the plan reports it
+                return
+            takes = context.engine.memory_share(playbook, facts)
             yield name, facts, memory, int(memory.total_bytes * takes)
 
 

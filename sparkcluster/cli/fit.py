@@ -12,13 +12,15 @@ from sparkcluster.cli.output import data, message, paint
 from sparkcluster.report import count, size
 
 if TYPE_CHECKING:
+    from sparkcluster.fit.budget import Part
     from sparkcluster.spec import Spec
     from sparkcluster.spec.playbook import Playbook
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
-    option(parser, "playbook PLAYBOOK", "name, path or model of a playbook, also with +OVERLAY")
+    about = "name, path or model of a playbook, also with +OVERLAY; several, or an inventory: what fits together"
+    option(parser, "playbooks PLAYBOOK+", about)
     about = "inventory with the number of nodes; they are asked what was measured there"
     option(parser, "--inventory INV", about, Path)
     option(parser, "--config PATH", "directory of the model, or its config.json (default: from the hub)", Path)
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show how much memory a playbook needs; exit 1 where it does not fit, 0 where it does or that is not known."""
+    """Show how much memory a playbook needs, or several; exit 1 where it does not fit, 0 where it may."""
     from sparkcluster import engines
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.errors import NotRecorded, UsageError
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.fit.known import known, not_recorded
     from sparkcluster.fit.source import spark
 
+    if len(args.playbooks) > 1 or _is_inventory(args.playbooks[0]):
+        return _together(args)
     playbook, nodes, spec = _what(args)
     try:
         with awaiting(f"reading the headers of {playbook.model.label}"):
@@ -60,16 +64,60 @@ def run(args: argparse.Namespace) -> int:
     return 1 if found["fits"] is False else 0
 
 
+def _is_inventory(word: str) -> bool:
+    from sparkcluster.spec import kinds
+    from sparkcluster.spec.load import read
+
+    return Path(word).is_file() and kinds.is_inventory(read(Path(word)))
+
+
+def _together(args: argparse.Namespace) -> int:
+    """Show what several models take of each Spark, and which may run together."""
+    from sparkcluster.cli import budget_view
+    from sparkcluster.errors import UsageError
+    from sparkcluster.fit.budget import add_up
+    from sparkcluster.fit.source import spark
+    from sparkcluster.inspect.budget import budget, name_of, part
+    from sparkcluster.spec.load import load_all
+
+    flags = ("inventory", "config", "context", "nodes")
+    given = [f"--{flag}" for flag in flags if getattr(args, flag)] + ["--concurrency"] * (args.concurrency > 1)
+    if given:
+        raise UsageError(f"{given[0]} is for one playbook", hint="leave it out, or give one playbook")
+    machine = spark(args.memory_gb)
+    if len(args.playbooks) == 1:
+        specs = load_all(Path(args.playbooks[0]), set_=assigned(args))
+        measured = {name_of(each): _measured(each, max(each.inventory.group_sizes)) for each in specs}
+        found = budget(specs, machine, measured)
+    else:
+        sparks: dict[str, list[Part]] = {}
+        for playbook, nodes in [_playbook(args, word) for word in args.playbooks]:
+            taken = part(playbook.name, playbook, nodes, machine, shares=True)
+            for number in range(1, nodes + 1):
+                sparks.setdefault(f"spark-{number}", []).append(taken)
+        found = add_up(sparks, machine)
+    if not emitted(args, found.as_json()):
+        budget_view.show(found)
+    return 1 if found.fits is False else 0
+
+
+def _playbook(args: argparse.Namespace, word: str) -> tuple[Playbook, int]:
+    """The playbook that ``word`` names, and how many nodes share it."""
+    from sparkcluster.spec.load import named, read_playbook
+
+    path, overlays = named(word)
+    found, _ = read_playbook(path, overlays, assigned(args))
+    nodes = args.nodes or max(found.nodes.min, found.ranks or found.parts)
+    return read_playbook(path, overlays, assigned(args), nodes)[0], nodes
+
+
 def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
     """The playbook, how many nodes share it, and the spec where an inventory is given."""
-    from sparkcluster.spec.load import load, named, read_playbook
+    from sparkcluster.spec.load import load
 
     if args.inventory is None:
-        path, overlays = named(args.playbook)
-        found, _ = read_playbook(path, overlays, assigned(args))
-        nodes = args.nodes or max(found.nodes.min, found.ranks or found.parts)
-        return read_playbook(path, overlays, assigned(args), nodes)[0], nodes, None
-    spec = load(args.inventory, args.playbook, set_=assigned(args), nodes=args.nodes)
+        return *_playbook(args, args.playbooks[0]), None
+    spec = load(args.inventory, args.playbooks[0], set_=assigned(args), nodes=args.nodes)
     return spec.playbook, args.nodes or max(spec.inventory.group_sizes), spec
 
 

@@ -14,8 +14,8 @@ used by: member of ``Engine``.
   ``executors``; ``api_key``
 - ``endpoint/``: ``api_flags``: where the command line says where the API is; ``api_key``
 - ``inspect/`` (connect), ``release/``: ``api_features``: what clients can rely on
-- ``cli/fit``, ``importer/``: ``forecast``: memory that a playbook needs; ``baseline``: a playbook to start from
-  (``inspect/`` too); ``importer``: how its commands and recipes are read
+- ``cli/fit``, ``inspect/``, ``importer/``: ``forecast``: memory that a playbook needs; ``beside_others``: what it is
+  beside other models; ``baseline``: a playbook to start from; ``importer``: how its commands and recipes are read
 - ``checks/``, ``inspect/``: ``checks``: modules with its own; ``reports``: who reported what they find;
   ``memory_share``; ``ready``, ``dead``, ``stalled``: what its log says; ``counters``: its metrics
 - ``node/``: the directory's ``node.py``, sent to the nodes as ``sparkcluster.node.engine``: reading an image, Ray's

@@ -201,13 +201,17 @@ class Engine(abc.ABC):
         """Which weights it loads where a repository has several: ``mistral``, ``any``, or None: safetensors first."""
         return None
 
-    def memory_share(self, playbook: Playbook, facts: Facts) -> float:
-        """The share of the node's memory that it allocates when it starts."""
+    def memory_share(self, playbook: Playbook, *facts: Facts) -> float:
+        """The share of the node's memory that it allocates when it starts; ``facts`` of nodes that run it help."""
         return 0.0
 
     def takes_share(self, playbook: Playbook) -> bool:
-        """Whether it takes ``memory_share``: not where a playbook says otherwise how much it takes."""
+        """Whether it takes ``memory_share``: not where that is left to us, or said in another way."""
         return False
+
+    def beside_others(self, playbook: Playbook) -> Playbook:
+        """``playbook`` as it is served beside other models: it takes what its model needs, unless it says how much."""
+        return playbook
 
     def forecast(
         self,
@@ -217,7 +221,7 @@ class Engine(abc.ABC):
         *,
         nodes: int = 1,
         context: int | None = None,
-        requests: int = 1,
+        requests: int | None = 1,
         beside: Mapping[str, Source] | None = None,
     ) -> dict[str, Any] | None:
         """How much memory the playbook needs on each of ``nodes``, as ``fit --json`` prints it; None if unknown.
@@ -228,7 +232,7 @@ class Engine(abc.ABC):
             machine: memory of each node.
             nodes: how many share the model.
             context: tokens of a request, in place of the playbook's.
-            requests: of full context at once.
+            requests: of full context at once; None for those that the engine makes room for, where that is left to us.
             beside: those of ``repositories`` whose tensors are known, by name.
 
         Raises:

@@ -37,6 +37,23 @@ Before a launch, check FIT-001 computes the same from the model on each node and
 close to say" a warning. FIT-003 checks that
 the least it needs is free. Nodes without the model are skipped; FIT-002 reports a model whose memory cannot be computed.
 
+## Several models on one Spark
+
+`sparkcluster fit INVENTORY`, or `fit A B …` with several playbooks as if they shared one Spark, adds up what each model takes of each Spark: weights, KV cache, a
+step, and 5.6 GiB for the processes of each engine, as owners of several measured it. 10 GB stay free beside the 5 GiB that the system takes, since three models
+that left 9.9 GiB froze a Spark at a large prompt (gb10-services). Below the bars it says which may run together. Exit code 1: they do not fit, even with the 3 GiB
+of processes that single engines were measured with; else it is "may not fit", as where
+
+- a model is not known: its engine may take `gpu-memory-utilization` of the memory; where that is `auto`, nothing is known,
+- while it starts, a model may take more than is free by then: up to 0.4 of its weights more for a moment (vllm#46307). Models start one after the other, the
+  biggest first.
+
+An engine takes its `gpu-memory-utilization` whatever its model needs: two playbooks with 0.82 never fit. With `auto` (`set: {{args.gpu-memory-utilization: auto}}` in
+an entry of `models`), or without any, a model beside another one gets a KV cache of those requests in bytes, `kv-cache-memory-bytes`, and the utilization that holds
+it, by which vLLM first looks whether so much is free. Both follow from that entry alone: a further model restarts none, but the first one that is added to a
+model with `auto`, or without a utilization, restarts that one. What the playbook says itself stays. `up` refuses models that do not fit, before anything starts.
+What releases measured corrects the weights in this answer, and never an argument.
+
 ## Without the hub
 
 Where the hub cannot be reached, or `HF_HUB_OFFLINE` is set, `fit` answers from what is recorded of the models of the bundled playbooks in

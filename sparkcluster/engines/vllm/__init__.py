@@ -97,6 +97,7 @@ class Vllm(Engine):
     vocabularies = imported(".vocabulary", "vocabularies")
     memory_share = imported(".arguments", "claimed")
     takes_share = imported(".arguments", "takes_share")
+    beside_others = imported(".arguments", "beside_others")
     forecast = imported(".memory", "forecast")
     baseline = imported(".baseline", "baseline")
     tuning_arguments = imported(".flags", "tuning_arguments")

@@ -25,6 +25,7 @@ CONCURRENT = 4
 AUTO = "auto"
 LONG_MODELS = 'VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1"'
 UTILIZATION = "gpu-memory-utilization"
+CACHE = "kv-cache-memory-bytes"
 CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
 _DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself
 
@@ -329,8 +330,15 @@ def claimed(playbook: Playbook, *facts: Facts) -> float:
 
 
 def takes_share(playbook: Playbook) -> bool:
-    """Whether a rank takes what ``claimed`` says: --kv-cache-memory-bytes goes beyond."""
-    return "kv-cache-memory-bytes" not in Arguments(playbook).values
+    """Whether a rank takes what ``claimed`` says: --kv-cache-memory-bytes goes beyond, ``auto`` takes what it needs."""
+    return CACHE not in Arguments(playbook).values and not wants_auto(playbook)
+
+
+def beside_others(playbook: Playbook) -> Playbook:
+    """``playbook`` with ``auto`` in place of vLLM's default, with which no two models ever fit one Spark: 0.9 of it."""
+    if playbook.command is not None or on_cpu(playbook) or UTILIZATION in Arguments(playbook).values:
+        return playbook
+    return playbook.model_copy(update={"args": {**playbook.args, UTILIZATION: AUTO}})
 
 
 def wants_auto(playbook: Playbook) -> bool:
@@ -339,12 +347,12 @@ def wants_auto(playbook: Playbook) -> bool:
 
 
 def concurrent(playbook: Playbook) -> int:
-    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``.
+    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``; one in a given cache.
 
     Raises:
         UsageError: it is no number.
     """
-    return Arguments(playbook).count("max-num-seqs", CONCURRENT)
+    return 1 if pool_bytes(playbook) else Arguments(playbook).count("max-num-seqs", CONCURRENT)
 
 
 def pool_bytes(playbook: Playbook) -> int | None:
@@ -360,7 +368,7 @@ def pool_bytes(playbook: Playbook) -> int | None:
         if not text.isdecimal() or len(text) > 5:
             raise UsageError("VLLM_CPU_KVCACHE_SPACE must be whole GiB", hint='set VLLM_CPU_KVCACHE_SPACE: "4" in env')
         return int(text) << 30
-    return Arguments(playbook).count("kv-cache-memory-bytes", 0) or None
+    return Arguments(playbook).count(CACHE, 0) or None
 
 
 def on_cpu(playbook: Playbook) -> bool:

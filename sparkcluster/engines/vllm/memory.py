@@ -58,7 +58,7 @@ def of_playbook(
     nodes: int = 1,
     facts: Iterable[Facts] = (),
     context: int | None = None,
-    requests: int = 1,
+    requests: int | None = 1,
     beside: Mapping[str, Source] | None = None,
 ) -> Planned:
     """What a playbook needs on each of ``nodes``, as ``Engine.forecast`` has it.
@@ -92,6 +92,7 @@ def of_playbook(
     adapters = {name: _size(beside, name) for name in arguments.adapters(written)}
     share = dataclasses.replace(share, rank_bytes=share.rank_bytes + sum(adapters.values()))
     auto = arguments.wants_auto(written)
+    requests = requests or (arguments.concurrent(written) if auto else 1)
     pool = arguments.pool_bytes(written)
     rope = config.text.values.get("rope_parameters") or config.text.values.get("rope_scaling")
     trained = arguments.trained_context(config.context, rope) if config.text.has("max_position_embeddings") else None

@@ -4,6 +4,12 @@ The utilization is the smallest that holds --max-num-seqs requests of full conte
 arguments and the installed memory in whole GiB, and not on free memory, so that the plan does not change by itself nor
 with another kernel.
 
+Beside other models it is auto as well where the playbook has none, and the KV cache of those requests is asked for in
+bytes (``CACHE``): else vLLM makes it of what is free when it starts, which depends on the others. It multiplies the
+utilization even so, when it looks whether that much is free (``request_memory`` in
+``vllm/v1/worker/utils.py``, 0.28 to 0.33), so that it gets both. Neither depends on what the others take: another model
+in the inventory restarts none. What a playbook says itself stays.
+
 --shutdown-timeout is how long requests in flight may finish when vLLM is stopped. It came with
 https://github.com/vllm-project/vllm/pull/36666, and is in 0.19; by default requests in flight are aborted. From SIGTERM
 on a new request ends at once, with finish_reason abort and no text.
@@ -12,6 +18,7 @@ on a new request ends at once, with finish_reason abort and no text.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,12 +31,14 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.source import GIB, Machine, Source
-from sparkcluster.fit.verdict import CEILING
+from sparkcluster.fit.verdict import CEILING, Fit
+from sparkcluster.report import count
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
 
 NUMBER = "write a number, as gpu-memory-utilization: 0.82"
+MIB = 1 << 20
 DRAIN = "shutdown-timeout"
 DRAIN_S = 60
 """Guides set 30 s where an answer takes 24 s and 300 s where it takes 260 s (https://github.com/llm-d/llm-d/pull/1653).
@@ -45,10 +54,16 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         PlanError: the model or its drafter is on no node yet, is not known, or does not fit.
     """
     playbook = spec.playbook
+    asked = arguments.beside_others(playbook) if spec.siblings else playbook
     computed: dict[str, Any] = {}
-    if arguments.wants_auto(playbook):
-        share = _utilization(playbook, facts, topology)
-        computed = {name: share for name in playbook.args if name.replace("_", "-") == arguments.UTILIZATION}
+    if arguments.wants_auto(asked):
+        share, cache = _sizes(asked, facts, topology)
+        fixed = arguments.pool_bytes(playbook) is not None
+        if spec.siblings and fixed:
+            share = math.ceil(share * 100) / 100
+        computed = {name: share for name in asked.args if name.replace("_", "-") == arguments.UTILIZATION}
+        if spec.siblings and not fixed:
+            computed[arguments.CACHE] = cache
     nodes = [facts[name] for group in topology.groups for name in group.names if name in facts]
     if playbook.command is None and DRAIN not in Arguments(playbook).values and _drains(playbook, nodes):
         computed[DRAIN] = DRAIN_S
@@ -70,8 +85,11 @@ def _drains(playbook: Playbook, nodes: list[Facts]) -> bool:
     return flag is not None and flags.has(flag, of_engine(playbook.image, nodes)) is True
 
 
-def _utilization(playbook: Playbook, facts: Mapping[str, Facts], topology: Topology) -> float:
-    """The number of the group and node that need most, so that it does not depend on which nodes answer first."""
+def _sizes(playbook: Playbook, facts: Mapping[str, Facts], topology: Topology) -> tuple[float, int]:
+    """Utilization, and bytes of KV cache in whole MiB, of the group that needs most.
+
+    They do not depend on which nodes answer first.
+    """
     # Staging makes the model the same on all nodes.
     read_weights = (read(facts[name].weights) for name in sorted(facts))
     weights = next((each for each in read_weights if each and each.complete and each.config is not None), None)
@@ -87,10 +105,12 @@ def _utilization(playbook: Playbook, facts: Mapping[str, Facts], topology: Topol
     else:
         installed, model = min(memories) // GIB * GIB, source(playbook.model.label, weights)
         try:
-            return max(
+            found = [
                 _smallest(playbook, model, others, group, facts[group.head.name], installed=installed)
                 for group in topology.groups
-            )
+            ]
+            cache = max(fit.layout.bytes_for(fit.requests) for fit in found)
+            return max(fit.utilization for fit in found), -(-cache // MIB) * MIB
         except UsageError as error:
             raise PlanError(error.message, step="plan", hint=f"{error.hint}; or {NUMBER}") from None
     raise PlanError(
@@ -108,8 +128,8 @@ def _smallest(
     head: Facts,
     *,
     installed: int,
-) -> float:
-    """The smallest utilization of a group that is safe; a UsageError if none fits, or the model is not known.
+) -> Fit:
+    """A group with the smallest utilization that is safe; a UsageError if none fits, or the model is not known.
 
     ``others`` are the repositories beside the model, ``head`` the facts of the group's first node; ``installed`` is in
     bytes.
@@ -128,7 +148,7 @@ def _smallest(
     if fit.problems or taken > CEILING:
         problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(
-            f"{playbook.name} does not fit with {requests} requests at once: {problems[0]}",
+            f"{playbook.name} does not fit with {count(requests, 'request')} at once: {problems[0]}",
             hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
-    return taken
+    return fit

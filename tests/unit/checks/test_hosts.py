@@ -9,7 +9,9 @@ from sparkcluster.facts.base import Unread
 from sparkcluster.facts.docker import Layers
 from sparkcluster.facts.model import Disk, Gpu
 from sparkcluster.facts.network import Listener
+from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.topology.model import EMPTY
+from tests.unit.fit.llama import LLAMA_8B
 
 from .conftest import rails, reported, running_rank
 
@@ -139,6 +141,16 @@ def test_memory_that_is_taken_is_no_page_cache(see, memory):
     (finding,) = see({"beta": {"memory": taken}})
     assert reported([finding]) == [("HOST-006", "warning", "beta")]
     assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
+
+
+def test_an_engine_that_takes_what_its_model_needs_is_no_engine_that_takes_all(see, memory):
+    """Beside another model: half of the Spark is taken, and 16 GiB of weights do not need the other one."""
+    files = (WeightFile(name="model.safetensors", size_bytes=16 * 2**30),)
+    half = {"memory": memory(available_bytes=65 * GB, free_bytes=65 * GB), "companions": {}}
+    held = {**half, "weights": Weights(path="/models/llama", config=LLAMA_8B, files=files)}
+    args = {"gpu-memory-utilization": "auto", "max-model-len": 32768}
+    found = see({"alpha": held, "beta": held}, playbook={"args": args})
+    assert not {"HOST-006", "HOST-022"} & {finding.code for finding in found}
 
 
 def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):

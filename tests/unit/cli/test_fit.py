@@ -212,3 +212,58 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     hosts["alpha"] = FakeHost("alpha")
     assert guarded(["fit", *flags]) == 0
     assert "what was measured on atlas is unknown" in capsys.readouterr().err
+
+
+PAIR = ["gpt-oss-20b", "qwen3.5-4b-dflash"]
+
+
+def test_several_playbooks_are_judged_together(offline, capsys):
+    """As bundled, both take a part of the memory that they do not need: exit 1, in bytes for programs."""
+    assert guarded(["fit", "gpt-oss-120b", "qwen3.5-4b-dflash", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    json_schemas.validate("fit", document)
+    (spark,) = document["sparks"]
+    taken = sum(part["bytes"] for part in spark["parts"]) + spark["system_bytes"] + spark["kept_free_bytes"]
+    assert (document["fits"], spark["free_bytes"]) == (False, spark["visible_bytes"] - taken)
+    assert document["problems"][0].startswith("spark-1: gpt-oss-120b")
+    assert guarded(["fit", *PAIR, "--set", "args.gpu-memory-utilization=auto"]) == 0
+    assert capsys.readouterr().out.startswith("fits: gpt-oss-20b, qwen3.5-4b-dflash\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([*PAIR, "gpt-oss-12b"], 'no playbook named "gpt-oss-12b"'),
+        ([*PAIR, "--context", "4096"], "--context is for one playbook"),
+        ([*PAIR, "--concurrency", "2"], "--concurrency is for one playbook"),
+    ],
+)
+def test_one_wrong_word_is_one_error(offline, capsys, words, told):
+    assert guarded(["fit", *words]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("error: ")) == ("", 1)
+    assert told in said.err
+
+
+def test_an_inventory_is_answered_for_each_of_its_sparks_with_what_was_measured_there(
+    offline, monkeypatch, capsys, tmp_path
+):
+    inventory = tmp_path / "sparks.yaml"
+    nodes = [{"host": f"192.168.86.1{number}", "name": f"spark-{number}"} for number in (1, 2)]
+    groups = [{"name": name, "nodes": [f"spark-{number}"]} for number, name in enumerate("ab", 1)]
+    models = [
+        {"playbook": "gpt-oss-20b", "groups": groups, "set": {"args.gpu-memory-utilization": "auto"}},
+        {"playbook": "nemotron-3-nano-30b-a3b-32gb", "name": "nano", "nodes": ["spark-2"]},
+    ]
+    inventory.write_text(json.dumps({"cluster": "atlas", "nodes": nodes, "models": models}))
+    measured = {"release": 7, "group": "a", "nodes": 1, "args": {}, "load_gib": 15.0}
+    monkeypatch.setattr("sparkcluster.cli.common.fleet_of", lambda *_: Fleet({}))
+    monkeypatch.setattr(
+        "sparkcluster.inspect.releases.measured",
+        lambda _, spec, __: measured if not spec.model.startswith("nano") else None,
+    )
+    assert guarded(["fit", str(inventory), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    json_schemas.validate("fit", document)
+    kinds = [{part["model"]: part["kind"] for part in spark["parts"]} for spark in document["sparks"]]
+    assert kinds == [{"gpt-oss-20b": "measured"}, {"gpt-oss-20b": "measured", "nano": "computed"}]

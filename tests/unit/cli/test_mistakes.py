@@ -73,7 +73,7 @@ MISTAKES = [
     Mistake("logs mine.yaml --failed", 1, "no log of a failed launch of pair", "sparkcluster doctor mine.yaml", 1),
     Mistake("up mine.yaml --set modle.id=x", 2, "--set modle.id: modle: unknown key", "did you mean model?"),
     Mistake("discover -o mine.yaml", 2, "mine.yaml already exists", "add --yes to overwrite it, or add the Sparks to it"),
-    Mistake("fit mine.yaml", 2, "mine.yaml is an inventory, not a playbook", "give a playbook; sparkcluster playbooks lists them"),
+    Mistake("fit mine.yaml gpt-oss-120b", 2, "mine.yaml is an inventory, not a playbook", "give a playbook; sparkcluster playbooks lists them"),
     Mistake("fit gpt-oss-120b --context 4k", 2, "--context: must be 1 or more, is 4k", "sparkcluster fit --help", 0),
     Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=VALUE"),
     Mistake("ask mine.yaml Hello", 1, "spark-1: 127.0.0.1 port 1: connection refused", "on the node: sudo systemctl"),

@@ -52,6 +52,11 @@ SCREENS = {
     "checks": ("nothing", 0, "checks"),
     "lint": ("nothing", 1, "lint atlas.yaml --set args.max-modle-len=4096"),
     "fit": ("nothing", 0, "fit gpt-oss-120b"),
+    "fit-together": (
+        "nothing",
+        1,
+        "fit gpt-oss-120b gpt-oss-20b qwen3-8b-dflash --set args.gpu-memory-utilization=auto",
+    ),
     "connect": ("nothing", 0, "connect atlas.yaml"),
     "status": ("served", 0, "status atlas.yaml"),
     "status-dead": ("dead", 1, "status atlas.yaml"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster import topology
@@ -17,7 +19,7 @@ GIB = 1 << 30
 def plan(spark, cluster):
     """``plan(args, gib=…)``: what it makes of args, with weights of that size on the nodes; None for none."""
 
-    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None):
+    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None, siblings=()):
         files = (WeightFile(name="model.safetensors", size_bytes=(gib or 0) * GIB),)
         weights = None if gib is None else Weights(path="/models/llama", config=config, files=files)
         facts = {}
@@ -27,7 +29,7 @@ def plan(spark, cluster):
             changed = node.memory.model_copy(update=memory or {})
             facts[name] = node.model_copy(update={"weights": weights, "memory": changed})
         hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
-        spec = cluster(hosts, playbook={"args": args})
+        spec = dataclasses.replace(cluster(hosts, playbook={"args": args}), siblings=siblings)
         return build(spec, facts, topology.build(spec, facts), release=1)
 
     return do
@@ -84,3 +86,33 @@ def test_before_the_model_is_there_it_is_refused_with_what_to_do(plan):
 def test_what_does_not_fit_is_refused_with_advice(plan):
     with pytest.raises(PlanError, match="does not fit with 64 requests at once"):
         plan({**AUTO, "max-num-seqs": 64, "max-model-len": 131072})
+
+
+BESIDE = ("embed",)
+
+
+def test_beside_another_model_the_engine_gets_its_cache_in_bytes_and_the_share_that_its_first_check_accepts(plan):
+    """vLLM looks whether total x utilization is free even where the bytes are given (vllm/v1/worker/utils.py)."""
+    for args in (AUTO, {key: value for key, value in AUTO.items() if key != "gpu-memory-utilization"}):
+        made = plan(args, siblings=BESIDE)
+        words = engine(made)
+        cache = int(words[words.index("--kv-cache-memory-bytes") + 1])
+        assert cache == 4 * 32768 * 128 * 1024, "what auto makes room for alone: max-num-seqs requests of full context"
+        total = 121 * GIB
+        assert total * utilization(made) > 16 * GIB + cache
+        assert utilization(made) == utilization(plan(AUTO))
+        assert plan(args, siblings=("embed", "rerank")).hash == made.hash, "it does not follow what others there are"
+
+
+def test_what_a_playbook_says_of_its_memory_stays_beside_another_model(plan):
+    share = {**AUTO, "gpu-memory-utilization": 0.42}
+    assert plan(share, siblings=BESIDE).hash == plan(share).hash
+    words = engine(plan({"max-model-len": 32768, "kv-cache-memory-bytes": "4800M"}, siblings=BESIDE))
+    assert words[words.index("--kv-cache-memory-bytes") + 1] == "4800M"
+    share = words[words.index("--gpu-memory-utilization") + 1]
+    assert float(share) == round(float(share), 2) > (16 * GIB + 4800 * 2**20) / (121 * GIB)
+
+
+def test_a_model_alone_keeps_the_plan_that_it_had(plan):
+    assert "--kv-cache-memory-bytes" not in engine(plan(AUTO))
+    assert "--gpu-memory-utilization" not in engine(plan({"max-model-len": 32768}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster import checks, topology
@@ -46,6 +48,8 @@ def test_the_default_utilization_is_the_same_to_all(spec):
     assert arguments.claimed(spec.playbook) == possible[-1]
     warned = any(finding.code == "SM121-060" for finding in checks.check_written(spec))
     assert warned == (planned.versions.since(*defaults.SINCE["utilization is 0.92"]) is True)
+    beside = checks.check_written(dataclasses.replace(spec, siblings=("embed",)))
+    assert "SM121-060" not in {finding.code for finding in beside}, "it takes what its model needs"
 
 
 def test_what_is_unknown_is_said_and_never_the_newest(spec):

@@ -1,0 +1,65 @@
+"""What ``fit`` shows of several models: the verdict, and for each Spark a bar with what each of them takes."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+from sparkcluster.cli.output import Painted, data, message, paint
+from sparkcluster.fit.budget import FREE_BYTES
+from sparkcluster.inspect.budget import HINT
+from sparkcluster.report import size
+
+if TYPE_CHECKING:
+    from sparkcluster.fit.budget import Budget, Part
+
+_WIDTH = 76
+_MARKS = string.ascii_uppercase
+_STYLES = ("type", "good", "look", "bad")
+
+
+def show(found: Budget) -> None:
+    """The verdict first, with why and what to change; then a bar for each Spark, and what may run together."""
+    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
+    verdict, style = verdicts[found.fits]
+    names = dict.fromkeys(part.model for parts in found.sparks.values() for part in parts)
+    data(paint(verdict, f"bold {style}"), f": {', '.join(names)}")
+    for line in (*found.problems, *found.doubts):
+        data(line, indent="  ")
+    if found.problems:
+        message(HINT, kind="hint")
+    for node, parts in found.sparks.items():
+        data()
+        _bar(found, node, parts)
+
+
+def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
+    """A node's memory: one letter for each model, s for the system, - for what stays free, and blanks."""
+    free = found.free_bytes(node)
+    rows = [(_MARKS[at % 26], part.model, part.bytes, _of(part)) for at, part in enumerate(parts)]
+    rows += [("s", "system", found.machine.system_bytes, ""), ("-", "stays free", FREE_BYTES, "")]
+    whole = max(found.machine.visible_bytes, sum(row[2] for row in rows))
+    ends = [round(_WIDTH * sum(row[2] for row in rows[: at + 1]) / whole) for at in range(len(rows))]
+    cells: list[str] = []
+    for at, ((mark, *_), begin, end) in enumerate(zip(rows, [0, *ends], ends, strict=False)):
+        cells.append(_painted(mark * (end - begin), at, len(parts)))
+    data(paint(node, "bold"), f" {size(found.machine.visible_bytes)}")
+    data("[", *cells, " " * (_WIDTH - ends[-1]), "]")
+    for at, (mark, name, amount, more) in enumerate(rows):
+        data(_painted(mark, at, len(parts)), f" {name:<28}{size(amount) if amount else 'unknown':>9}  {more}".rstrip())
+    data(f"  {'free' if free >= 0 else 'too much':<28}{size(abs(free)):>9}")
+    if sets := found.together.get(node):
+        pairs = [" + ".join(names) for names in sets if len(names) > 1]
+        data(f"may run together: {'; '.join(pairs) or 'no two of them'}")
+
+
+def _painted(text: str, at: int, models: int) -> Painted:
+    return paint(text, _STYLES[at % len(_STYLES)] if at < models else "dim")
+
+
+def _of(part: Part) -> str:
+    """The most of what a part is made of."""
+    if part.kind not in {"computed", "measured"}:
+        return part.kind if part.bytes else ""
+    logged = " (measured)" if part.kind == "measured" else ""
+    return f"weights {size(part.weights_bytes)}{logged}, KV {size(part.kv_cache_bytes)}"

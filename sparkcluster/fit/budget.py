@@ -1,0 +1,182 @@
+"""Several models on one Spark: what each takes of its memory, and which may run together. Arithmetic over sizes.
+
+An engine takes what its arguments say, whatever its model needs, and its processes take more beside that. What others
+run on the node is not known here; checks of the node count it (FIT-003, HOST-006).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from sparkcluster.fit import verdict
+from sparkcluster.fit.source import GIB, Machine
+from sparkcluster.fit.verdict import GB
+from sparkcluster.report import size
+
+FREE_BYTES = 10 * GB
+"""What stays free beside the engines and the system's own use: three models that left 9.9 GiB took 7.4 GiB more within
+3 s, probably for a first large prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services,
+docs/research, July 2026)."""
+HOST_BYTES = int(5.6 * GIB)
+"""What the processes of an engine take beside its arguments, as owners of several measured it. It is cautious: others
+measured 5.4 to 6.7 GiB of all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and
+``verdict.HOST_BYTES`` of models that ran alone. So it is certain only with that one that models do not fit."""
+START_SHARE = 0.4
+"""What an engine takes for a moment while it starts, above what it takes then, as a part of its weights: 112 of 119 GiB
+with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is one
+report, and issue 56824 has a tenth of it: no more than a doubt)."""
+
+Kind = Literal["computed", "measured", "at most", "unknown"]
+"""How the sizes of a part are known; ``at most`` is what the engine may take of a model that is not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What one model takes on one node.
+
+    Attributes:
+        step_bytes: what its engine may take beside weights and KV cache: a step, the driver, CUDA graphs.
+        host_bytes: what the engine's processes take beside its budget.
+        problems: why it does not run even alone.
+        doubts: why that is not certain, or its sizes are not known.
+    """
+
+    model: str
+    weights_bytes: int = 0
+    kv_cache_bytes: int = 0
+    step_bytes: int = 0
+    host_bytes: int = HOST_BYTES
+    kind: Kind = "computed"
+    problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """All of it once the model serves; 0 where that is unknown."""
+        used = self.weights_bytes + self.kv_cache_bytes + self.step_bytes
+        return used + self.host_bytes if self.kind != "unknown" else 0
+
+    @property
+    def start_peak_bytes(self) -> int:
+        """What it may take for a moment more while it starts."""
+        return int(START_SHARE * self.weights_bytes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Sizes in bytes; null where they are unknown."""
+        names = ("weights_bytes", "kv_cache_bytes", "step_bytes", "host_bytes", "start_peak_bytes")
+        sizes = {name: getattr(self, name) if self.kind in {"computed", "measured"} else None for name in names}
+        return {"model": self.model, "bytes": self.bytes or None, "kind": self.kind, **sizes}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Budget:
+    """What the models of each node take together.
+
+    Attributes:
+        sparks: parts by node, in the order of the inventory.
+        machine: the memory of a node.
+        problems: why they certainly do not fit, a sentence for each group of nodes.
+        doubts: why they may not.
+        together: which may run together where not all may, by node.
+    """
+
+    sparks: Mapping[str, tuple[Part, ...]]
+    machine: Machine
+    problems: list[str]
+    doubts: list[str]
+    together: Mapping[str, list[tuple[str, ...]]]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all may run at once; None where it is not certain."""
+        return False if self.problems else None if self.doubts else True
+
+    def free_bytes(self, node: str) -> int:
+        """What is free on a node beyond what has to stay free; negative where they take more."""
+        return room(self.machine) - sum(part.bytes for part in self.sparks[node])
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of ``fit --json`` for several models."""
+        sparks = [
+            {
+                "node": node,
+                "visible_bytes": self.machine.visible_bytes,
+                "system_bytes": self.machine.system_bytes,
+                "kept_free_bytes": FREE_BYTES,
+                "parts": [part.as_json() for part in parts],
+                "free_bytes": self.free_bytes(node),
+                "together": [list(names) for names in self.together.get(node, ())],
+            }
+            for node, parts in self.sparks.items()
+        ]
+        return {"sparks": sparks, "fits": self.fits, "problems": self.problems, "doubts": self.doubts}
+
+
+def room(machine: Machine) -> int:
+    """Bytes that all engines of a node may take together."""
+    return machine.visible_bytes - machine.system_bytes - FREE_BYTES
+
+
+def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
+    """The budget of nodes by what the models on each of them take.
+
+    A model alone on its node is no matter of a budget: ``verdict`` says whether it fits.
+    """
+    by_node = {node: tuple(parts) for node, parts in sparks.items()}
+    alike: dict[tuple[Part, ...], list[str]] = {}
+    for node, found in by_node.items():
+        alike.setdefault(found, []).append(node)
+    every = dict.fromkeys(part for parts in by_node.values() for part in parts)
+    problems = [f"{part.model}: {why}" for part in every for why in part.problems]
+    doubts = [f"{part.model}: {why}" for part in every for why in part.doubts]
+    together: dict[str, list[tuple[str, ...]]] = {}
+    for parts, nodes in alike.items():
+        if len(parts) == 1:
+            continue
+        where, over = ", ".join(nodes), sum(part.bytes for part in parts) - room(machine)
+        if over > 0:
+            less = sum(HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes)
+            certain = over > less and all(part.kind != "at most" for part in parts)
+            text = _too_much(parts, over, machine, "are" if certain else "may be")
+            (problems if certain else doubts).append(f"{where}: {text}")
+        else:
+            doubts += [f"{where}: {why}" for why in _starting(parts, machine)]
+        if over > 0 or any(part.kind == "unknown" for part in parts):
+            together |= dict.fromkeys(nodes, _together(parts, room(machine)))
+    return Budget(by_node, machine, problems, doubts, together)
+
+
+def _too_much(parts: Sequence[Part], over: int, machine: Machine, verb: str) -> str:
+    known = [part for part in parts if part.bytes]
+    listed = [f"{part.model} {'up to ' * (part.kind == 'at most')}{size(part.bytes)}" for part in known]
+    whole, system, free = map(size, (machine.visible_bytes, machine.system_bytes, FREE_BYTES))
+    listed = [*listed, f"the system's {system} and {free} that stay free"]
+    return f"{', '.join(listed)} {verb} {size(over)} more than its {whole}"
+
+
+def _starting(parts: Sequence[Part], machine: Machine) -> list[str]:
+    """Which of ``parts`` may take too much while it starts: they start one after the other, the biggest first."""
+    found, left = [], room(machine)
+    for part in sorted(parts, key=lambda part: -part.bytes):
+        left -= part.bytes
+        if part.start_peak_bytes > left:
+            peak = f"{part.model} may take {size(part.start_peak_bytes)} more for a moment while it starts"
+            found.append(f"{peak}, and {size(left)} are free then")
+    return found
+
+
+def _together(parts: Sequence[Part], limit: int) -> list[tuple[str, ...]]:
+    """For each of ``parts`` the most others that fit beside it; without those of which nothing is known."""
+    known = sorted((part for part in parts if part.bytes), key=lambda part: part.bytes)
+    sets: dict[tuple[str, ...], None] = {}
+    for part in filter(known.__contains__, parts):
+        chosen, left = [part], limit - part.bytes
+        for other in known:
+            if other is not part and other.bytes <= left:
+                chosen.append(other)
+                left -= other.bytes
+        if left >= 0:
+            sets[tuple(each.model for each in parts if each in chosen)] = None
+    return list(sets)

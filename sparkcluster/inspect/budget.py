@@ -1,0 +1,120 @@
+"""The memory that several models take together, by what ``fit`` knows of each; no node is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkcluster import engines
+from sparkcluster.errors import SparkclusterError, SpecError
+from sparkcluster.fit.budget import HOST_BYTES, Budget, Part, add_up
+from sparkcluster.fit.known import known
+from sparkcluster.fit.source import GIB, Machine, spark
+from sparkcluster.spec import Playbook, Spec
+from sparkcluster.spec.load import read
+
+HINT = (
+    "set args.gpu-memory-utilization to auto, by which a model takes what it needs"
+    "; or a smaller args.max-model-len or args.kv-cache-memory-bytes; or give a model other nodes"
+)
+
+
+def budget(
+    specs: Sequence[Spec],
+    machine: Machine | None = None,
+    measured: Mapping[str, Mapping[str, Any] | None] | None = None,
+) -> Budget:
+    """What the models of an inventory take on its nodes.
+
+    Args:
+        specs: one for each, of ``load_all``.
+        machine: memory of a node; a Spark's by default.
+        measured: of ``inspect.releases.measured``, by ``name_of`` each, as far as it is known.
+    """
+    machine = machine or spark()
+    parts: dict[str, list[Part]] = {}
+    for spec in specs:
+        name, nodes = name_of(spec), max(spec.inventory.group_sizes)
+        logged = (measured or {}).get(name)
+        found = part(name, spec.playbook, nodes, machine, shares=bool(spec.siblings), measured=logged)
+        for node in spec.inventory.nodes:
+            parts.setdefault(node.label, []).append(found)
+    return add_up(parts, machine)
+
+
+def name_of(spec: Spec) -> str:
+    """What a budget calls its model."""
+    return spec.model or spec.playbook.name
+
+
+def by_size(specs: Sequence[Spec], found: Budget | None = None) -> list[Spec]:
+    """``specs`` in the order in which they start: the biggest first, and before it what is not known.
+
+    While it starts an engine takes more than later, and the biggest needs most room for that.
+    """
+    found = found or budget(specs)
+    sizes = {part.model: part.bytes or found.machine.visible_bytes for parts in found.sparks.values() for part in parts}
+    return sorted(specs, key=lambda spec: -sizes[name_of(spec)])
+
+
+def require_room(specs: Sequence[Spec]) -> Budget:
+    """The budget of ``specs``, all of one inventory.
+
+    Raises:
+        SpecError: they certainly need more memory than a Spark has.
+    """
+    found = budget(specs)
+    if found.problems:
+        document = read(specs[0].inventory_path)
+        raise SpecError([document.problem(("models",), text, HINT, key=True) for text in found.problems])
+    return found
+
+
+def part(
+    name: str,
+    playbook: Playbook,
+    nodes: int,
+    machine: Machine,
+    *,
+    shares: bool,
+    measured: Mapping[str, Any] | None = None,
+) -> Part:
+    """What ``playbook`` takes on each of ``nodes``.
+
+    Args:
+        name: of the model in the answer.
+        playbook: what it serves.
+        nodes: how many share it.
+        machine: memory of each.
+        shares: whether other models run on the same nodes.
+        measured: what its engine logged when it last served here; its weights count if it had as many nodes.
+    """
+    engine = engines.engine(playbook.engine)
+    served = engine.beside_others(playbook) if shares else playbook
+    try:
+        model = known(served.model, served.companions)
+        found = engine.forecast(served, model, machine, nodes=nodes, requests=None, beside=model.beside)
+        why = f"the memory that {engine.title} needs is unknown"
+    except SparkclusterError as error:
+        found, why = None, error.message
+    if found is None:
+        if not engine.takes_share(served):
+            return Part(name, kind="unknown", doubts=(f"what it takes is unknown: {why}",))
+        most = int(machine.visible_bytes * engine.memory_share(served))
+        return Part(name, step_bytes=most, kind="at most", doubts=(f"its model is unknown: {why}",))
+    memory, cache, auto = found["memory"], found["kv_cache"], found["gpu_memory_utilization_is_auto"]
+    logged = (measured or {}).get("load_gib") if (measured or {}).get("nodes") == nodes else None
+    weights = int(logged * GIB) if logged else memory["weights_bytes"]
+    # Of a utilization the KV cache is what weights and a step leave.
+    left = memory["weights_bytes"] - weights if found["gpu_memory_utilization"] is not None else 0
+    certain, why_not = cache["bytes_most"] < cache["bytes_wanted"], tuple(found["problems"])
+    return Part(
+        name,
+        weights,
+        cache["bytes_wanted"] if auto else max(0, cache["bytes"] + left),
+        memory["runtime_bytes"],
+        max(HOST_BYTES, memory["engine_host_bytes"]),
+        "measured" if logged else "computed",
+        problems=why_not if certain else (),
+        doubts=(*(() if certain else why_not), *found["doubts"]),
+    )

@@ -1,0 +1,77 @@
+"""Which models fit one Spark together, by the sizes of each."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkcluster.fit.budget import Part, add_up
+from sparkcluster.fit.source import spark
+
+GB = 10**9
+
+
+def part(model, weights_gb, kv_gb=1.0, **more):
+    return Part(model, int(weights_gb * GB), int(kv_gb * GB), 2 * GB, **more)
+
+
+def judged(*parts):
+    return add_up({"spark-1": parts}, spark())
+
+
+# Weights of the models that the guide combines, by what is published of them.
+GPT_OSS, FLASH, CODER, RERANKER = (
+    part("gpt-oss-120b", 65.3, 2.4),
+    part("flash", 19),
+    part("coder", 18),
+    part("rank", 8.5),
+)
+LLAMA = part("llama-8b", 8.5)
+
+
+@pytest.mark.parametrize(
+    ("parts", "fits"),
+    [
+        ((GPT_OSS, CODER, FLASH), False),  # A
+        ((GPT_OSS, CODER, FLASH, RERANKER), False),
+        ((part("nano", 19.3), CODER, FLASH, RERANKER), True),  # B
+        ((GPT_OSS, FLASH, LLAMA), None),  # D, of which it is not certain
+        ((GPT_OSS, FLASH, LLAMA, RERANKER), False),
+    ],
+)
+def test_the_guides_combinations(parts, fits):
+    assert judged(*parts).fits is fits
+
+
+def test_what_is_too_much_is_said_in_one_sentence_with_what_may_run_together():
+    found = judged(GPT_OSS, part("chat", 40), part("embed", 8, 5))
+    (problem,) = found.problems
+    assert problem == (
+        "spark-1: gpt-oss-120b 75.7 GB, chat 49.0 GB, embed 21.0 GB, the system's 5.37 GB and 10.0 GB that stay free"
+        " are 30.5 GB more than its 130.6 GB"
+    )
+    assert found.together == {"spark-1": [("gpt-oss-120b", "embed"), ("chat", "embed")]}
+    assert found.free_bytes("spark-1") < 0
+
+
+def test_one_that_takes_more_while_it_starts_than_the_others_leave_is_a_doubt():
+    """Biggest first: its own peak has the room, that of the next one has not (vllm#46307)."""
+    found = judged(part("next", 40), part("big", 40, 9))
+    assert (found.fits, found.problems) == (None, [])
+    assert found.doubts == [
+        "spark-1: next may take 16.0 GB more for a moment while it starts, and 9.20 GB are free then"
+    ]
+    assert judged(part("big", 60), part("small", 8)).fits is True
+
+
+def test_what_is_not_known_is_no_number_and_no_refusal():
+    found = judged(GPT_OSS, Part("mine", kind="unknown", doubts=("what it takes is unknown",)))
+    assert (found.fits, found.as_json()["sparks"][0]["parts"][1]["bytes"]) == (None, None)
+    most = Part("mine", step_bytes=80 * GB, kind="at most", doubts=("its model is unknown",))
+    found = judged(GPT_OSS, most)
+    assert (found.fits, found.problems) == (None, [])
+    assert "mine up to 86.0 GB" in found.doubts[1]
+
+
+def test_a_model_alone_on_its_spark_is_no_matter_of_a_budget():
+    """It may leave less: `fit PLAYBOOK` says whether it fits."""
+    assert judged(part("one", 100, 9)).fits is True

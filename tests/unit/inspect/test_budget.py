@@ -1,0 +1,80 @@
+"""What is known of the memory of several models before a node is asked."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from sparkcluster.errors import SpecError
+from sparkcluster.inspect.budget import budget, by_size, require_room
+from sparkcluster.spec.load import load_all
+
+AUTO = {"args.gpu-memory-utilization": "auto"}
+UNKNOWN = {"name": "mine", "model": {"id": "nobody/knows"}, "image": "vllm/vllm-openai:v0.23.0"}
+
+
+@pytest.fixture
+def specs(tmp_path, monkeypatch):
+    """``specs(*entries)``: of an inventory with these models on one Spark; ``mine.yaml`` has a model nobody knows."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = tmp_path / "sparks.yaml"
+
+    def do(*entries, playbook=UNKNOWN):
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(playbook))
+        node = {"host": "192.168.86.11", "name": "spark-1"}
+        path.write_text(yaml.safe_dump({"cluster": "atlas", "nodes": [node], "models": list(entries)}))
+        return load_all(path)
+
+    return do
+
+
+def entry(playbook, **more):
+    return {"playbook": playbook, **more}
+
+
+def test_models_over_budget_are_refused_at_their_place_with_the_numbers_and_what_to_change(specs):
+    with pytest.raises(SpecError) as caught:
+        require_room(specs(entry("gpt-oss-120b"), entry("qwen3.6-27b-nvfp4", name="chat")))
+    (problem,) = caught.value.problems
+    assert (problem.file.endswith("sparks.yaml"), problem.line > 0, problem.path) == (True, True, "models")
+    assert problem.message.startswith("spark-1: gpt-oss-120b 97.4 GB, chat 113.1 GB, the system's")
+    assert "set args.gpu-memory-utilization to auto" in problem.hint
+    small = specs(entry("gpt-oss-20b", set=AUTO), entry("qwen3.5-4b-dflash", set=AUTO))
+    assert require_room(small).fits is True
+
+
+def test_a_default_that_takes_all_of_a_spark_is_no_default_beside_another_model(specs):
+    """vLLM's 0.92: as ``auto``, which the plan gives it too."""
+    default, auto = (
+        budget(specs(entry("gpt-oss-20b"), entry("mine.yaml"), playbook=written)).sparks["spark-1"][1].bytes
+        for args in ({}, {"gpu-memory-utilization": "auto"})
+        for written in [{**UNKNOWN, "model": {"id": "Qwen/Qwen3-8B"}, "args": args}]
+    )
+    assert 0 < default == auto < 60e9
+
+
+def test_a_model_that_nobody_knows_counts_with_what_its_engine_may_take_or_is_unknown(specs):
+    beside = entry("gpt-oss-20b")
+    found = budget(specs(beside, entry("mine.yaml", set={"args.gpu-memory-utilization": 0.3})))
+    mine = found.sparks["spark-1"][1]
+    assert (mine.kind, found.fits) == ("at most", None)
+    assert mine.bytes == pytest.approx(0.3 * found.machine.visible_bytes + 5.6 * 2**30, rel=0.001)
+    found = budget(specs(beside, entry("mine.yaml")))
+    assert (found.sparks["spark-1"][1].kind, found.fits, found.problems) == ("unknown", None, [])
+    assert "nobody/knows" in found.doubts[0]
+
+
+def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(specs):
+    logged = {"gpt-oss-20b": {"nodes": 1, "load_gib": 20.0}, "other": None}
+    for settings, same in (({}, True), (AUTO, False)):
+        both = specs(entry("gpt-oss-20b", set=settings), entry("qwen3.5-4b-dflash", name="other"))
+        predicted, measured = (budget(both, measured=each).sparks["spark-1"][0] for each in (None, logged))
+        assert (measured.kind, measured.weights_bytes) == ("measured", 20 * 2**30)
+        assert (predicted.bytes == measured.bytes) is same
+    elsewhere = {"gpt-oss-20b": {"nodes": 2, "load_gib": 20.0}}
+    assert budget(both, measured=elsewhere).sparks["spark-1"][0] == predicted
+
+
+def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):
+    entries = [entry("gpt-oss-20b", set=AUTO), entry("gpt-oss-120b"), entry("mine.yaml")]
+    assert [spec.model for spec in by_size(specs(*entries))] == ["mine", "gpt-oss-120b", "gpt-oss-20b"]
