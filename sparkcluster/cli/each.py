@@ -86,6 +86,11 @@ def _ordered(name: str, args: argparse.Namespace, names: Sequence[str]) -> Seque
     from sparkcluster.spec.load import load_all
 
     specs = load_all(args.inventory, starts=hasattr(args, "playbook"))
+    if name == "up":
+        from sparkcluster.inspect.budget import by_size, require_room
+
+        specs = by_size(specs, require_room(specs))
+        names = [spec.model for spec in specs]
     if name in {"up", "upgrade", "stage"} and not args.dry_run:
         _accept(args, specs)
     return names[::-1] if name == "down" else names

@@ -74,6 +74,7 @@ def _is_inventory(word: str) -> bool:
 def _together(args: argparse.Namespace) -> int:
     """Show what several models take of each Spark, and which may run together."""
     from sparkcluster.cli import budget_view
+    from sparkcluster.engines import engine
     from sparkcluster.errors import UsageError
     from sparkcluster.fit.budget import add_up
     from sparkcluster.fit.source import spark
@@ -92,7 +93,7 @@ def _together(args: argparse.Namespace) -> int:
     else:
         sparks: dict[str, list[Part]] = {}
         for playbook, nodes in [_playbook(args, word) for word in args.playbooks]:
-            taken = part(playbook.name, playbook, nodes, machine, shares=True)
+            taken = part(playbook.name, engine(playbook.engine).beside_others(playbook), nodes, machine)
             for number in range(1, nodes + 1):
                 sparks.setdefault(f"spark-{number}", []).append(taken)
         found = add_up(sparks, machine)

@@ -209,8 +209,11 @@ class Engine(abc.ABC):
         """Whether it takes ``memory_share``: not where that is left to us, or said in another way."""
         return False
 
-    def beside_others(self, playbook: Playbook) -> Playbook:
-        """``playbook`` as it is served beside other models: it takes what its model needs, unless it says how much."""
+    def beside_others(self, playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
+        """``playbook`` as it is served beside other models: it takes what its model needs.
+
+        ``chosen`` are keys of it that the inventory sets, and that stay.
+        """
         return playbook
 
     def forecast(

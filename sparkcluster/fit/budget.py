@@ -25,8 +25,8 @@ measured 5.4 to 6.7 GiB of all but weights and KV cache (https://github.com/llam
 ``verdict.HOST_BYTES`` of models that ran alone. So it is certain only with that one that models do not fit."""
 START_SHARE = 0.4
 """What an engine takes for a moment while it starts, above what it takes then, as a part of its weights: 112 of 119 GiB
-with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is one
-report, and issue 56824 has a tenth of it: no more than a doubt)."""
+with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is
+one report, and issue 56824 has a tenth of it: no more than a doubt)."""
 
 Kind = Literal["computed", "measured", "at most", "unknown"]
 """How the sizes of a part are known; ``at most`` is what the engine may take of a model that is not known."""

@@ -13,10 +13,7 @@ from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.spec.load import read
 
-HINT = (
-    "set args.gpu-memory-utilization to auto, by which a model takes what it needs"
-    "; or a smaller args.max-model-len or args.kv-cache-memory-bytes; or give a model other nodes"
-)
+HINT = "lower args.max-num-seqs or args.max-model-len, set args.kv-cache-memory-bytes, or give a model other nodes"
 
 
 def budget(
@@ -36,7 +33,7 @@ def budget(
     for spec in specs:
         name, nodes = name_of(spec), max(spec.inventory.group_sizes)
         logged = (measured or {}).get(name)
-        found = part(name, spec.playbook, nodes, machine, shares=bool(spec.siblings), measured=logged)
+        found = part(name, spec.playbook, nodes, machine, measured=logged)
         for node in spec.inventory.nodes:
             parts.setdefault(node.label, []).append(found)
     return add_up(parts, machine)
@@ -76,7 +73,6 @@ def part(
     nodes: int,
     machine: Machine,
     *,
-    shares: bool,
     measured: Mapping[str, Any] | None = None,
 ) -> Part:
     """What ``playbook`` takes on each of ``nodes``.
@@ -86,21 +82,19 @@ def part(
         playbook: what it serves.
         nodes: how many share it.
         machine: memory of each.
-        shares: whether other models run on the same nodes.
         measured: what its engine logged when it last served here; its weights count if it had as many nodes.
     """
     engine = engines.engine(playbook.engine)
-    served = engine.beside_others(playbook) if shares else playbook
     try:
-        model = known(served.model, served.companions)
-        found = engine.forecast(served, model, machine, nodes=nodes, requests=None, beside=model.beside)
+        model = known(playbook.model, playbook.companions)
+        found = engine.forecast(playbook, model, machine, nodes=nodes, requests=None, beside=model.beside)
         why = f"the memory that {engine.title} needs is unknown"
     except SparkclusterError as error:
         found, why = None, error.message
     if found is None:
-        if not engine.takes_share(served):
+        if not engine.takes_share(playbook):
             return Part(name, kind="unknown", doubts=(f"what it takes is unknown: {why}",))
-        most = int(machine.visible_bytes * engine.memory_share(served))
+        most = int(machine.visible_bytes * engine.memory_share(playbook))
         return Part(name, step_bytes=most, kind="at most", doubts=(f"its model is unknown: {why}",))
     memory, cache, auto = found["memory"], found["kv_cache"], found["gpu_memory_utilization_is_auto"]
     logged = (measured or {}).get("load_gib") if (measured or {}).get("nodes") == nodes else None

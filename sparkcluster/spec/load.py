@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from sparkcluster.engines import engine
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.printable import shell
 from sparkcluster.spec import Spec, assignments, check, compose, kinds, library, models, playbook_files, variants
@@ -51,14 +52,11 @@ def load(
     """
     document, inventory, problems = _inventory(inventory_path)
     more: dict[str, Any] = {}
-    if inventory and inventory.models and model and not problems:
-        index = models.named(inventory, model)
-        siblings, victim = models.siblings(inventory, index), inventory.models[index].victim
-        more = {"model": model, "siblings": siblings, "victim": victim}
-        document = models.expand(document, inventory, index)
+    if inventory and model and not problems:
+        if not inventory.models:
+            raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
+        document, more = models.entry(document, inventory, model)
         inventory, problems = _checked(document)
-    elif inventory and model and not inventory.models:
-        raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
     if inventory and starts:
         problems += check.here(inventory, document, inventory_path.parent)
     reference = document.data.get("playbook") if playbook is None else playbook
@@ -87,7 +85,15 @@ def load(
                 spec = Spec(inventory, served, inventory_path, path, files, places, built, selected=chosen, **more)
     if problems or spec is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return spec
+    return _beside_others(spec)
+
+
+def _beside_others(spec: Spec) -> Spec:
+    """``spec`` with the arguments by which its engine leaves the models beside it their memory."""
+    if not spec.siblings:
+        return spec
+    playbook = engine(spec.playbook.engine).beside_others(spec.playbook, spec.selected)
+    return dataclasses.replace(spec, playbook=playbook)
 
 
 def load_all(

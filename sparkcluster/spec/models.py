@@ -90,11 +90,17 @@ def named(written: Inventory, name: str) -> int:
     return names.index(name)
 
 
-def siblings(written: Inventory, index: int) -> tuple[str, ...]:
-    """Names of the other entries that share a node with that one."""
-    models = of(written)
+def entry(document: Document, written: Inventory, name: str) -> tuple[Document, dict[str, Any]]:
+    """The inventory of the entry called ``name``, and what a ``Spec`` has of it beside that.
+
+    Raises:
+        UsageError: none is called so.
+    """
+    index, models = named(written, name), of(written)
     own = {*models[index].nodes}
-    return tuple(each.name for at, each in enumerate(models) if at != index and own & {*each.nodes})
+    siblings = tuple(each.name for at, each in enumerate(models) if at != index and own & {*each.nodes})
+    more = {"model": name, "siblings": siblings, "victim": written.models[index].victim}
+    return expand(document, written, index), more
 
 
 def expand(document: Document, written: Inventory, index: int) -> Document:

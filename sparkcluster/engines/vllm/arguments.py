@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.engines.vllm import flags
@@ -334,11 +334,17 @@ def takes_share(playbook: Playbook) -> bool:
     return CACHE not in Arguments(playbook).values and not wants_auto(playbook)
 
 
-def beside_others(playbook: Playbook) -> Playbook:
-    """``playbook`` with ``auto`` in place of vLLM's default, with which no two models ever fit one Spark: 0.9 of it."""
-    if playbook.command is not None or on_cpu(playbook) or UTILIZATION in Arguments(playbook).values:
+def beside_others(playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
+    """``playbook`` with ``auto`` in place of its utilization, which is that of a model alone: 0.8 or 0.9 of the Spark.
+
+    What the inventory sets stays (``chosen``: its keys), and what stands beside bytes of KV cache.
+    """
+    chosen = {key.replace("_", "-") for key in chosen}
+    both = {UTILIZATION, CACHE} <= Arguments(playbook).values.keys()
+    if playbook.command is not None or on_cpu(playbook) or both or f"args.{UTILIZATION}" in chosen:
         return playbook
-    return playbook.model_copy(update={"args": {**playbook.args, UTILIZATION: AUTO}})
+    others = {name: value for name, value in playbook.args.items() if name.replace("_", "-") != UTILIZATION}
+    return playbook.model_copy(update={"args": {**others, UTILIZATION: AUTO}})
 
 
 def wants_auto(playbook: Playbook) -> bool:

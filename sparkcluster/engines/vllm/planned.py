@@ -4,7 +4,7 @@ The utilization is the smallest that holds --max-num-seqs requests of full conte
 arguments and the installed memory in whole GiB, and not on free memory, so that the plan does not change by itself nor
 with another kernel.
 
-Beside other models it is auto as well where the playbook has none, and the KV cache of those requests is asked for in
+Beside other models (``Engine.beside_others``) the KV cache of those requests is asked for in
 bytes (``CACHE``): else vLLM makes it of what is free when it starts, which depends on the others. It multiplies the
 utilization even so, when it looks whether that much is free (``request_memory`` in
 ``vllm/v1/worker/utils.py``, 0.28 to 0.33), so that it gets both. Neither depends on what the others take: another model
@@ -54,14 +54,13 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
         PlanError: the model or its drafter is on no node yet, is not known, or does not fit.
     """
     playbook = spec.playbook
-    asked = arguments.beside_others(playbook) if spec.siblings else playbook
     computed: dict[str, Any] = {}
-    if arguments.wants_auto(asked):
-        share, cache = _sizes(asked, facts, topology)
+    if arguments.wants_auto(playbook):
+        share, cache = _sizes(playbook, facts, topology)
         fixed = arguments.pool_bytes(playbook) is not None
         if spec.siblings and fixed:
             share = math.ceil(share * 100) / 100
-        computed = {name: share for name in asked.args if name.replace("_", "-") == arguments.UTILIZATION}
+        computed = {name: share for name in playbook.args if name.replace("_", "-") == arguments.UTILIZATION}
         if spec.siblings and not fixed:
             computed[arguments.CACHE] = cache
     nodes = [facts[name] for group in topology.groups for name in group.names if name in facts]

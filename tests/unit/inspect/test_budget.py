@@ -9,7 +9,7 @@ from sparkcluster.errors import SpecError
 from sparkcluster.inspect.budget import budget, by_size, require_room
 from sparkcluster.spec.load import load_all
 
-AUTO = {"args.gpu-memory-utilization": "auto"}
+ALONE = {"args.gpu-memory-utilization": 0.82}
 UNKNOWN = {"name": "mine", "model": {"id": "nobody/knows"}, "image": "vllm/vllm-openai:v0.23.0"}
 
 
@@ -34,12 +34,12 @@ def entry(playbook, **more):
 
 def test_models_over_budget_are_refused_at_their_place_with_the_numbers_and_what_to_change(specs):
     with pytest.raises(SpecError) as caught:
-        require_room(specs(entry("gpt-oss-120b"), entry("qwen3.6-27b-nvfp4", name="chat")))
+        require_room(specs(entry("gpt-oss-120b", set=ALONE), entry("qwen3.6-27b-nvfp4", name="chat", set=ALONE)))
     (problem,) = caught.value.problems
     assert (problem.file.endswith("sparks.yaml"), problem.line > 0, problem.path) == (True, True, "models")
-    assert problem.message.startswith("spark-1: gpt-oss-120b 97.4 GB, chat 113.1 GB, the system's")
-    assert "set args.gpu-memory-utilization to auto" in problem.hint
-    small = specs(entry("gpt-oss-20b", set=AUTO), entry("qwen3.5-4b-dflash", set=AUTO))
+    assert problem.message.startswith("spark-1: gpt-oss-120b 113.1 GB, chat 113.1 GB, the system's")
+    assert "args.max-num-seqs" in problem.hint
+    small = specs(entry("gpt-oss-20b"), entry("qwen3.5-4b-dflash"))
     assert require_room(small).fits is True
 
 
@@ -66,7 +66,7 @@ def test_a_model_that_nobody_knows_counts_with_what_its_engine_may_take_or_is_un
 
 def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(specs):
     logged = {"gpt-oss-20b": {"nodes": 1, "load_gib": 20.0}, "other": None}
-    for settings, same in (({}, True), (AUTO, False)):
+    for settings, same in ((ALONE, True), ({}, False)):
         both = specs(entry("gpt-oss-20b", set=settings), entry("qwen3.5-4b-dflash", name="other"))
         predicted, measured = (budget(both, measured=each).sparks["spark-1"][0] for each in (None, logged))
         assert (measured.kind, measured.weights_bytes) == ("measured", 20 * 2**30)
@@ -76,5 +76,5 @@ def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(sp
 
 
 def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):
-    entries = [entry("gpt-oss-20b", set=AUTO), entry("gpt-oss-120b"), entry("mine.yaml")]
+    entries = [entry("gpt-oss-20b"), entry("gpt-oss-120b"), entry("mine.yaml")]
     assert [spec.model for spec in by_size(specs(*entries))] == ["mine", "gpt-oss-120b", "gpt-oss-20b"]

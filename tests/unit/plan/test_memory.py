@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from sparkcluster import topology
+from sparkcluster.engines.vllm.arguments import beside_others
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.weights import WeightFile, Weights
 from sparkcluster.plan.build import build
@@ -19,7 +20,7 @@ GIB = 1 << 30
 def plan(spark, cluster):
     """``plan(args, gib=…)``: what it makes of args, with weights of that size on the nodes; None for none."""
 
-    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None, siblings=()):
+    def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None, siblings=(), chosen=()):
         files = (WeightFile(name="model.safetensors", size_bytes=(gib or 0) * GIB),)
         weights = None if gib is None else Weights(path="/models/llama", config=config, files=files)
         facts = {}
@@ -30,6 +31,8 @@ def plan(spark, cluster):
             facts[name] = node.model_copy(update={"weights": weights, "memory": changed})
         hosts = {name: f"192.168.86.{number}" for number, name in enumerate(names, 11)}
         spec = dataclasses.replace(cluster(hosts, playbook={"args": args}), siblings=siblings)
+        if siblings:
+            spec = dataclasses.replace(spec, playbook=beside_others(spec.playbook, chosen))
         return build(spec, facts, topology.build(spec, facts), release=1)
 
     return do
@@ -104,9 +107,10 @@ def test_beside_another_model_the_engine_gets_its_cache_in_bytes_and_the_share_t
         assert plan(args, siblings=("embed", "rerank")).hash == made.hash, "it does not follow what others there are"
 
 
-def test_what_a_playbook_says_of_its_memory_stays_beside_another_model(plan):
+def test_what_an_inventory_says_of_memory_stays_beside_another_model(plan):
     share = {**AUTO, "gpu-memory-utilization": 0.42}
-    assert plan(share, siblings=BESIDE).hash == plan(share).hash
+    assert plan(share, siblings=BESIDE, chosen=["args.gpu_memory_utilization"]).hash == plan(share).hash
+    assert plan(share, siblings=BESIDE).hash == plan(AUTO, siblings=BESIDE).hash, "that of a model alone"
     words = engine(plan({"max-model-len": 32768, "kv-cache-memory-bytes": "4800M"}, siblings=BESIDE))
     assert words[words.index("--kv-cache-memory-bytes") + 1] == "4800M"
     share = words[words.index("--gpu-memory-utilization") + 1]

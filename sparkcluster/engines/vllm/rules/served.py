@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkcluster.checks.check import Context, Seen, check
 from sparkcluster.engines.vllm import family_flags, reported, versions
-from sparkcluster.engines.vllm.arguments import REASONING, TOOLS, Arguments, beside_others, trained_context
+from sparkcluster.engines.vllm.arguments import REASONING, TOOLS, Arguments, trained_context
 from sparkcluster.engines.vllm.family_flags import Model
 from sparkcluster.engines.vllm.versions import Family
 from sparkcluster.facts.base import Unread, read
@@ -50,7 +50,6 @@ class Served(Arguments):
 
     def __init__(self, context: Context) -> None:
         spec, playbook = context.spec, context.spec.playbook
-        playbook = beside_others(playbook) if spec.siblings else playbook
         super().__init__(playbook)
         self._facts = list(context.facts.values())
         reference = playbook.image if spec.inventory.runtime.kind == "docker" else None
