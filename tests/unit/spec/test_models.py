@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import SpecError, UsageError
+from sparkcluster.spec import library
 from sparkcluster.spec.load import load, load_all
 
 HEAD = """cluster: home
@@ -38,6 +39,7 @@ def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster
     assert [node.label for node in embed.inventory.nodes] == ["spark-2"]
     assert embed.inventory.node_env("spark-2") == {"NCCL_DEBUG": "INFO"}
     assert embed.playbook.aliases == ["text-embedding"]
+    assert library.all_bundled(embed), "a name changes nothing of what it may do"
     assert [group.nodes for group in replicas.inventory.groups] == [["spark-1"], ["spark-2"]]
     assert (big.siblings, replicas.siblings) == (("embed", replicas.model), ("gpt-oss-120b", "embed"))
     assert [each.victim for each in (big, embed, replicas)] == [None, None, 1]
