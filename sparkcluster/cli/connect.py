@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from sparkcluster.spec import Spec
 
 
+ALL_MODELS = True
+"""What it prints is of all models at once: it is not run for each of them."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``connect``."""
     inventory_argument(parser)
@@ -55,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _specs(args: argparse.Namespace) -> list[Spec]:
     """That of ``--model``, else those of all models of the inventory."""
-    if vars(args).get("model"):
+    if args.model:
         return [load_spec(args)]
     from sparkcluster.errors import UsageError
     from sparkcluster.spec.load import load_all
@@ -63,7 +67,8 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
     specs = load_all(args.inventory)
     chosen = next((flag for flag in ("group", "playbook", "set") if getattr(args, flag)), None)
     if chosen and len(specs) > 1:
-        raise UsageError(f"--{chosen} is for one model", hint=f"--model {' or '.join(spec.model for spec in specs)}")
+        names = ", ".join(spec.model for spec in specs)
+        raise UsageError(f"--{chosen} is for one model", hint=f"add --model NAME, one of {names}")
     return [load_spec(args)] if chosen else specs
 
 

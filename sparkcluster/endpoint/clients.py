@@ -44,9 +44,7 @@ class Client:
     def lacking(self, connection: Connection) -> list[Connection]:
         """The other models of the inventory that it could use, and that its block has not."""
         return [
-            each
-            for each in connection.siblings
-            if each.kind not in self.kinds and (self.sends or each.kind == "chat")
+            each for each in connection.siblings if each.kind not in self.kinds and (self.sends or each.kind == "chat")
         ]
 
 
@@ -93,7 +91,7 @@ def notes(client: Client, connection: Connection) -> list[str]:
         found.append(f"the playbook recommends for requests: {fields}")
     if others := client.lacking(connection):
         names = ", ".join(f"--model {each.name}" for each in others)
-        found.append(f"this is {connection.model} alone: {client.title} takes one address; the others: {names}")
+        found.append(f"this is {connection.model} alone; for the others add {names}")
     return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 

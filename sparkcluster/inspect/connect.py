@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.endpoint.clients import CLIENTS, block, notes, warnings
 from sparkcluster.endpoint.connection import Connection, Key
 from sparkcluster.endpoint.find import loopback
@@ -92,9 +91,11 @@ def together(specs: Sequence[Spec], connections: Sequence[Connection]) -> Connec
     """
     if len(specs) == 1:
         return connections[0]
+    from sparkcluster.checks.disks import recorded_forecast  # noqa: PLC0415 - takes as long as all else here
+
     forecasts = [recorded_forecast(spec.playbook) or {} for spec in specs]
     sizes = [forecast.get("memory", {}).get("checkpoint_bytes") or 0 for forecast in forecasts]
-    order = sorted(range(len(specs)), key=lambda at: (connections[at].kind != "chat", -sizes[at]))
+    order = sorted(range(len(specs)), key=lambda at: -sizes[at] if connections[at].kind == "chat" else 1)
     first, *siblings = (connections[at] for at in order)
     return dataclasses.replace(first, siblings=tuple(siblings))
 

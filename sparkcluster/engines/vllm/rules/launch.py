@@ -207,8 +207,8 @@ def mounted(served: Served) -> Iterator[Seen]:
     """With a chat template or a parser's plugin that is not there the engine fails at startup.
 
     What is in the image is not known before a node has it: a path that no mount has and no line of `setup` names is a
-    warning. A recipe's mods, which bring such files, are not part of a playbook. `examples/` is vLLM's own directory, in
-    `/vllm-workspace` of its images.
+    warning. A recipe's mods, which bring such files, are not part of a playbook. `examples/` is vLLM's own directory,
+    in `/vllm-workspace` of its images.
     """
     for flag in FILES:
         path = served.values.get(flag)
