@@ -283,3 +283,9 @@ def test_what_is_of_one_model_needs_its_name(several, capsys, flag):
     err = run(capsys, several(), flag, "a.b=c", code=2).err
     assert f"{flag} is for one model" in err
     assert "add --model NAME, one of small, gpt-oss-120b, embed, scores" in err
+
+
+def test_the_page_on_models_shows_what_is_printed(capsys):
+    root = golden.ROOT.parents[1]
+    out = run(capsys, str(root / "inventory/models-two-spark.yaml"), "--client", "open-webui").out
+    assert f"```\n{out}```\n" in (root / "docs/models.md").read_text()
