@@ -156,6 +156,8 @@ def values(connection: Connection) -> dict[str, object]:
         "chat": f"{connection.url}/chat/completions",
         "asked": f"{connection.url}/{_PATHS[connection.kind]}",
         "small": chats[-1].model if len(chats) > 1 else None,
+        "small_custom": f"custom:{chats[-1].cluster}" if len(chats) > 1 else None,
+        "several": only(len(chats) > 1),
         "embedder": embeds[0].model if embeds else None,
         "embedder_url": embeds[0].url if embeds else None,
         "ranker": ranks[0].model if ranks else None,

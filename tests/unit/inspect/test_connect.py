@@ -223,7 +223,7 @@ def several(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("name", ["claude-code", "continue", "open-webui", "vscode"])
+@pytest.mark.parametrize("name", ["claude-code", "continue", "hermes", "open-webui", "vscode"])
 def test_a_client_gets_every_model_that_it_can_use_with_what_it_is_for(name, several, capsys):
     """The largest model for chat is the first, wherever it stands; the small one does what is small."""
     out, err = run(capsys, several(), "--client", name)
