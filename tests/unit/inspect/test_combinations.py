@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.cli import budget_view
+from sparkcluster.inspect.budget import budget
 from sparkcluster.spec.load import load_all
 
-INVENTORIES = Path(__file__).parents[3] / "inventory"
+ROOT = Path(__file__).parents[3]
+INVENTORIES = ROOT / "inventory"
 FITS = {"pair": True, "two-spark": True, "a": False, "b": True, "c": True, "d": False}
 
-inspect = pytest.importorskip("sparkcluster.inspect.budget")
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch):
+    """What is recorded of the models counts."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def test_every_inventory_of_several_models_has_a_verdict():
@@ -19,12 +26,15 @@ def test_every_inventory_of_several_models_has_a_verdict():
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_what_fits_is_what_the_inventory_says(name, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert inspect.budget(load_all(INVENTORIES / f"models-{name}.yaml")).fits is FITS[name]
+def test_what_fits_is_what_the_inventory_says(name):
+    assert budget(load_all(INVENTORIES / f"models-{name}.yaml")).fits is FITS[name]
 
 
-def test_without_glm_combination_d_fits(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_without_glm_combination_d_fits():
     specs = load_all(INVENTORIES / "models-d.yaml")
-    assert inspect.budget([spec for spec in specs if spec.model != "glm"]).problems == []
+    assert budget([spec for spec in specs if spec.model != "glm"]).problems == []
+
+
+def test_the_page_on_models_shows_the_bars(capsys):
+    budget_view.show(budget(load_all(INVENTORIES / "models-two-spark.yaml")))
+    assert capsys.readouterr().out in (ROOT / "docs/models.md").read_text()
