@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
 from sparkcluster.cli.common import emitted, inventory_argument, load_spec, option
 from sparkcluster.cli.output import data, message, paint, table, write
+
+if TYPE_CHECKING:
+    from sparkcluster.spec import Spec
+
+
+ALL_MODELS = True
+"""What it prints is of all models at once: it is not run for each of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,17 +35,21 @@ def run(args: argparse.Namespace) -> int:
     if args.client is not None and args.client not in CLIENTS:
         hint = did_you_mean(args.client, CLIENTS, f"one of {', '.join(CLIENTS)}")
         raise UsageError(f"unknown client: {args.client[:60]}", hint=hint)
-    spec = load_spec(args)
-    from sparkcluster.inspect.connect import connection, document, serving
+    from sparkcluster.inspect.connect import connection, document, serving, together
     from sparkcluster.runtime.secrets import api_key
 
-    key, release, notes = None, None, list[str]()
-    as_written = spec.selected == spec.inventory.selected
-    if args.show_key or as_written:
-        with common.asking(spec) as (fleet, _):
-            key = api_key(spec) if args.show_key else None
-            spec, release, notes = serving(fleet, spec, args.group) if as_written else (spec, None, [])
-    found = document(connection(spec, args.group, key=key), args.client, release)
+    specs, releases, notes, key = _specs(args), list[int | None](), list[str](), None
+    for at, spec in enumerate(specs):
+        release, said = None, list[str]()
+        as_written = spec.selected == spec.inventory.selected
+        if args.show_key or as_written:
+            with common.asking(spec) as (fleet, _):
+                key = api_key(spec) if args.show_key else None
+                specs[at], release, said = serving(fleet, spec, args.group) if as_written else (spec, None, [])
+        releases.append(release)
+        notes += said
+    connections = [connection(spec, args.group, key=key) for spec in specs]
+    found = document(connections, together(specs, connections), args.client, releases)
     if not emitted(args, found):
         for text in notes:
             message(text, kind="note")
@@ -46,14 +57,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _specs(args: argparse.Namespace) -> list[Spec]:
+    """That of ``--model``, else those of all models of the inventory."""
+    if args.model:
+        return [load_spec(args)]
+    from sparkcluster.errors import UsageError
+    from sparkcluster.spec.load import load_all
+
+    specs = load_all(args.inventory)
+    chosen = next((flag for flag in ("group", "playbook", "set") if getattr(args, flag)), None)
+    if chosen and len(specs) > 1:
+        names = ", ".join(spec.model for spec in specs)
+        raise UsageError(f"--{chosen} is for one model", hint=f"add --model NAME, one of {names}")
+    return [load_spec(args)] if chosen else specs
+
+
 def show(found: dict[str, Any]) -> None:
     """The block of a client, or the list of clients."""
-    client = found["client"]
+    client, models = found["client"], found.get("models", [found])
     if client is None:
-        key = found["key"]
-        where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
-        endpoint = paint(found["endpoint"] or "address unknown", "bold")
-        data(endpoint, *(f"  {url}" for url in found["others"]), f"  model {found['model']}  key {where}")
+        for each in models:
+            key, kind = each["key"], each.get("kind", "chat")
+            where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
+            endpoint = paint(each["endpoint"] or "address unknown", "bold")
+            what = "model" if kind == "chat" else f"{kind} model"
+            data(endpoint, *(f"  {url}" for url in each["others"]), f"  {what} {each['model']}  key {where}")
         table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
         message("sparkcluster connect INVENTORY --client NAME", kind="next")
     else:
@@ -63,8 +91,9 @@ def show(found: dict[str, Any]) -> None:
             for text in client[f"{kind}s"]:
                 message(text, kind="" if text.startswith("  ") else kind)
         message(client["source"], kind="docs")
-    if found["tunnel"]:
+    if any(each["tunnel"] for each in models):
         message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
-        message(f"  {found['tunnel']}")
-    if found["endpoint"] is None:
+        for tunnel in filter(None, (each["tunnel"] for each in models)):
+            message(f"  {tunnel}")
+    if any(each["endpoint"] is None for each in models):
         message("the address is known once it serves: sparkcluster status INVENTORY", kind="note")

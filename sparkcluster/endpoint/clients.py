@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparkcluster.endpoint.connection import AGENT_CONTEXT, Connection
@@ -16,6 +16,12 @@ from sparkcluster.spec.playbook import REASONING_TOKENS
 _VALUE = re.compile(r"\{(\w+)(?::(sh|json))?\}")
 # What the OpenAI SDK has no argument for.
 _EXTRA = ("top_k", "chat_template_kwargs")
+_PATHS = {"chat": "chat/completions", "embeddings": "embeddings", "rerank": "rerank"}
+_ASKED: dict[str, dict[str, object]] = {
+    "chat": {"messages": [{"role": "user", "content": "Hello"}]},
+    "embeddings": {"input": "Hello"},
+    "rerank": {"query": "Hello", "documents": ["Good morning", "Goodbye"]},
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +38,14 @@ class Client:
     reasoning: bool = False
     messages: bool = False
     sends: bool = False
+    more: str = ""
+    kinds: Sequence[str] = ()
+
+    def lacking(self, connection: Connection) -> list[Connection]:
+        """The other models of the inventory that it could use, and that its block has not."""
+        return [
+            each for each in connection.siblings if each.kind not in self.kinds and (self.sends or each.kind == "chat")
+        ]
 
 
 CLIENTS = {
@@ -59,7 +73,7 @@ def warnings(client: Client, connection: Connection) -> list[str]:
         )
     if client.agent and features.tools is False:
         found.append(f"requests that offer tools fail: {remedy('tools')}")
-    if (client.agent or client.reasoning) and features.reasoning is False:
+    if (client.agent or client.reasoning) and features.reasoning is False and connection.kind == "chat":
         found.append(f"reasoning will be part of the answer: {remedy('reasoning')}")
     if client.agent and (features.context or 0) < AGENT_CONTEXT:
         has = f"has {features.context:,} tokens" if features.context else "has a length that the playbook does not say"
@@ -75,17 +89,34 @@ def notes(client: Client, connection: Connection) -> list[str]:
     if told.body and not client.sends:
         fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in told.body.items())
         found.append(f"the playbook recommends for requests: {fields}")
+    if others := client.lacking(connection):
+        names = ", ".join(f"--model {each.name}" for each in others)
+        found.append(f"this is {connection.model} alone; for the others add {names}")
     return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 
 def block(client: Client, connection: Connection) -> str:
     """What to paste."""
-    return "\n".join(_filled(client.block, connection))
+    chats = connection.of_kind("chat")
+    more = [
+        line
+        for each in connection.siblings
+        if each.kind in client.kinds
+        for line in _filled(client.more, each, roles=_roles(each, small=each is chats[-1]))
+    ]
+    return "\n".join(_filled(client.block, connection, more="\n".join(more) or None))
 
 
-def _filled(template: str, connection: Connection) -> list[str]:
+def _roles(connection: Connection, *, small: bool) -> str:
+    """What Continue uses a model for; one that reasons before it answers is too slow to complete what is typed."""
+    if connection.kind != "chat":
+        return "rerank" if connection.kind == "rerank" else "embed"
+    return "chat, edit, apply" + (", autocomplete" if small and not connection.features.reasoning else "")
+
+
+def _filled(template: str, connection: Connection, **also: str | None) -> list[str]:
     """The lines of ``template`` with the values of ``connection``, without those that need one that there is not."""
-    known = values(connection)
+    known = values(connection) | also
     how: dict[str | None, Callable[[object], str]] = {"sh": word, "json": json.dumps, None: str}
     lines = template.strip("\n").split("\n") if template else []
     return [
@@ -97,10 +128,12 @@ def _filled(template: str, connection: Connection) -> list[str]:
 
 def values(connection: Connection) -> dict[str, object]:
     """Everything that a line of ``clients.toml`` may name; None for what there is not."""
-    key, context, output = connection.key, connection.features.context, connection.output
+    key, of_kind, chat = connection.key, connection.of_kind, connection.kind == "chat"
+    context, output = (connection.features.context, connection.output) if chat else (None, None)
     shown = key.value if key else None
     hidden = key is not None and shown is None
-    urls = (connection.url, *connection.others)
+    chats, embeds, ranks = of_kind("chat"), of_kind("embeddings"), of_kind("rerank")
+    urls = [url for each in chats for url in (each.url, *each.others)]
     keys = ";".join([shown or (key.expansion if key else "none")] * len(urls))
     port = connection.root.rpartition(":")[2]
     ask = 'curl -sS -m 30 -H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if key else "curl -sS -m 30 "
@@ -121,6 +154,14 @@ def values(connection: Connection) -> dict[str, object]:
         "root": connection.root,
         "port": port,
         "chat": f"{connection.url}/chat/completions",
+        "asked": f"{connection.url}/{_PATHS[connection.kind]}",
+        "small": chats[-1].model if len(chats) > 1 else None,
+        "small_custom": f"custom:{chats[-1].cluster}" if len(chats) > 1 else None,
+        "several": only(len(chats) > 1),
+        "embedder": embeds[0].model if embeds else None,
+        "embedder_url": embeds[0].url if embeds else None,
+        "ranker": ranks[0].model if ranks else None,
+        "ranker_url": f"{ranks[0].url}/rerank" if ranks else None,
         "model": connection.model,
         "openai_model": f"openai/{connection.model}",
         "without_slash": short or connection.model,
@@ -142,10 +183,16 @@ def values(connection: Connection) -> dict[str, object]:
         "shown_key": shown,
         "plain_key": shown if key else "none",
         "bearer": None if key is None else f'"{bearer}"' if hidden else word(bearer),
-        "body": json.dumps({"model": connection.model, "messages": [{"role": "user", "content": "Hello"}]} | body),
+        "body": json.dumps({"model": connection.model, **_ASKED[connection.kind]} | body),
         "arguments": "\n".join(f"    {name}={value!r}," for name, value in told.items()) or None,
         "inside": f"{ask}{word(f'{connection.url}/models')}",
         "local": only(connection.local),
+        "is_chat": only(chat),
+        "is_embeddings": only(connection.kind == "embeddings"),
+        "is_rerank": only(connection.kind == "rerank"),
+        "is_no_rerank": only(connection.kind != "rerank"),
+        "embeds": only(embeds),
+        "ranks": only(ranks),
         "remote": only(not connection.local),
         "tunnel": only(connection.local and connection.tunnel),
         "on_head": only(connection.local and not connection.tunnel),

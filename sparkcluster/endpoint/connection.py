@@ -7,7 +7,7 @@ import dataclasses
 from sparkcluster.endpoint.find import loopback
 from sparkcluster.engines.base import ApiFeatures
 from sparkcluster.printable import shell, word
-from sparkcluster.spec.playbook import Request
+from sparkcluster.spec.playbook import Kind, Request
 
 PASTE = "PASTE-THE-API-KEY"
 # Hermes Agent refuses less (https://github.com/NousResearch/hermes-agent/issues/53347), and Ollama recommends as much
@@ -65,6 +65,9 @@ class Connection:
         known: whether the address in ``url`` is; else it is a placeholder, since the nodes alone know it.
         others: URLs of further groups, where no tunnel is needed.
         request: what the playbook tells clients to send.
+        kind: what the model is for.
+        name: of its entry among the models of the inventory, as ``--model`` takes it; empty of a single one.
+        siblings: the other models of the inventory; those for chat by size, the largest first.
     """
 
     cluster: str
@@ -77,6 +80,13 @@ class Connection:
     known: bool = True
     others: tuple[str, ...] = ()
     request: Request = dataclasses.field(default_factory=Request)
+    kind: Kind = "chat"
+    name: str = ""
+    siblings: tuple[Connection, ...] = ()
+
+    def of_kind(self, kind: Kind) -> tuple[Connection, ...]:
+        """Those for that, itself and its siblings."""
+        return tuple(each for each in (self, *self.siblings) if each.kind == kind)
 
     @property
     def local(self) -> bool:

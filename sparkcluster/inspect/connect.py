@@ -1,9 +1,10 @@
-"""What a client needs to use a group's API: of what serves, else of inventory and playbook."""
+"""What a client needs to use the APIs of an inventory's models: of what serves, else of inventory and playbook."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -77,24 +78,72 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         tunnel=tunnel,
         known=url is not None,
         request=playbook.request,
+        kind=playbook.verifying.kind or "chat",
+        name=spec.model,
         others=() if group or tunnel else tuple(other for other, through in others if other and not through),
     )
 
 
-def document(found: Connection, client: str | None = None, release: int | None = None) -> dict[str, Any]:
-    """The document of ``--json``; ``client`` is the name of the one that is connected, ``release`` what serves."""
-    chosen = None
-    if client is not None:
-        what = CLIENTS[client]
-        chosen = {
-            "name": client,
-            "title": what.title,
-            "where": what.where,
-            "block": block(what, found),
-            "warnings": warnings(what, found),
-            "notes": notes(what, found),
-            "source": what.source,
-        }
+def together(specs: Sequence[Spec], connections: Sequence[Connection]) -> Connection:
+    """The one that a client with a single model uses, with the others as its siblings: the largest model for chat.
+
+    Sizes are those of the recorded weights; between models without one their order in the inventory decides.
+    """
+    if len(specs) == 1:
+        return connections[0]
+    from sparkcluster.checks.disks import recorded_forecast  # noqa: PLC0415 - takes as long as all else here
+
+    forecasts = [recorded_forecast(spec.playbook) or {} for spec in specs]
+    sizes = [forecast.get("memory", {}).get("checkpoint_bytes") or 0 for forecast in forecasts]
+    order = sorted(range(len(specs)), key=lambda at: -sizes[at] if connections[at].kind == "chat" else 1)
+    first, *siblings = (connections[at] for at in order)
+    return dataclasses.replace(first, siblings=tuple(siblings))
+
+
+def document(
+    found: Sequence[Connection],
+    main: Connection,
+    client: str | None = None,
+    releases: Sequence[int | None] = (None,),
+) -> dict[str, Any]:
+    """The document of ``--json``: that of the first model, with all of them as ``models`` where there are several.
+
+    ``client`` is the name of the one that is connected, to ``main``; ``releases`` are what serves of each.
+
+    Raises:
+        UsageError: the client needs a model for chat, and there is none.
+    """
+    each = [_one(connection, release) for connection, release in zip(found, releases, strict=True)]
+    models = [{"name": one.name, "kind": one.kind, **said} for one, said in zip(found, each, strict=True)]
+    listed = [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()]
+    return {
+        **each[0],
+        **({"models": models} if len(models) > 1 else {}),
+        "client": None if client is None else _client(client, main),
+        "clients": listed,
+    }
+
+
+def _client(name: str, found: Connection) -> dict[str, Any]:
+    what = CLIENTS[name]
+    if found.kind != "chat" and not what.sends:
+        takes = ", ".join(each for each, one in CLIENTS.items() if one.sends)
+        raise UsageError(
+            f"{what.title} needs a model for chat, and {found.model} is one for {found.kind}",
+            hint=f"of clients that are set up for one model, --client {takes.replace(', ', ' or ')} takes any kind",
+        )
+    return {
+        "name": name,
+        "title": what.title,
+        "where": what.where,
+        "block": block(what, found),
+        "warnings": warnings(what, found),
+        "notes": notes(what, found),
+        "source": what.source,
+    }
+
+
+def _one(found: Connection, release: int | None) -> dict[str, Any]:
     return {
         "cluster": found.cluster,
         "release": release,
@@ -105,8 +154,6 @@ def document(found: Connection, client: str | None = None, release: int | None =
         "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},
         **{name: getattr(found.features, name) for name in ("context", "tools", "reasoning", "messages")},
         "request": found.request.body,
-        "client": chosen,
-        "clients": [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()],
     }
 
 

@@ -149,6 +149,21 @@ EXPECTED = by_name(
     "what would move, by the name of the artifact (--dry-run)",
 )
 SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
+# What connect says of each model.
+REACHED: dict[str, Any] = {
+    "cluster": text(),
+    "release": integer("that serves; null where the rest is what the inventory says", null=True),
+    "endpoint": text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
+    "others": many(text(), "endpoints of the other groups, unless --group chose one"),
+    "tunnel": text("command that has to run while it is used, or null", null=True),
+    "model": text("name that requests carry"),
+    "key": record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
+    "context": integer("tokens of prompt and answer, null where the playbook does not say", null=True),
+    "tools": plain("boolean", "whether requests may offer tools, null if unknown", null=True),
+    "reasoning": plain("boolean", "whether reasoning is apart from the answer, null if unknown or none", null=True),
+    "messages": plain("boolean", "whether it serves Anthropic's Messages API, null if unknown", null=True),
+    "request": plain("object", "fields that the playbook tells clients to send in requests"),
+}
 # What up, upgrade, rollback and restart say of what serves.
 SERVES: dict[str, Any] = {
     "cluster": text(),
@@ -525,18 +540,16 @@ DOCUMENTS: dict[str, Schema] = {
         ),
     ),
     "connect": record(
-        cluster=text(),
-        release=integer("that serves; null where the rest is what the inventory says", null=True),
-        endpoint=text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
-        others=many(text(), "endpoints of the other groups, unless --group chose one"),
-        tunnel=text("command that has to run while it is used, or null", null=True),
-        model=text("name that requests carry"),
-        key=record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
-        context=integer("tokens of prompt and answer, null where the playbook does not say", null=True),
-        tools=plain("boolean", "whether requests may offer tools, null if unknown", null=True),
-        reasoning=plain("boolean", "whether reasoning is apart from the answer, null if unknown or none", null=True),
-        messages=plain("boolean", "whether it serves Anthropic's Messages API, null if unknown", null=True),
-        request=plain("object", "fields that the playbook tells clients to send in requests"),
+        _optional=("models",),
+        **REACHED,
+        models=many(
+            record(
+                name=text("as --model takes it"),
+                kind=text(enum=["chat", "embeddings", "rerank"]),
+                **REACHED,
+            ),
+            "where the inventory has several, in its order; the other keys are those of the first",
+        ),
         client=record(
             "what to paste (--client), else null",
             _null=True,

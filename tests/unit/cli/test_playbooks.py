@@ -45,7 +45,7 @@ def test_a_purpose_that_no_playbook_has_lists_those_that_some_have(printed, caps
     assert "qwen3.6-27b-nvfp4-1m " in printed("--for", "long-context").out
     assert guarded(["playbooks", "--for", "poetry"]) == 2
     hint = capsys.readouterr().err
-    assert "chat, coding, long-context, multimodal, quality, reasoning" in hint
+    assert "chat, coding, embeddings, long-context, multimodal, quality, reasoning, reranking" in hint
 
 
 def test_sorted_by_speed_the_quickest_is_first_and_the_unmeasured_last(printed):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from docgen import json_schemas
 
 from sparkcluster.cli import common
 from sparkcluster.cli import main as frame
@@ -189,3 +190,102 @@ def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(invent
     out, err = run(capsys, inventory(), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
     assert "note: desk did not answer: this is what the inventory says" in err
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    """``several(*entries)``: an inventory of two Sparks with these models, in the current directory; by default one of
+    each kind and two for chat, the small one first."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(name, kind, served, **args):
+        (tmp_path / f"{name}.yaml").write_text(
+            yaml.safe_dump(
+                {**BARE, "name": name, "served_name": served, "args": {"max-model-len": 65536, **kind, **args}}
+            )
+        )
+        return f"{name}.yaml"
+
+    def make(*entries, api=None):
+        pooling = {"runner": "pooling"}
+        entries = entries or (
+            {"playbook": written("tiny", {}, "tiny"), "nodes": ["spark-1"], "name": "small"},
+            {"playbook": "gpt-oss-120b"},
+            {"playbook": written("vectors", pooling, "vectors"), "nodes": ["spark-2"], "name": "embed"},
+            {"playbook": written("scores", {**pooling, "convert": "classify"}, "scores"), "nodes": ["spark-1"]},
+        )
+        nodes = [{"host": f"192.168.1.1{at}", "name": f"spark-{at}"} for at in (1, 2)]
+        api = {"host": "management", "key": {"file": "~/.config/spark.key"}} if api is None else api
+        inventory = {"cluster": "desk", "nodes": nodes, "models": list(entries), "api": api}
+        (tmp_path / "desk.yaml").write_text(yaml.safe_dump(inventory))
+        return "desk.yaml"
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["claude-code", "continue", "hermes", "open-webui", "vscode"])
+def test_a_client_gets_every_model_that_it_can_use_with_what_it_is_for(name, several, capsys):
+    """The largest model for chat is the first, wherever it stands; the small one does what is small."""
+    out, err = run(capsys, several(), "--client", name)
+    golden.check_text(golden.ROOT / "connect" / f"{name}-several.txt", f"--- stdout\n{out}--- stderr\n{err}")
+
+
+def test_continue_reads_what_it_gets_and_no_model_that_reasons_completes_what_is_typed(several, capsys):
+    read = yaml.safe_load(run(capsys, several(), "--client", "continue").out)["models"]
+    assert [(each["model"], each["provider"], each["roles"]) for each in read] == [
+        ("gpt-oss-120b", "openai", ["chat", "edit", "apply"]),
+        ("tiny", "openai", ["chat", "edit", "apply", "autocomplete"]),
+        ("vectors", "openai", ["embed"]),
+        ("scores", "vllm", ["rerank"]),
+    ]
+    entries = ({"playbook": "gpt-oss-120b"}, {"playbook": "gpt-oss-20b", "nodes": ["spark-1"]})
+    read = yaml.safe_load(run(capsys, several(*entries), "--client", "continue").out)["models"]
+    assert [each["roles"] for each in read] == [["chat", "edit", "apply"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        ("embed", "8002/v1/embeddings", {"model": "vectors", "input": "Hello"}),
+        ("scores", "8003/v1/rerank", {"model": "scores", "query": "Hello", "documents": ["Good morning", "Goodbye"]}),
+    ],
+)
+def test_one_model_is_asked_by_the_path_of_its_kind(several, capsys, model, path, body):
+    words = shlex.split(run(capsys, several(), "--client", "curl", "--model", model).out)
+    assert words[3].endswith(path)
+    assert json.loads(words[-1]) == body
+    compile(run(capsys, "desk.yaml", "--client", "openai", "--model", model).out, "pasted", "exec")
+    refused = run(capsys, "desk.yaml", "--client", "cline", "--model", model, code=2).err
+    assert "Cline needs a model for chat" in refused
+    assert "--client openai or curl takes any kind" in refused
+
+
+def test_json_is_that_of_the_first_model_with_all_of_them(several, capsys):
+    found = json.loads(run(capsys, several(), "--json").out)
+    assert (found["model"], found["endpoint"]) == ("tiny", "http://192.168.1.11:8000/v1")
+    assert [(each["name"], each["kind"], each["endpoint"]) for each in found["models"]] == [
+        ("small", "chat", "http://192.168.1.11:8000/v1"),
+        ("gpt-oss-120b", "chat", "http://192.168.1.11:8001/v1"),
+        ("embed", "embeddings", "http://192.168.1.12:8002/v1"),
+        ("scores", "rerank", "http://192.168.1.11:8003/v1"),
+    ]
+    json_schemas.validate("connect", found)
+
+
+def test_each_model_behind_ssh_has_a_tunnel_of_its_own(several, capsys):
+    err = run(capsys, several(api={})).err
+    assert "ssh -N -L 8000:127.0.0.1:8000 192.168.1.11" in err
+    assert "ssh -N -L 8002:127.0.0.1:8002 192.168.1.12" in err
+
+
+@pytest.mark.parametrize("flag", ["--group", "--playbook", "--set"])
+def test_what_is_of_one_model_needs_its_name(several, capsys, flag):
+    err = run(capsys, several(), flag, "a.b=c", code=2).err
+    assert f"{flag} is for one model" in err
+    assert "add --model NAME, one of small, gpt-oss-120b, embed, scores" in err
+
+
+def test_the_page_on_models_shows_what_is_printed(capsys):
+    root = golden.ROOT.parents[1]
+    out = run(capsys, str(root / "inventory/models-two-spark.yaml"), "--client", "open-webui").out
+    assert f"```\n{out}```\n" in (root / "docs/models.md").read_text()

@@ -97,9 +97,18 @@ def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
     assert playbook.description
     assert playbook.source
     assert playbook.model.checkpoint
-    assert playbook.verify.expect
+    assert playbook.verify.expect or playbook.verifying.kind != "chat"
     assert "image" in playbook.model_fields_set
     assert playbook.figures or name == "llama-3.3-70b-instruct"
+
+
+def test_arguments_alone_say_which_models_are_for_embeddings_and_which_rerank():
+    made = {name: load.read_playbook(library.find(name, [PLAYBOOKS]))[0] for name in NAMES}
+    assert {playbook.verify.kind for playbook in made.values()} == {None}
+    found = {name: playbook.verifying.kind for name, playbook in made.items()}
+    assert {name for name, kind in found.items() if kind == "rerank"} == {"qwen3-reranker-4b", "qwen3-reranker-8b"}
+    sizes = ("0.6b", "4b", "8b")
+    assert {name for name, kind in found.items() if kind == "embeddings"} == {f"qwen3-embedding-{x}" for x in sizes}
 
 
 @pytest.mark.parametrize("name", NAMES)

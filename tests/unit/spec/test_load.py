@@ -40,8 +40,8 @@ def test_examples_load_and_name_their_schema_and_its_keys(path: Path) -> None:
         assert playbook.name == path.stem
         assert playbook.description
     else:
-        spec = load.load(path)
-        assert spec.playbook_path.stem == spec.inventory.playbook
+        for spec in load.load_all(path):
+            assert spec.playbook_path.stem == spec.inventory.playbook
 
 
 # Of these a correct file has another one, or they name a file that has to exist.

@@ -191,6 +191,7 @@ def context(served: Served) -> Iterator[Seen]:
 
 # Where the launcher links the model, drafters and adapters in the container (sparkcluster/node/prepare.py).
 OWN = "/sparkcluster/"
+WORKSPACE = "/vllm-workspace/examples/"
 # Arguments that take the path of a file; a chat template may be its text instead.
 FILES = ("chat-template", "reasoning-parser-plugin", "tool-parser-plugin")
 _TEXT = re.compile(r"\{[{%#]|\n")
@@ -206,11 +207,12 @@ def mounted(served: Served) -> Iterator[Seen]:
     """With a chat template or a parser's plugin that is not there the engine fails at startup.
 
     What is in the image is not known before a node has it: a path that no mount has and no line of `setup` names is a
-    warning. A recipe's mods, which bring such files, are not part of a playbook. `examples/` is vLLM's own directory.
+    warning. A recipe's mods, which bring such files, are not part of a playbook. `examples/` is vLLM's own directory,
+    in `/vllm-workspace` of its images.
     """
     for flag in FILES:
         path = served.values.get(flag)
-        if not isinstance(path, str) or _TEXT.search(path) or path.startswith((OWN, "examples/")):
+        if not isinstance(path, str) or _TEXT.search(path) or path.startswith((OWN, "examples/", WORKSPACE)):
             continue
         if not _brought(served, path):
             remedy = f"add the file's directory to mounts, and write its path in the container as {flag}"

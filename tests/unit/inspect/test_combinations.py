@@ -1,0 +1,40 @@
+"""The inventories of several models have the verdict that docs/models.md and their comments say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparkcluster.cli import budget_view
+from sparkcluster.inspect.budget import budget
+from sparkcluster.spec.load import load_all
+
+ROOT = Path(__file__).parents[3]
+INVENTORIES = ROOT / "inventory"
+FITS = {"pair": True, "two-spark": True, "a": False, "b": True, "c": True, "d": False}
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch):
+    """What is recorded of the models counts."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_every_inventory_of_several_models_has_a_verdict():
+    assert {path.stem.removeprefix("models-") for path in INVENTORIES.glob("models-*.yaml")} == FITS.keys()
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_what_fits_is_what_the_inventory_says(name):
+    assert budget(load_all(INVENTORIES / f"models-{name}.yaml")).fits is FITS[name]
+
+
+def test_without_glm_combination_d_fits():
+    specs = load_all(INVENTORIES / "models-d.yaml")
+    assert budget([spec for spec in specs if spec.model != "glm"]).problems == []
+
+
+def test_the_page_on_models_shows_the_bars(capsys):
+    budget_view.show(budget(load_all(INVENTORIES / "models-two-spark.yaml")))
+    assert capsys.readouterr().out in (ROOT / "docs/models.md").read_text()
