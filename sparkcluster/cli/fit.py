@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         found["not_counted"] = [*filter(None, [model.note]), *found["not_counted"]]
         found["recorded"] = list(model.recorded)
     if spec is not None:
-        found["measured"] = _measured(spec, nodes)
+        (found["measured"],) = _measured([spec], nodes)
     if not emitted(args, found):
         _show(found, verbose=args.verbose)
     return 1 if found["fits"] is False else 0
@@ -88,7 +88,7 @@ def _together(args: argparse.Namespace) -> int:
     machine = spark(args.memory_gb)
     if len(args.playbooks) == 1:
         specs = load_all(Path(args.playbooks[0]), set_=assigned(args))
-        measured = {name_of(each): _measured(each, max(each.inventory.group_sizes)) for each in specs}
+        measured = dict(zip(map(name_of, specs), _measured(specs), strict=True))
         found = budget(specs, machine, measured)
     else:
         sparks: dict[str, list[Part]] = {}
@@ -122,17 +122,19 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
     return spec.playbook, args.nodes or max(spec.inventory.group_sizes), spec
 
 
-def _measured(spec: Spec, nodes: int) -> dict[str, Any] | None:
-    """What was measured on the nodes of the inventory; None where nothing was, or none of them answers."""
+def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | None]:
+    """What was measured of each on the nodes of the inventory; None where nothing was, or none of them answers."""
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect.releases import measured
 
+    found: list[dict[str, Any] | None] = []
     try:
-        with asking(spec) as (fleet, _):
-            return measured(fleet, spec, nodes)
+        for spec in specs:
+            with asking(spec) as (fleet, _):
+                found.append(measured(fleet, spec, nodes or max(spec.inventory.group_sizes)))
     except SparkclusterError as error:
         message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")
-        return None
+    return [*found, *[None] * (len(specs) - len(found))]
 
 
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:

@@ -48,10 +48,11 @@ of processes that single engines were measured with; else it is "may not fit", a
 - while it starts, a model may take more than is free by then: up to 0.4 of its weights more for a moment (vllm#46307). Models start one after the other, the
   biggest first.
 
-An engine takes its `gpu-memory-utilization` whatever its model needs: two playbooks with 0.82 never fit. With `auto` (`set: {{args.gpu-memory-utilization: auto}}` in
-an entry of `models`), or without any, a model beside another one gets a KV cache of those requests in bytes, `kv-cache-memory-bytes`, and the utilization that holds
-it, by which vLLM first looks whether so much is free. Both follow from that entry alone: a further model restarts none, but the first one that is added to a
-model with `auto`, or without a utilization, restarts that one. What the playbook says itself stays. `up` refuses models that do not fit, before anything starts.
+An engine takes its `gpu-memory-utilization` whatever its model needs, and the 0.82 of most playbooks is for a model alone. So beside another one a model gets
+what `auto` computes: a KV cache of `max-num-seqs` requests of full context in bytes, `kv-cache-memory-bytes`, and the utilization that holds it, by which vLLM
+first looks whether so much is free. Both follow from that entry alone: a further model restarts none, but the first one that is added to a model alone changes
+that one's arguments, and `upgrade` restarts it. What the inventory sets (`set: {{args.gpu-memory-utilization: 0.5}}`) stays, and so does a playbook's own
+utilization beside its own `kv-cache-memory-bytes`. `up` refuses models that certainly do not fit, before anything starts.
 What releases measured corrects the weights in this answer, and never an argument.
 
 ## Without the hub
