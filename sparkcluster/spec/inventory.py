@@ -278,7 +278,7 @@ class Inventory(Section):
         min_length=1,
         max_length=1024,
         description="name, path or model on Hugging Face; searched beside the inventory, then among the bundled ones; "
-        "with several models, each entry of models has its own instead",
+        "or write models, each with its own",
     )
     image: Image | None = Field(None, description="container image, in place of the playbook's")
     set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's, such as args.max-model-len: 65536")

@@ -186,11 +186,13 @@ def _clashes(
 def as_written(document: Document) -> None:
     """Give an inventory with ``models`` the playbook of its first entry, as what concerns only its nodes wants one.
 
-    Nothing where it is malformed, which is reported when it is checked.
+    Any text where that is malformed, which is reported when it is checked.
     """
     entries = document.data.get("models")
-    if isinstance(entries, list) and entries and isinstance(entries[0], dict) and "playbook" not in document.data:
-        document.data["playbook"] = entries[0].get("playbook")
+    if entries and "playbook" not in document.data:
+        first = entries[0] if isinstance(entries, list) else None
+        named = first.get("playbook") if isinstance(first, dict) else None
+        document.data["playbook"] = named if isinstance(named, str) and named else "malformed"
         place = document.values.get(("models", 0, "playbook"), Place())
         document.keys["playbook",] = document.values["playbook",] = place
     elif entries is not None and "playbook" in document.data:

@@ -82,6 +82,8 @@ def test_ports_that_entries_name_are_passed_over(written):
         ),
         (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
         (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
+        (["gpt-oss-20b"], 6, "is not a section"),
+        (["{nodes: [spark-1]}"], 6, "is required"),
         (["{playbook: gpt-oss-20b, verify: {}}"], 6, "unknown key"),
     ],
 )
@@ -90,6 +92,7 @@ def test_what_is_wrong_is_said_at_its_line(written, entries, line, message):
         load_all(written("models:\n" + "".join(f"- {each}\n" for each in entries)))
     found = {(each.line, each.message) for each in caught.value.problems}
     assert any(at == line and message in text for at, text in found), found
+    assert all(at >= 5 for at, _ in found), found
 
 
 def test_what_stands_beside_models_belongs_to_an_entry(written):
