@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from sparkcluster import hints
 from sparkcluster.cli.common import emitted, reporting
 from sparkcluster.cli.output import data, message, paint, typed
 from sparkcluster.report import Report, size, speed_change
@@ -40,9 +41,15 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollou
     if chosen.selected not in ({}, spec.inventory.selected) and hasattr(args, "save"):
         document["saved"] = args.save or (not (args.json or args.json_lines) and _wanted(chosen))
     if document.get("saved"):
+        import dataclasses
+
         from sparkcluster.cli import saved
 
-        saved.select(chosen.inventory_path, chosen.selected, model=chosen.model)
+        # A model may be called as its playbook.
+        chosen = dataclasses.replace(
+            chosen, model=saved.select(chosen.inventory_path, chosen.selected, model=chosen.model)
+        )
+        hints.command_line = hints.command_line._replace(model=chosen.model)
     if not emitted(args, document):
         show(document, chosen)
         if document.get("saved"):
@@ -99,8 +106,8 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     data(paint(f"{document['cluster']} is {word}", "bold good"), "   ", paint(where, "bold"), ended)
     for word, text in _facts(document):
         data(f"  {word:<9} {text}")
+    from sparkcluster.inspect import selection
     from sparkcluster.inspect.connect import connection
-    from sparkcluster.inspect.selection import hints
 
     commands = {
         "tunnel": connection(spec).tunnel,
@@ -109,10 +116,10 @@ def show(document: dict[str, Any], spec: Spec) -> None:
         "clients": "sparkcluster connect INVENTORY",
         "stop": "sparkcluster down INVENTORY",
     }
-    inventory = hints(spec)._replace(flags=())
+    inventory = selection.hints(spec)._replace(flags=())
     for word, command in commands.items():
         if command:
-            fill = hints(spec) if word == "keep" else inventory
+            fill = selection.hints(spec) if word == "keep" else inventory
             data(f"  {word:<9} ", paint(typed(fill(command)), "type"))
 
 

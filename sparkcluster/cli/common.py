@@ -41,7 +41,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     option(parser, "inventory INVENTORY?", about, Path)
     if model:
-        option(parser, "--model NAME", "this one of the models of the inventory (default: each of them)")
+        option(parser, "--model NAME", "this one of the models of the inventory (default: each; ask: the first)")
     if playbook:
         option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")
@@ -186,7 +186,7 @@ def load_spec(args: argparse.Namespace) -> Spec:
     from sparkcluster.spec.load import load
 
     playbook = getattr(args, "playbook", None)
-    model = vars(args).get("model") or ""
+    model = vars(args).get("model")
     spec = load(args.inventory, playbook, set_=assigned(args), starts=hasattr(args, "playbook"), model=model)
     if playbook:
         spec = dataclasses.replace(spec, selected={**spec.selected, "playbook": _from_inventory(spec, playbook)})

@@ -84,7 +84,9 @@ def _nodes(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 def _models(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Models of the inventory."""
-    return [entry.get("name") or playbook_name(entry["playbook"]) for entry in _inventory(parsed_args, "models")]
+    entries = [each for each in _inventory(parsed_args, "models") if isinstance(each, dict)]
+    found = [each.get("name") or playbook_name(str(each.get("playbook"))) for each in entries]
+    return [name for name in found if isinstance(name, str)]
 
 
 def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:

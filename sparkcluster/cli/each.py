@@ -28,6 +28,7 @@ _OF_ONE = {
     "failed": "--failed",
     "given": "--from",
     "fix": "--fix",
+    "numbers": "releases NUMBER",
 }
 """Commands, and flags by their names in the parsed line, that are for one model alone."""
 
@@ -38,25 +39,52 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     Raises:
         SparkclusterError: as the command; with several models only what concerns all of them.
     """
-    from sparkcluster.spec.load import model_names
+    from sparkcluster.spec.load import load_all, model_names
 
     names = model_names(args.inventory)
-    if args.model is None and name == "ask":
-        args.model = next(iter(names), None)
-        hints.command_line = typed(args)
     if args.model is not None or not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
-    if wanting := next((flag or name for key, flag in _OF_ONE.items() if key == name or vars(args).get(key)), None):
+    flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
+    if wanting := next((flag or name for key, flag in flags.items() if key == name or vars(args).get(key)), None):
         raise UsageError(f"{wanting} is for one model", hint=f"add --model NAME, one of {', '.join(names)}")
-    return _each(name, command, args, names)
+    specs = load_all(args.inventory, starts=hasattr(args, "playbook"))
+    if name == "ask":
+        args.model = next((spec.model for spec in specs if spec.playbook.chats), names[0])
+        hints.command_line = typed(args)
+        return int(command.run(args))
+    return _each(command, args, names, [spec.model for spec in _turns(name, args, specs)])
 
 
-def _each(name: str, command: Any, args: argparse.Namespace, names: Sequence[str]) -> int:
-    """Run the command for each of ``names``; exit code 0 if all have, the code of all if it is one, else 1."""
+def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequence[Spec]:
+    """``specs`` in the order of their turns, once all of them are accepted and have room.
+
+    What starts does so by size, since the largest needs the most room while it starts; ``down`` goes the other way. A
+    node on the command line leaves those that have it.
+    """
+    node = vars(args).get("node")
+    if isinstance(node, str):
+        specs = [spec for spec in specs if node in [each.label for each in spec.inventory.nodes]] or specs
+    if name in {"up", "upgrade", "plan", "preflight"}:
+        from sparkcluster.inspect.budget import budget, by_size, require_room
+
+        found = require_room(specs) if name in {"up", "upgrade"} else budget(specs)
+        for text in found.problems:
+            message(f"{text}; up refuses them", kind="warning")
+        specs = by_size(specs, found) if name == "up" else specs
+    if name in {"up", "upgrade", "stage"} and not args.dry_run:
+        _accept(args, specs)
+    return specs[::-1] if name == "down" else specs
+
+
+def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: Sequence[str]) -> int:
+    """Run the command for each of ``turns``, which are ``names`` or some of them, and report in the order of these.
+
+    Exit code 0 if all have it, the code of all if it is one, else 1.
+    """
     found: dict[str, list[dict[str, Any]]] = {model: [] for model in names}
     as_json = args.json or args.json_lines
     codes = set()
-    for model in _ordered(name, args, names):
+    for model in turns:
         one = argparse.Namespace(**{**vars(args), "model": model, "collected": found[model] if as_json else None})
         hints.command_line = typed(one)
         if not as_json:
@@ -76,24 +104,6 @@ def _each(name: str, command: Any, args: argparse.Namespace, names: Sequence[str
         first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
         emit_json({**first, "models": documents}, line=args.json_lines)
     return codes.pop() if len(codes) == 1 else 1
-
-
-def _ordered(name: str, args: argparse.Namespace, names: Sequence[str]) -> Sequence[str]:
-    """``names`` as the command has its turns, once every model is right, accepted, and has room.
-
-    What starts does so by size, since the largest needs the most room while it starts; ``down`` goes the other way.
-    """
-    from sparkcluster.spec.load import load_all
-
-    specs = load_all(args.inventory, starts=hasattr(args, "playbook"))
-    if name == "up":
-        from sparkcluster.inspect.budget import by_size, require_room
-
-        specs = by_size(specs, require_room(specs))
-        names = [spec.model for spec in specs]
-    if name in {"up", "upgrade", "stage"} and not args.dry_run:
-        _accept(args, specs)
-    return names[::-1] if name == "down" else names
 
 
 def _accept(args: argparse.Namespace, specs: Sequence[Spec]) -> None:

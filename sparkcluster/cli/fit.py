@@ -68,7 +68,7 @@ def _is_inventory(word: str) -> bool:
     from sparkcluster.spec import kinds
     from sparkcluster.spec.load import read
 
-    return Path(word).is_file() and kinds.is_inventory(read(Path(word)))
+    return word.endswith((".yaml", ".yml")) and Path(word).is_file() and kinds.is_inventory(read(Path(word)))
 
 
 def _together(args: argparse.Namespace) -> int:

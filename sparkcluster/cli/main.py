@@ -63,11 +63,14 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _may_have_models(inventory: Path | None) -> bool:
-    """Whether it is worth the time to read this inventory before the command does, for its models."""
+    """Whether it is worth the time to read this inventory before the command does: it may have the key ``models``."""
+    import re
+
     try:
-        return inventory is not None and inventory.is_file() and b"models" in inventory.read_bytes()
+        text = inventory.read_bytes() if inventory is not None and inventory.is_file() else b""
     except (OSError, ValueError):  # the command says what is wrong with it
         return False
+    return re.search(rb"(?m)(^|[{,])\s*[\"']?models[\"']?\s*:", text) is not None
 
 
 def console() -> NoReturn:

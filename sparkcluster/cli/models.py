@@ -37,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
         if args.prune:
             from sparkcluster.release.prune import prune
 
-            clusters = [each.inventory.cluster for each in own]
-            removed = prune(fleet, spec, look, report, clusters=clusters, yes=args.yes)
+            removed = prune(fleet, spec, look, report, others=own, yes=args.yes)
     cluster = spec.inventory.cluster
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
         return 0

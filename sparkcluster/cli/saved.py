@@ -15,24 +15,23 @@ _OWN = {"playbook", "image"}
 """Keys of a selection that an inventory has outside of ``set``."""
 
 
-def select(path: Path, selection: Mapping[str, Any], *, model: str = "", dry_run: bool = False) -> None:
+def select(path: Path, selection: Mapping[str, Any], *, model: str = "", dry_run: bool = False) -> str:
     """Write ``selection`` (``spec.assignments``) into the inventory, or its entry ``model``, and change nothing else.
 
-    A model that is called as its playbook keeps its name: it is in its records.
+    A model that is called as its playbook keeps its name if that is in its records; how it is called then.
 
     Raises:
         UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
     """
     before = existing.read(path)
-    spec, whole = existing.check(path, before, model), existing.check(path, before)
-    own = _OWN | ({"aliases"} if model else set())
+    spec, whole = existing.check(path, before, model or None), existing.check(path, before)
     wanted = {**dict.fromkeys(spec.inventory.selected, GONE), **selection}
     values: dict[KeyPath, Any] = {
         (key,) if key in _OWN else ("set", key): value
         for key, value in wanted.items()
-        if key in _OWN or (key not in own and selection.keys() - own)
+        if key in _OWN or selection.keys() - _OWN
     }
-    if not selection.keys() - own:
+    if not selection.keys() - _OWN:
         values["set",] = GONE
     if model:
         at = models.named(whole.inventory, model)
@@ -40,6 +39,7 @@ def select(path: Path, selection: Mapping[str, Any], *, model: str = "", dry_run
             values["name",] = model
         values = {("models", at, *key): value for key, value in values.items()}
     after = with_values(before, str(path), values)
-    existing.check(path, after)
+    written = existing.check(path, after).inventory
     if not dry_run:
         existing.replace(path, after)
+    return models.of(written)[at].name if model else ""

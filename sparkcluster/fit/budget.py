@@ -171,12 +171,12 @@ def _together(parts: Sequence[Part], limit: int) -> list[tuple[str, ...]]:
     """For each of ``parts`` the most others that fit beside it; without those of which nothing is known."""
     known = sorted((part for part in parts if part.bytes), key=lambda part: part.bytes)
     sets: dict[tuple[str, ...], None] = {}
-    for part in filter(known.__contains__, parts):
+    for part in (each for each in parts if each.bytes):
         chosen, left = [part], limit - part.bytes
         for other in known:
             if other is not part and other.bytes <= left:
                 chosen.append(other)
                 left -= other.bytes
         if left >= 0:
-            sets[tuple(each.model for each in parts if each in chosen)] = None
+            sets[tuple(each.model for each in parts if any(each is one for one in chosen))] = None
     return list(sets)

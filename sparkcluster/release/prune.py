@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sparkcluster.errors import CommandFailed, UsageError
 from sparkcluster.hosts.fleet import Fleet
@@ -35,26 +35,29 @@ def prunable(found: Found, clusters: Collection[str]) -> tuple[dict[str, list[Mo
 
 
 def prune(
-    fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, clusters: Collection[str], yes: bool
+    fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, others: Sequence[Spec] = (), yes: bool
 ) -> dict[str, dict[str, int]]:
     """Remove what is prunable of what ``look`` finds, after a question unless ``yes``; bytes by model, by node.
 
-    ``clusters`` are those of the inventory, one for each of its models.
-
-    It has the lease of the cluster as well: what an ``up`` has staged is named by nothing until its ranks start.
+    ``others`` are the models of the inventory, where it has several. It has the leases of all their clusters: what an
+    ``up`` has staged is named by nothing until its ranks start.
 
     Raises:
         UsageError: it was not confirmed.
         CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
         LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
-    lease = partial(Lease, fleet, spec.inventory, "prune")
-    with lease().acquire(list(fleet.hosts)), lease("staging").acquire(list(fleet.hosts)) as staging:
+    inventories = {each.inventory.cluster: each.inventory for each in (*others, spec)}
+    with contextlib.ExitStack() as leases:
+        for inventory in inventories.values():
+            nodes_of = [node.label for node in inventory.nodes]
+            for kind in ("cluster", "staging"):
+                staging = leases.enter_context(Lease(fleet, inventory, "prune", kind).acquire(nodes_of))
         found = look()
         for node, why in found.errors.items():
             text = f"{why}; nothing is removed while it is unknown what {node} serves"
             raise CommandFailed(text, node=node, step="prune")
-        nodes, used = prunable(found, clusters)
+        nodes, used = prunable(found, inventories)
         for name, by in used.items():
             report.note(f"kept: {name}: used by {by}")
         if nodes and not yes:

@@ -21,7 +21,7 @@ def read(path: Path) -> str:
     return load.text(path)
 
 
-def check(path: Path, text: str, model: str = "") -> Spec:
+def check(path: Path, text: str, model: str | None = None) -> Spec:
     """The spec that ``path`` would describe with ``text`` in it, or that of ``model`` there.
 
     A file beside it has the text meanwhile.

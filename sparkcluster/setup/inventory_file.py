@@ -14,7 +14,7 @@ import yaml
 
 from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.report import count
-from sparkcluster.spec.document import KeyPath, parse, parse_scalar
+from sparkcluster.spec.document import KeyPath, parse, parse_scalar, path_text
 
 # The examples in inventory/ serve the same: they fit one Spark, and a pair.
 ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
@@ -171,8 +171,10 @@ def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | No
     before = parse(text, file).data
     lines = "\n".join(node_lines(entries, user=user, indent=2))
     hint = "add these lines to its nodes"
-    if before.get("groups"):
-        why, hint = "every node has to be in one of its groups", f"{hint}, and each name to a group"
+    entries_of = before.get("models") or []
+    if before.get("groups") or (entries_of and all(each.get("nodes") or each.get("groups") for each in entries_of)):
+        what = "models" if entries_of else "groups"
+        why, hint = f"every node has to be in one of its {what}", f"{hint}, and each name to one of its {what}"
         raise UsageError(f"{file} is left as it is: {why}\n{lines}", hint=hint)
     listed = before.get("nodes")
     nodes = [*(listed if isinstance(listed, list) else ()), *parse(f"nodes:\n{lines}", file).data["nodes"]]
@@ -240,14 +242,16 @@ def with_values(text: str, file: str, values: Mapping[KeyPath, Any]) -> str:
         if value is GONE:
             del holder[path[-1]]
         made = _put(made, path, value) if made is not None else None
-    where = next(iter(values))[0]
+    first = next(iter(values))
+    where = path_text(first[:2]) if first[0] == "models" else first[0]
     why = "\n".join([f"where its {where} section ends is unclear", *lines])
     return _as_wanted(made, file, wanted, why, f"write these lines there, beside what is under {where} already")
 
 
 def _lines(path: KeyPath, value: Any) -> list[str]:
-    """Lines of a block that has ``value`` at ``path``, whose lists are left out."""
-    path = tuple(each for at, each in enumerate(path) if isinstance((*path, "")[at + 1], str) and isinstance(each, str))
+    """Lines of a block that has ``value`` at ``path``; of an entry of a list, lines of that entry."""
+    begins = max((at + 1 for at, each in enumerate(path) if isinstance(each, int)), default=0)
+    path = tuple(map(str, path[begins:]))
     words = [*path[:-1], f"{path[-1]}: {scalar(value) if isinstance(value, str) else json.dumps(value)}"]
     return [f"{'  ' * depth}{word}{':' * (depth < len(path) - 1)}" for depth, word in enumerate(words)]
 
@@ -286,7 +290,10 @@ def _added(text: str, holder: yaml.MappingNode, lines: Sequence[str]) -> str:
 
 def _root(text: str) -> yaml.MappingNode | None:
     """The mapping that the YAML ``text`` is; None where it is another thing, or in braces."""
-    root = yaml.compose(text, yaml.SafeLoader)
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:  # an anchor that is used elsewhere is gone
+        return None
     return root if isinstance(root, yaml.MappingNode) and not root.flow_style else None
 
 

@@ -85,7 +85,7 @@ def _groups(written: Inventory, document: Document) -> Iterator[Problem]:
                 yield document.problem(path, message, "list each node in one group only")
             taken.setdefault(name, group.name)
     ungrouped = [label for label in labels if label not in taken]
-    if written.groups and ungrouped:
+    if written.groups and ungrouped and not written.models:
         message = f"in no group: {', '.join(ungrouped)}"
         yield document.problem(("groups",), message, "add them to a group, or remove them from nodes", key=True)
 

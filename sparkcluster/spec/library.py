@@ -37,11 +37,8 @@ def all_bundled(spec: Spec) -> bool:
 
 
 def all_shipped(path: Path, places: Mapping[KeyPath, tuple[str, int | None]]) -> bool:
-    """Whether the playbook in ``path`` and all files in ``places`` of it come with sparkcluster unchanged.
-
-    More names of the model in the API change nothing of what it may do.
-    """
-    files = {str(path), *(file for key, (file, _) in places.items() if key[0] != "aliases")}
+    """Whether the playbook in ``path`` and all files in ``places`` of it come with sparkcluster unchanged."""
+    files = {str(path), *(file for file, _ in places.values())}
     # A place names its file as that is shown, cut and escaped: such a text may be the path of another file.
     plain = all(file.isprintable() and "\\" not in file and len(file) < 250 for file in files)
     return plain and all(_is_shipped(Path(file)) for file in files)

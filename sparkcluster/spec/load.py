@@ -34,7 +34,7 @@ def load(
     set_: assignments.Assignments | None = None,
     starts: bool = True,
     nodes: int | None = None,
-    model: str = "",
+    model: str | None = None,
 ) -> Spec:
     """The spec that ``inventory_path`` describes: of its entry ``model``, where it has several models.
 
@@ -52,9 +52,11 @@ def load(
     """
     document, inventory, problems = _inventory(inventory_path)
     more: dict[str, Any] = {}
-    if inventory and model and not problems:
+    aliases: list[str] = []
+    if inventory and model is not None and not problems:
         if not inventory.models:
             raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
+        aliases = inventory.models[models.named(inventory, model)].aliases
         document, more = models.entry(document, inventory, model)
         inventory, problems = _checked(document)
     if inventory and starts:
@@ -85,14 +87,16 @@ def load(
                 spec = Spec(inventory, served, inventory_path, path, files, places, built, selected=chosen, **more)
     if problems or spec is None:
         raise SpecError(_sorted(problems, str(inventory_path)))
-    return _beside_others(spec)
+    return _as_one_of_several(spec, aliases)
 
 
-def _beside_others(spec: Spec) -> Spec:
-    """``spec`` with the arguments by which its engine leaves the models beside it their memory."""
-    if not spec.siblings:
-        return spec
-    playbook = engine(spec.playbook.engine).beside_others(spec.playbook, spec.selected)
+def _as_one_of_several(spec: Spec, aliases: Sequence[str]) -> Spec:
+    """``spec`` with the names of its entry, and arguments by which its engine leaves models beside it their memory."""
+    playbook = spec.playbook
+    if aliases:
+        playbook = playbook.model_copy(update={"aliases": [*dict.fromkeys([*playbook.aliases, *aliases])]})
+    if spec.siblings:
+        playbook = engine(playbook.engine).beside_others(playbook, spec.selected)
     return dataclasses.replace(spec, playbook=playbook)
 
 
@@ -110,7 +114,8 @@ def load_all(
     """
     problems: list[Problem] = []
     specs: list[Spec] = []
-    for model in model_names(inventory_path) or [""]:
+    names: list[str | None] = [*model_names(inventory_path)]
+    for model in names or [None]:
         try:
             specs.append(load(inventory_path, playbook, set_=set_, starts=starts, model=model))
         except SpecError as error:

@@ -8,6 +8,7 @@ playbook.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -114,8 +115,6 @@ def expand(document: Document, written: Inventory, index: int) -> Document:
 
     def moved(path: KeyPath) -> KeyPath | None:
         match path:
-            case ("models", at, "aliases", *_) if at == index:
-                return ("set", "aliases")
             case ("models", at, key, *rest) if at == index and (key in OWN or (key == "nodes" and not rest)):
                 return (key, *rest)
             case ("nodes", int(at), *rest) if at in kept:
@@ -131,8 +130,6 @@ def expand(document: Document, written: Inventory, index: int) -> Document:
     data |= {key: entry[key] for key in OWN if entry.get(key) is not None}
     data["nodes"] = [document.data["nodes"][labels.index(label)] for label in model.nodes]
     data["cluster"], data["api"] = model.cluster, {**(data.get("api") or {}), "port": model.port}
-    if entry.get("aliases"):
-        data["set"] = {**data.get("set", {}), "aliases": entry["aliases"]}
     values, keys = places(document.values), places(document.keys)
     keys.setdefault(("nodes",), document.values["models", index])
     return Document(document.file, data, values, keys, places(document.written))
@@ -157,9 +154,12 @@ def check(written: Inventory, document: Document) -> Iterator[Problem]:
 
 def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
     """What is wrong with an entry by itself: key, message and hint."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", model.name):
+        yield "playbook", f"no model can be called {shown(model.name)}, as its playbook is", "write a name"
     if entry.nodes and entry.groups:
         yield "nodes", "it has both nodes and groups", "keep one: groups are replicas"
-    for label in dict.fromkeys(each for each in model.nodes if each not in labels):
+    grouped = [label for group in entry.groups for label in group.nodes]
+    for label in dict.fromkeys(each for each in (*entry.nodes, *grouped) if each not in labels):
         yield "nodes", f"no node named {shown(label)}", did_you_mean(label, labels, f"nodes: {', '.join(labels)}")
     for label, times in Counter(entry.nodes).items():
         if times > 1:
@@ -174,9 +174,11 @@ def _clashes(
     """What two entries may not both have: key, message and hint."""
     if model.name == other.name:
         yield "name", f"two models are named {model.name}", "write another name for one of them"
-    if model.port == other.port:
+    if not model.port:
+        yield "port", f"no port is left above {before.port or other.port}", "write port, or a lower api.port"
+    elif model.port == other.port:
         yield "port", f"{other.name} has port {model.port} as well", "write another port, or none"
-    for alias in sorted({*entry.aliases} & {*before.aliases, other.name}):
+    for alias in sorted({*entry.aliases} & {*before.aliases, other.name} | {*before.aliases} & {model.name}):
         yield "aliases", f"{other.name} is called {alias} as well", "give each alias to one model"
     if both := sorted(model.spans & other.spans):
         message = f"{both[0]} is in two models that span nodes, {other.name} and {model.name}"

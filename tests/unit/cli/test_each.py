@@ -109,13 +109,15 @@ def test_what_is_for_one_model_asks_which(home, capsys, words):
 def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
     file, _, _ = home
     before = [each.inventory.cluster for each in load_all(file)]
-    saved.select(file, {"playbook": "gpt-oss-20b"}, model="gpt-oss-120b", dry_run=True)
+    assert saved.select(file, {"playbook": "llama-3.3-70b-instruct"}, model=NAMES[0]) == "llama-3.3-70b-instruct"
+    assert [each.inventory.cluster for each in load_all(file)] == before
     file.write_text(
         TEXT.replace(
             "- {playbook: qwen3.6-35b-a3b-nvfp4, nodes: [spark-1]}",
             "- playbook: qwen3.6-35b-a3b-nvfp4\n  nodes: [spark-1]",
         )
     )
-    saved.select(file, {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}, model=NAMES[2])
+    chosen = {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}
+    assert saved.select(file, chosen, model=NAMES[2]) == NAMES[2]
     assert [each.inventory.cluster for each in load_all(file)] == before
-    assert load_all(file)[2].selected == {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}
+    assert load_all(file)[2].selected == chosen

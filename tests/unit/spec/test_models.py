@@ -45,6 +45,12 @@ def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster
     assert [each.victim for each in (big, embed, replicas)] == [None, None, 1]
 
 
+def test_another_playbook_has_the_names_of_the_entry(written):
+    embed = load(written(), "qwen3-embedding-4b", model="embed")
+    assert (embed.playbook.name, embed.playbook.aliases) == ("qwen3-embedding-4b", ["text-embedding"])
+    assert embed.selected == {"playbook": "qwen3-embedding-4b"}
+
+
 def test_one_model_is_the_same_by_either_form(written):
     short = load(written("playbook: gpt-oss-120b\nset: {args.max-model-len: 4096}\n"))
     (entry,) = load_all(written("models:\n- {playbook: gpt-oss-120b, set: {args.max-model-len: 4096}}\n"))
@@ -83,6 +89,17 @@ def test_ports_that_entries_name_are_passed_over(written):
         (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
         (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
         (["gpt-oss-20b"], 6, "is not a section"),
+        (["{playbook: ./my model.yaml}"], 6, "no model can be called"),
+        (
+            ["{playbook: gpt-oss-120b, aliases: [embed]}", "{playbook: gpt-oss-20b, name: embed}"],
+            7,
+            "is called embed as well",
+        ),
+        (
+            ["{playbook: gpt-oss-120b, port: 65535}", "{playbook: gpt-oss-20b, port: 65535}"],
+            7,
+            "has port 65535 as well",
+        ),
         (["{nodes: [spark-1]}"], 6, "is required"),
         (["{playbook: gpt-oss-20b, verify: {}}"], 6, "unknown key"),
     ],
@@ -111,5 +128,7 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(written):
     with pytest.raises(UsageError, match=r"no model is named .embd.") as caught:
         load(written(), model="embd")
     assert "embed" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="no model is named"):
+        load(written(), model="")
     with pytest.raises(UsageError, match="has no models"):
         load(written("playbook: gpt-oss-120b\n"), model="embed")

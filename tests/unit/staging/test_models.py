@@ -81,9 +81,7 @@ class Place:
         return models(self.fleet, self.spec)
 
     def prune(self, report=None, *, yes=True):
-        return prune(
-            self.fleet, self.spec, self.found, report or Report(), clusters=[self.spec.inventory.cluster], yes=yes
-        )
+        return prune(self.fleet, self.spec, self.found, report or Report(), yes=yes)
 
 
 @pytest.fixture
@@ -207,7 +205,7 @@ def test_what_a_playbook_names_stays(place):
     model = place.spec.playbook.model.model_copy(update={"id": OLD})
     playbook = place.spec.playbook.model_copy(update={"name": "old", "model": model})
     found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
-    assert prune(place.fleet, place.spec, lambda: found, Report(), clusters=["atlas"], yes=True) == {}
+    assert prune(place.fleet, place.spec, lambda: found, Report(), yes=True) == {}
     assert prunable(found, ["atlas"])[1] == {OLD: "playbook old"}
 
 
@@ -263,7 +261,7 @@ def test_nothing_is_removed_while_a_node_does_not_answer(place):
     found = place.found()
     silent = Found({"b": found.nodes["b"]}, {"a": "a: no route to host"}, found.named)
     with pytest.raises(CommandFailed, match="nothing is removed while it is unknown what a serves"):
-        prune(place.fleet, place.spec, lambda: silent, Report(), clusters=["atlas"], yes=True)
+        prune(place.fleet, place.spec, lambda: silent, Report(), yes=True)
 
 
 def test_a_link_that_leads_out_is_not_followed(place):
@@ -299,7 +297,7 @@ def test_what_a_node_says_is_one_line_of_the_question(place):
     }
     report = Asked()
     told = Found({"b": (Model(**said),)}, {}, found.named)
-    prune(place.fleet, place.spec, lambda: told, report, clusters=["atlas"], yes=False)
+    prune(place.fleet, place.spec, lambda: told, report, yes=False)
     assert [line.isprintable() for line in report.questions[0].split("\n")] == [True, True]
     for path in ("/models\n/old", "/models/\x1b[2J", "relative"):
         with pytest.raises(ValidationError):
