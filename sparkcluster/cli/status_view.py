@@ -20,7 +20,8 @@ def pasted(document: dict[str, Any]) -> dict[str, Any]:
         return found | {key: found[key] and hints.command_line(found[key]) for key in keys}
 
     groups = [filled(group, "why", "warning") for group in document["groups"]]
-    return filled(document, "why", "next") | {"groups": groups}
+    guards = {name: hints.command_line(trouble) for name, trouble in document["guards"].items()}
+    return filled(document, "why", "next") | {"groups": groups, "guards": guards}
 
 
 def show(document: dict[str, Any], *, verbose: bool = False) -> None:

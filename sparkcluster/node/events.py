@@ -1,4 +1,4 @@
-"""``on_event`` of the inventory: a command that a head's guard runs as the node's user, to tell people what happened."""
+"""``on_event`` of the inventory: a command that the guard on a head runs as the node's user when something happened."""
 
 from __future__ import annotations
 

@@ -31,8 +31,11 @@ LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
-"""Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at. An engine
-that is dead while its ranks run has wedged: another wedge within ``wedge_s`` of the answer after a restart is the last."""
+"""Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at.
+
+An engine that is dead while its ranks run has wedged. One that wedges again within ``wedge_s`` of its first answer
+after that restart stays down.
+"""
 _ACTS = ("restart", "failed", "serving", "gave up")
 
 
