@@ -36,7 +36,8 @@ LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "lo
 An engine that is dead while its ranks run has wedged. One that wedges again within ``wedge_s`` of its first answer
 after that restart stays down.
 """
-_ACTS = ("restart", "failed", "serving", "gave up")
+NOT_TOLD = "on_event failed"
+"""In the journal: what is no act of the guard's own."""
 
 
 def secret(token: str, listener: str) -> str:
@@ -251,7 +252,7 @@ class GroupGuard:
             for line in file:
                 with contextlib.suppress(ValueError):  # of a write that a power loss cut off
                     acts.append(json.loads(line))
-        return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] in _ACTS]
+        return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] != NOT_TOLD]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
         """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; say it in the log.
@@ -264,7 +265,7 @@ class GroupGuard:
             file.write(json.dumps(entry).encode() + b"\n")
             os.fsync(file.fileno())
         self._own.say("%s of %s: %s" % (act, start["group"], more.get("why") or "release %d" % start["number"]))
-        events.tell(self._own.config, entry, lambda why: self._journal("on_event failed", start, why=why))
+        events.tell(self._own.config, entry, lambda why: self._journal(NOT_TOLD, start, why=why))
 
 
 def _time(ago_s: float = 0.0) -> str:

@@ -140,7 +140,7 @@ class OwnRank:
 
         Raises:
             Failed: somebody has one of them, or nothing is to be started here.
-            Busy: the memory of another cluster's rank still changes.
+            Busy: the memory of the node is still changing.
         """
         # Not only the head looks: whoever has the token may ask.
         unwanted = self._unwanted(self.start_document())
