@@ -20,8 +20,7 @@ def pasted(document: dict[str, Any]) -> dict[str, Any]:
         return found | {key: found[key] and hints.command_line(found[key]) for key in keys}
 
     groups = [filled(group, "why", "warning") for group in document["groups"]]
-    guards = {name: hints.command_line(trouble) for name, trouble in document["guards"].items()}
-    return filled(document, "why", "next") | {"groups": groups, "guards": guards}
+    return filled(document, "why", "next") | {"groups": groups}
 
 
 def show(document: dict[str, Any], *, verbose: bool = False) -> None:
@@ -49,7 +48,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
         runs = "enabled, but not every guard runs" if document["guards"] else "enabled: comes back after a reboot"
         data(f"  {runs}" if document["enabled"] else "  not enabled on every node")
         for name, trouble in document["guards"].items():
-            data(f"guard on {name}: {trouble}", indent="  ")
+            data(f"guard on {name}: {hints.command_line(trouble)}", indent="  ")
     rows = []
     for node in document["nodes"]:
         state, found = "unreachable" if node["why"] else node["state"], node["memory"]
