@@ -25,7 +25,7 @@ def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], 
     if entry["act"] == "restart":
         event = "wedge" if entry["wedged"] else "dead"
     if event and config.get("on_event"):
-        found = {"event": event, "cluster": config["cluster"], "text": entry.get("why") or ""}
+        found = {"event": event, "cluster": config["cluster"], "text": " ".join(entry["why"].split())}
         found.update(group=entry["group"], node=entry["node"])
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
         environment.update(("SPARKCLUSTER_" + name.upper(), str(value)) for name, value in found.items())

@@ -171,10 +171,10 @@ class GroupGuard:
         self._generated: float | None = None
 
     def look(self, start: Report) -> None:
-        """Look at the group that ``start`` is the document of, and restart it if it is dead.
+        """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
 
         Raises:
-            Failed: the start lock or the lease cannot be taken.
+            Failed: it has wedged twice, and a node did not stop its rank.
         """
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
@@ -189,8 +189,12 @@ class GroupGuard:
             self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why)
             if dead is None or why is not None:
                 return
-            for name in sorted(group.members):
-                group.members[name].ask("take")
+            try:
+                for name in sorted(group.members):
+                    group.members[name].ask("take")
+            except (Failed, OSError) as error:
+                self._own.wait_for(str(error))
+                return
             if problem(group.reports(), group.errors) is not None or self._own.start_document() != start:
                 return
             served = [act["at"] for act in self._acts(start) if act["act"] == "serving" and act.get("wedged")]

@@ -155,7 +155,7 @@ def wait_for(
     until = time.monotonic() + limit_s
     while True:
         try:
-            return make().acquire(list(names), lost=lost)
+            return make().acquire([name for name in names if name not in (lost or ())], lost=lost)
         except LeaseHeld as held:
             left_s = until - time.monotonic()
             if left_s <= 0:
