@@ -103,6 +103,20 @@ def _last_line(rank: RankSeen) -> str:
 
 
 @running_check(
+    "RUN-028",
+    "No guard has given up",
+    severity="warning",
+    source="sparkcluster's own guards: docs/enable.md",
+    remedy=(LOGS_OF_NODE, UP),
+)
+def guarded(cluster: RunningCluster) -> Iterator[Seen]:
+    """A group that wedges again after a restart is left down, and one that keeps failing is not started again."""
+    for name, facts in cluster.facts.items():
+        if (guard := read(facts.enabled)) is not None and guard.gave_up:
+            yield Seen(f"the guard on {name} starts nothing", clipped(guard.gave_up), node=name)
+
+
+@running_check(
     "RUN-007",
     "Ray has every node, by its address",
     remedy=(LOGS_OF_NODE, AGAIN),

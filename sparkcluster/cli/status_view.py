@@ -48,7 +48,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
         runs = "enabled, but not every guard runs" if document["guards"] else "enabled: comes back after a reboot"
         data(f"  {runs}" if document["enabled"] else "  not enabled on every node")
         for name, trouble in document["guards"].items():
-            data(f"guard on {name}: {trouble}", indent="  ")
+            data(f"guard on {name}: {hints.command_line(trouble)}", indent="  ")
     rows = []
     for node in document["nodes"]:
         state, found = "unreachable" if node["why"] else node["state"], node["memory"]

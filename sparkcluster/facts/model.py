@@ -13,6 +13,7 @@ from sparkcluster.facts.machine import Machine
 from sparkcluster.facts.network import Hca, Interface, Listener
 from sparkcluster.facts.release_record import PlannedContainer, PlannedNode, Record, ReleaseNumber, SwitchDocument
 from sparkcluster.facts.weights import Weights
+from sparkcluster.node.shared import GAVE_UP
 
 
 class PythonFacts(Fact):
@@ -83,6 +84,7 @@ class LeaseFact(Fact):
         operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None where it is not
             recorded.
         since: when it was taken, in seconds since 1970 by the node's clock.
+        cluster: of the start lock, which all clusters of a node share: who has it.
         at_work: whether what was begun under it goes on on this node, held or not.
     """
 
@@ -92,6 +94,7 @@ class LeaseFact(Fact):
     operator: str | None = None
     operation: str | None = None
     since: Time | None = None
+    cluster: str | None = None
 
     def describe(self, cluster: str, now_s: float | None = None) -> str:
         """Who is doing what to ``cluster``, and with ``now_s`` (seconds since 1970) since when."""
@@ -119,7 +122,12 @@ class EnabledFact(Fact):
         """Why it would not bring its rank back now, or None."""
         if not self.runs:
             return "it is not running"
-        return None if self.stopped or self.waits is None else f"it waits: {self.waits}"
+        return None if self.stopped or self.waits is None else self.gave_up or f"it waits: {self.waits}"
+
+    @property
+    def gave_up(self) -> str | None:
+        """Why it starts nothing until an operator does, with the command for that; None unless it gave up."""
+        return self.waits if self.runs and self.waits and self.waits.startswith(GAVE_UP) else None
 
 
 class Facts(Machine):

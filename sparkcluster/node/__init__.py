@@ -15,7 +15,7 @@ program: changes something; lives for.
 - ``image``: caches the content of an image, by image ID, unless told not to, or counts the GPUs of a container of it;
   one answer, seconds, once per image
 - ``agent``: yes: files, containers, records. Only under a lease; one list of steps
-- ``lease``: its lock file; as long as heartbeats come
+- ``lease``: its lock file, or the start lock; as long as heartbeats come
 - ``watch``: no; one launch, or one ``logs -f``
 - ``ask``: no; one completion
 - ``observe``: no; one answer, seconds: counters are read twice
@@ -44,6 +44,8 @@ Files on a node
 ::
 
     ~/.local/state/sparkcluster/            state_dir of the inventory
+    ├── start.lock  start.json              which cluster starts or stops ranks on this node
+    ├── start-change.lock                   (`node/start_lock.py`)
     ├── clusters/NAME/
     │   ├── lease.lock  lease.json          who may change it; the last epoch granted
     │   ├── lease-change.lock               held while one change runs
@@ -109,8 +111,8 @@ Docker does not answer. Their releases must be the same, and so must their epoch
 compared is how many leases operators were granted since the record. An operator who reached only one node makes them
 differ.
 
-A restart is what ``up`` does: the lease on every node of the group, in the order of names, each by its own guard and
-as long as the conversation with the head lasts; look again; stop all ranks; start all; wait for an answer. What
-failed is stopped. The cap and the pauses are those of the journal on the head's disk, so that a reboot does not reset
-them.
+A restart is what ``up`` does: start lock and lease on every node of the group, in the order of names, each by its own
+guard and as long as the conversation with the head lasts; look again; stop all ranks; start all; wait for an answer.
+What failed is stopped. The cap and the pauses are those of the journal on the head's disk, so that a reboot does not
+reset them. A group whose engine was dead while its ranks ran is restarted once in ten minutes; then it is stopped.
 """

@@ -14,6 +14,9 @@ Each cluster has a directory below ``state_dir``::
     clusters/NAME/releases/N.env   the secrets of this node's rank of it, for going back (``keep``)
     clusters/NAME/switch.json      the switch from one release to another that is under way
     clusters/NAME/ranks/RANK/      launcher document, entry program, log and process of one rank
+
+Beside ``clusters`` are ``start.lock``, ``start.json`` and ``start-change.lock``: as the three of a lease, of the start
+lock, which all clusters of the node share (``start_lock``).
 """
 
 from __future__ import annotations
@@ -165,16 +168,18 @@ def read_document(path: str) -> dict[str, Any] | None:
         raise OSError("%s is damaged: %s" % (path, error)) from None
 
 
-def try_lock(path: str, wait_s: float = 0.5) -> BinaryIO | None:
+def try_lock(path: str, wait_s: float = 0.5, state_dir: str | None = None) -> BinaryIO | None:
     """An open file with an exclusive flock on ``path``, or None if another process has it for ``wait_s``.
 
-    One attempt is not enough: ``is_locked`` holds a shared lock for an instant.
+    ``state_dir`` is two directories above its own, unless it is given. One attempt is not enough: ``is_locked`` holds
+    a shared lock for an instant.
     """
     directory = os.path.dirname(path)
     clusters = os.path.dirname(directory)
-    for each in (os.path.dirname(clusters), clusters, directory):
+    state_dir = expand(state_dir or os.path.dirname(clusters))
+    for each in (state_dir, clusters, directory):
         os.makedirs(each, mode=0o700, exist_ok=True)
-    private(os.path.dirname(clusters))  # somebody else may have made it since
+    private(state_dir)  # somebody else may have made it since
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     limit = time.monotonic() + wait_s
     while True:
@@ -203,9 +208,11 @@ Lease = Mapping[str, Any]
 
 
 def lease_files(lease: Lease) -> tuple[str, str, str]:
-    """Lock, record and lock of changes of the lease of a ``kind``, which is cluster or staging."""
-    name = "staging" if lease.get("kind") == "staging" else "lease"
-    path = os.path.join(cluster_dir(lease["state_dir"], lease["cluster"]), name)
+    """Lock, record and lock of changes of the lease of a ``kind``: cluster, staging, or start, of all clusters."""
+    directory, name = cluster_dir(lease["state_dir"], lease["cluster"]), "lease"
+    if lease.get("kind") in ("staging", "start"):
+        name = lease["kind"]
+    path = os.path.join(private(lease["state_dir"]) if name == "start" else directory, name)
     return path + ".lock", path + ".json", path + "-change.lock"
 
 
@@ -229,7 +236,7 @@ def check_epoch(lease: Lease) -> None:
 
 def change_lock(lease: Lease, wait_s: float) -> BinaryIO:
     """The acquired lock of changes; Busy if another change does not end within ``wait_s``."""
-    lock = try_lock(lease_files(lease)[2], wait_s)
+    lock = try_lock(lease_files(lease)[2], wait_s, lease["state_dir"])
     if lock is None:
         raise Busy("another change is still in progress after %.0f s" % wait_s)
     return lock

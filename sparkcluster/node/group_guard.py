@@ -15,10 +15,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from sparkcluster.node import ask, wire
+from sparkcluster.node import ask, events, wire
 from sparkcluster.node.own_rank import OwnRank, Report
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import Movement, stall_limit_s
+from sparkcluster.node.shared import GAVE_UP, Movement, stall_limit_s
 
 DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
@@ -30,8 +30,14 @@ FIRST_S = 120.0
 LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
 ENDED = ("exited", "dead", "gone", "created")
-LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0}
-"""Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at."""
+LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
+"""Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at.
+
+An engine that is dead while its ranks run has wedged. One that wedges again within ``wedge_s`` of its first answer
+after that restart stays down.
+"""
+NOT_TOLD = "on_event failed"
+"""In the journal: what is no act of the guard's own."""
 
 
 def secret(token: str, listener: str) -> str:
@@ -165,25 +171,38 @@ class GroupGuard:
         self._generated: float | None = None
 
     def look(self, start: Report) -> None:
-        """Look at the group that ``start`` is the document of, and restart it if it is dead.
+        """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
 
         Raises:
-            Failed: the lease cannot be taken.
+            Failed: it has wedged twice, and a node did not stop its rank.
         """
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            dead = None if why else gone(reports) or self._engine_dead(start["ask"])
+            ended = None if why else gone(reports)
+            wedged = None if why or ended else self._engine_dead(start["ask"])
+            dead = ended or wedged
             if dead is not None:
-                why = self._why_not_now(start, dead)
+                delays = {str(report["delay"]) for report in reports.values() if report.get("delay")}
+                why = self._why_not_now(start, dead) or "; ".join(sorted(delays)) or None
             # That an operator is at work is what the lease says, and it ends with that.
             self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why)
             if dead is None or why is not None:
                 return
-            for name in sorted(group.members):
-                group.members[name].ask("take")
-            if problem(group.reports(), group.errors) is None and self._own.start_document() == start:
-                self._restart(group, start, dead)
+            try:
+                for name in sorted(group.members):
+                    group.members[name].ask("take")
+            except (Failed, OSError) as error:
+                self._own.wait_for(str(error))
+                return
+            if problem(group.reports(), group.errors) is not None or self._own.start_document() != start:
+                return
+            served = [act["at"] for act in self._acts(start) if act["act"] == "serving" and act.get("wedged")]
+            if wedged and any(_time(self.limits["wedge_s"]) < at <= _time() for at in served):
+                self._journal("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % wedged)
+                group.all("stop")
+            else:
+                self._restart(group, start, dead, wedged=wedged is not None)
 
     def _engine_dead(self, request: dict[str, Any]) -> str | None:
         """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
@@ -200,7 +219,7 @@ class GroupGuard:
         """Why a group is not restarted that is dead: it was too often, or a moment ago."""
         limits, acts = self.limits, self._acts(start)
         if acts and acts[-1]["act"] == "gave up":
-            return "it gave up: %s; the next release or enable ends that" % acts[-1]["why"]
+            return _gave_up(acts[-1]["why"])
         # Starts that fail slowly are as many in a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)
@@ -208,14 +227,14 @@ class GroupGuard:
         if starts >= limits["starts"]:
             why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
             self._journal("gave up", start, why=why)
-            return "it gave up: %s" % why
+            return _gave_up(why)
         if starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
             return "%s; it is started again after a pause" % dead
         return None
 
-    def _restart(self, group: Group, start: Report, dead: str) -> None:
+    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool) -> None:
         began = time.monotonic()
-        self._journal("restart", start, why=dead)
+        self._journal("restart", start, why=dead, wedged=wedged)
         try:
             group.all("stop")
             group.all("start")
@@ -228,7 +247,7 @@ class GroupGuard:
                         group.members[name].ask("stop")
             self._journal("failed", start, why=str(error), seconds=round(time.monotonic() - began, 1))
         else:
-            self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
+            self._journal("serving", start, seconds=round(time.monotonic() - began, 1), wedged=wedged)
 
     def _acts(self, start: Report) -> list[dict[str, Any]]:
         """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""
@@ -237,21 +256,29 @@ class GroupGuard:
             for line in file:
                 with contextlib.suppress(ValueError):  # of a write that a power loss cut off
                     acts.append(json.loads(line))
-        return [act for act in acts if act.get("epoch") == start["epoch"]]
+        return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] != NOT_TOLD]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
-        """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; and say it in the log."""
+        """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; say it in the log.
+
+        Then ``on_event`` hears of it.
+        """
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(entry).encode() + b"\n")
             os.fsync(file.fileno())
         self._own.say("%s of %s: %s" % (act, start["group"], more.get("why") or "release %d" % start["number"]))
+        events.tell(self._own.config, entry, lambda why: self._journal(NOT_TOLD, start, why=why))
 
 
 def _time(ago_s: float = 0.0) -> str:
     """The time ``ago_s`` seconds ago; as texts they are in order."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago_s))
+
+
+def _gave_up(why: str) -> str:
+    return "%s%s; sparkcluster up INVENTORY starts it again" % (GAVE_UP, why)
 
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:

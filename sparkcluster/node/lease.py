@@ -1,4 +1,4 @@
-"""Holds the lease of a cluster on this node while heartbeats arrive.
+"""Holds the lease of a cluster on this node, or the node's start lock, while heartbeats arrive.
 
 Heartbeats come by standard input over the operator's connection. The lease is released when none came for
 ``ttl_s``, when the connection ends, or when the program is killed: the lock is a flock, so none is left behind.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common
+from sparkcluster.node import common, start_lock
 
 # A change of the last operator has this long to end; then the next operator is refused.
 BARRIER_S = 15.0
@@ -24,16 +24,17 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 
     Answers ``{"held": {...}}`` and ends if another operator holds it, else ``{"epoch": last}``. Then every line of
     input is a heartbeat; ``{"grant": N}`` writes epoch N, answered by ``{"granted": N}``, or by ``{"busy": why}``
-    if a change of the last operator has not ended.
+    if a change of the last operator has not ended, or the memory of another cluster's rank still changes.
     """
     holds, record, _ = common.lease_files(request)
-    lock, last = common.try_lock(holds), {"epoch": 0, **common.read_json(record)}
+    lock = common.try_lock(holds, state_dir=request["state_dir"])
+    last = {"epoch": 0, **common.read_json(record)}
     if lock is None:
         common.emit({"held": {**last, "held": True}})
         return
 
     def write(epoch: int, granted: bool) -> None:
-        names = {name: request[name] for name in ("operator", "operation")}
+        names = {name: request[name] for name in ("cluster", "operator", "operation")}
         document = {"epoch": epoch, **names, "since": time.time(), "granted": granted}
         # Without it nothing could be stopped or pruned on a node whose disk is full.
         common.write_block(record, json.dumps(document).encode())
@@ -52,6 +53,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
         try:
             # A change of the last operator ends before the next one reads the state of the node.
             common.change_lock(request, BARRIER_S).close()
+            if request.get("kind") == "start" and request["operation"] != "down":
+                start_lock.settle(request)
         except common.Busy as busy:
             common.emit({"busy": str(busy)})
             break

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from sparkcluster.node import agent, common, ranks
+from sparkcluster.node import agent, common, ranks, start_lock
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_FILE, SWITCH_FILE, WAITS_FILE
@@ -34,6 +34,7 @@ class OwnRank:
         self.config = config
         self.cluster, self.state_dir, self.node = config["cluster"], config["state_dir"], config["node"]
         self._lock, self._lease_record, _ = common.lease_files(config)
+        self._start: BinaryIO | None = None
         self._lease: BinaryIO | None = None
         self._waits: str | None = None
 
@@ -62,7 +63,7 @@ class OwnRank:
         return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
 
     def ask(self, word: str) -> Report:
-        """Take the lease of this node, stop or start its rank under it, or do nothing (hello); how it is then.
+        """Take start lock and lease of this node, stop or start its rank under it, or do nothing (hello); how it is.
 
         Raises:
             Failed: it cannot be done, or must not.
@@ -75,17 +76,19 @@ class OwnRank:
         return self._report()
 
     def close(self) -> None:
-        """Let go of the lease, if it was taken."""
-        if self._lease is not None:
-            self._lease.close()
+        """Let go of start lock and lease, if they were taken."""
+        for lock in (self._lease, self._start):
+            if lock is not None:
+                lock.close()
 
     def _report(self) -> Report:
         """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
-        ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work.
+        ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work;
+        ``delay`` what only keeps its rank from being started now.
         """
-        found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False}
+        found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
         try:
             start = self.start_document()
             operator = self._operator()
@@ -99,9 +102,20 @@ class OwnRank:
                 if others:
                     text = "%s runs on %s, and is not of the recorded release"
                     found["why"] = text % (", ".join(sorted(others)), self.node)
+                found["delay"] = self._delay(start, present)
         except Exception as error:  # also of a document that is not what it should be
             found["why"] = "%s: %s" % (self.node, error)
         return found
+
+    def _delay(self, start: Report, present: dict[str, str]) -> str | None:
+        """Another cluster that starts or stops here; or that the recorded ``planned_bytes`` are not available."""
+        other = None if self._start is not None else start_lock.held_by(self.config)
+        if other is not None:
+            return "%s on %s" % (other, self.node)
+        needed, free = int(start.get("planned_bytes") or 0), start_lock.available()
+        if needed <= free or any(state not in ranks.OVER for state in present.values()):
+            return None
+        return "%s: its rank needs %.1f GB, and %.1f GB are available" % (self.node, needed / 1e9, free / 1e9)
 
     def _operator(self) -> str | None:
         """Who has the lease of this node, if that is not this guard."""
@@ -122,21 +136,31 @@ class OwnRank:
         return None
 
     def _take(self) -> None:
-        """Take the lease of this node, as an operator does, without an epoch: what the last operator sends is refused.
+        """Take start lock and lease, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
-            Failed: somebody has it, or nothing is to be started here.
+            Failed: somebody has one of them, or nothing is to be started here.
+            Busy: the memory of the node is still changing.
         """
         # Not only the head looks: whoever has the token may ask.
         unwanted = self._unwanted(self.start_document())
         if unwanted is not None:
             raise Failed(unwanted)
-        self._lease = common.try_lock(self._lock)
-        if self._lease is None:
-            raise Failed("%s has the lease on %s" % (self._operator() or "its guard", self.node))
-        lease: dict[str, Any] = {"epoch": self._epoch(), "granted": False, "since": time.time()}
+        lock, record, _ = common.lease_files({**self.config, "kind": "start"})
+        self._start = self._held(lock, record, int(common.read_json(record).get("epoch", 0)))
+        start_lock.settle(self.config)
+        self._lease = self._held(self._lock, self._lease_record, self._epoch())
+
+    def _held(self, lock: str, record: str, epoch: int) -> BinaryIO:
+        file = common.try_lock(lock, state_dir=self.state_dir)
+        if file is None:
+            last = common.read_json(record)
+            who, what = last.get("operator") or "its guard", last.get("cluster") or self.cluster
+            raise Failed("%s is changing %s on %s" % (str(who)[:200], str(what)[:100], self.node))
+        lease: dict[str, Any] = {"epoch": epoch, "granted": False, "since": time.time(), "cluster": self.cluster}
         lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
-        common.write_atomically(self._lease_record, json.dumps(lease).encode())
+        common.write_atomically(record, json.dumps(lease).encode())
+        return file
 
     def _start_steps(self) -> list[dict[str, Any]]:
         """What starts the rank of the recorded release."""

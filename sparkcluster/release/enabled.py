@@ -100,6 +100,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
             "runtime": spec.inventory.runtime.kind,
             "port": free_port(facts, nodes),
             "token": random.token_hex(32),
+            **({"on_event": spec.inventory.on_event} if spec.inventory.on_event else {}),
         }
         step = {"do": "enable", "number": number, "program": standalone("guard", spec.playbook.engine)}
         steps = {

@@ -33,14 +33,13 @@ from sparkcluster.release.stopping import ranks_of, stop
 from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import Changer, secrets, start_steps
 from sparkcluster.runtime.change import LeaseKind, Step
-from sparkcluster.runtime.lease import Lease, this_operator
+from sparkcluster.runtime.lease import START_WAIT_S, Lease, this_operator, wait_for
 from sparkcluster.runtime.memory import evict
 from sparkcluster.spec import Spec, consent
 
 OBSERVE_S = 20.0
 # An engine that dies closes its API first; its rank is gone some seconds later.
 DYING_S = 5.0
-LEASE_AGAIN_S = 2.0
 
 
 class Rollout:
@@ -108,22 +107,19 @@ class Rollout:
         """
         if kind == "cluster" and self.changer.epochs:
             return self.changer
-        until = time.monotonic() + self.desired.options.wait_s
-        while True:
-            lease = Lease(self.fleet, self.desired.spec.inventory, self.desired.operation, kind)
-            try:
-                stack.enter_context(lease.acquire(list(self.fleet.hosts)))
-                break
-            except LeaseHeld as held:
-                left_s = until - time.monotonic()
-                if left_s <= 0:
-                    held.hint = f"add --wait 600; or {held.hint}"
-                    raise
-                self.report.progress(held.node or "", f"waiting up to {left_s:.0f} s: {held.message}")
-                time.sleep(LEASE_AGAIN_S)
+        try:
+            lease = stack.enter_context(self._lease(kind, self.fleet.hosts, self.desired.options.wait_s))
+        except LeaseHeld as held:
+            held.hint = f"add --wait 600; or {held.hint}"
+            raise
         if kind == "cluster":
             self.changer = lease.changer
         return lease.changer
+
+    def _lease(self, kind: LeaseKind, names: Collection[str], limit_s: float) -> Lease:
+        """The lease of ``kind`` on the nodes ``names``, which is waited for up to ``limit_s``."""
+        inventory, operation = self.desired.spec.inventory, self.desired.operation
+        return wait_for(lambda: Lease(self.fleet, inventory, operation, kind), names, self.report, limit_s)
 
     def begin(self, step: str, text: str = "") -> None:
         """Report that a step begins, and remember it for an interruption."""
@@ -146,17 +142,21 @@ class Rollout:
     ) -> None:
         """Clean those of ``names`` that have to be, start what is empty, watch, verify and record all of them.
 
+        Meanwhile no other cluster starts or stops on their nodes, until they have answered.
+
         ``accept`` raises what speaks against a group that has answered, before it is recorded; ``partial`` if more
         groups are to be switched.
 
         Raises:
             SparkclusterError: a group did not come up; those that did are recorded.
         """
-        began = time.monotonic()
         dirty = {name: self.groups[name] for name in names if self.groups[name].action is Action.CLEAN}
-        if dirty:
-            self.clean(dirty)
-        outcomes, hashes = self.launch([name for name in names if name in self.groups])
+        nodes = {node for group in dirty.values() for node, ranks in group.ranks.items() if ranks}
+        with self._lease("start", nodes.union(self.view.ready()[1].of_groups(names).nodes), START_WAIT_S):
+            began = time.monotonic()
+            if dirty:
+                self.clean(dirty)
+            outcomes, hashes = self.launch([name for name in names if name in self.groups])
         groups = newly_recorded(self.view, outcomes, hashes)
         if not failures(outcomes):
             if any(group.replaced for group in dirty.values()):

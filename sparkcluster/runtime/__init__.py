@@ -15,6 +15,12 @@ one cluster exclude each other; a staging and what serves, starts or stops do no
 something is missing, and gives it back before the start. ``preflight --deep`` takes both, since a copy would share
 the links it measures.
 
+The start lock of a node is a lease as well (``kind: start``), and all clusters of the node share it. ``up``,
+``upgrade``, ``rollback``, ``restart`` and guards hold it from before the first rank is stopped until the group has
+answered, and ``down`` while it stops; nobody while files are copied. It is taken on every node of the group or on none,
+so that two commands that need the same nodes never wait for each other. Where another cluster has ranks, it is granted
+once MemAvailable has been stable for 5 s.
+
 The lease of the first node by name is taken before the others, so of two operators that start at the same time
 exactly one proceeds.
 

@@ -15,8 +15,8 @@ from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
-LeaseKind = Literal["cluster", "staging"]
-"""What a lease is for: the ranks and records of a cluster, or what is staged for it."""
+LeaseKind = Literal["cluster", "staging", "start"]
+"""What a lease is for: ranks and records of a cluster, what is staged for it, or starting and stopping on a node."""
 
 _AGAIN = {
     **dict.fromkeys(("upgrade", "rollback", "restart"), "upgrade INVENTORY --resume"),

@@ -1,6 +1,7 @@
 """The lease: one operator at a time may change a cluster, and one that fell silent may not.
 
-Staging has a lease of its own: it excludes another staging of the same cluster, and no start, stop or status.
+Staging has a lease of its own: it excludes another staging of the same cluster, and no start, stop or status. The
+start lock is a lease too, which all clusters of a node share: one of them at a time stops and starts ranks.
 
 On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
 connection. It lets go when that ends, or ``TTL_S`` seconds after the last one, so a controller that was stopped, cut
@@ -16,7 +17,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, Self
 
 from sparkcluster.errors import HostError, LeaseHeld, SparkclusterError
@@ -25,6 +26,7 @@ from sparkcluster.facts.model import LeaseFact
 from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import Conversation, Conversations
+from sparkcluster.report import Report
 from sparkcluster.runtime.change import Changer, LeaseKind
 from sparkcluster.spec import Inventory
 
@@ -32,6 +34,9 @@ Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "d
 
 TTL_S = SILENT_S
 HEARTBEAT_S = 3
+AGAIN_S = 2.0
+START_WAIT_S = 3600.0
+"""Longest wait for the start lock: twice the time that a playbook gives a start unless it says otherwise."""
 _ANSWER_S = 20
 
 
@@ -49,9 +54,9 @@ class _Answer(Fact):
 
 
 class Lease(Closing):
-    """The right to change a cluster on all of its nodes, or to stage for it. Use as a context manager.
+    """The right to change a cluster on all of its nodes, to stage for it, or to start. Use as a context manager.
 
-    ``kind`` is cluster or staging. ``operation`` is for those who have to wait.
+    ``operation`` is for those who have to wait.
 
     Attributes:
         changer: changes nodes under this lease.
@@ -96,8 +101,9 @@ class Lease(Closing):
         holder = self._holders[host.name] = self._programs.start(host, request, silence_s=_ANSWER_S)
         said = holder.answer(_Answer)
         if said.held is not None:
+            about = said.held.describe(said.held.cluster or self.changer.cluster, time.time())
             raise LeaseHeld(
-                said.held.describe(self.changer.cluster, time.time()),
+                f"another start or stop is under way: {about}" if self.changer.kind == "start" else about,
                 node=host.name,
                 step="lease",
                 hint=f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
@@ -121,7 +127,7 @@ class Lease(Closing):
         said = holder.answer(_Answer)
         if said.busy is not None:
             raise LeaseHeld(
-                f"on {host.name} {said.busy}: a change of an earlier operator is still in progress",
+                f"on {host.name} {said.busy}",
                 node=host.name,
                 step="lease",
                 hint="run this again in a minute",
@@ -130,3 +136,29 @@ class Lease(Closing):
     def close(self) -> None:
         """Let go on every node."""
         self._programs.close()
+
+
+def wait_for(
+    make: Callable[[], Lease],
+    names: Collection[str],
+    report: Report,
+    limit_s: float,
+    lost: dict[str, SparkclusterError] | None = None,
+) -> Lease:
+    """The lease that ``make`` makes, acquired on the nodes ``names``; while others have it, up to ``limit_s`` later.
+
+    Who has it is reported meanwhile. ``lost`` is that of ``Lease.acquire``.
+
+    Raises:
+        LeaseHeld: it is still held after that.
+    """
+    until = time.monotonic() + limit_s
+    while True:
+        try:
+            return make().acquire([name for name in names if name not in (lost or ())], lost=lost)
+        except LeaseHeld as held:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise
+            report.progress(held.node or "", f"waiting up to {left_s:.0f} s: {held.message}")
+            time.sleep(AGAIN_S)

@@ -17,6 +17,7 @@ from sparkcluster.spec.secret_patterns import holds_secret
 from sparkcluster.suggest import did_you_mean
 
 playbook = check_playbook.check
+_SHOWN = "looks like it holds a secret, and it is shown in plans and logs"
 
 
 def inventory(written: Inventory, document: Document) -> list[Problem]:
@@ -125,19 +126,21 @@ def _identities(written: Inventory, document: Document) -> Iterator[Problem]:
 
 
 def here(written: Inventory, document: Document, directory: Path) -> Iterator[Problem]:
-    """Problems of what is run and taken on this machine: ``after_ready``, from ``directory``, and the API key."""
+    """Problems of what is run and taken on this machine: commands, those of ``directory``, and the API key."""
     key = written.api.key
     if key and key.env and variables.ACCOUNTS.fullmatch(key.env):
         message = f"{key.env} opens an account of yours elsewhere, and the model's container would get it"
         hint = "write env: SPARK_API_KEY, or type: "
         hint += f"sparkcluster key INVENTORY --file {powers.KEYS}/{written.cluster}.key"
         yield document.problem(("api", "key", "env"), message, hint)
+    if any(map(holds_secret, written.on_event or ())):
+        hint = "put it in a script on the nodes that reads the secret from a file; its environment has none"
+        yield document.problem(("on_event",), _SHOWN, hint)
     for index, command in enumerate(written.after_ready):
         path = directory / command[0]
         if any(map(holds_secret, command)):
-            message = "looks like it holds a secret, and it is shown in plans and logs"
             hint = "put it in a script that reads the secret from the environment; it gets that of sparkcluster"
-            yield document.problem(("after_ready", index), message, hint)
+            yield document.problem(("after_ready", index), _SHOWN, hint)
         elif "/" in command[0] and not (path.is_file() and os.access(path, os.X_OK)):
             message = f"{shown(str(path), 200)[1:-1]} is not an executable file"
             hint = "give its path from the inventory's directory, and make it executable with chmod +x"

@@ -299,6 +299,11 @@ class Inventory(Section):
         "or a string that is split into them; without a shell",
     )
     after_ready_timeout_s: float = Field(60, gt=0, le=86_400, description="timeout of each of them, in seconds")
+    on_event: Command | None = Field(
+        None,
+        description="command that the guard on a head runs when its group is dead or wedged, a rank was ended to free "
+        "memory, or it gave up: a list of arguments, or a string that is split into them; without a shell",
+    )
     ignore: list[FindingCode] = Field([], description="findings: errors count as warnings, warnings as notes")
 
     @property

@@ -23,7 +23,7 @@ _WORDS = {
     "bool_type": "must be true or false",
 }
 # Sections whose values may contain secrets.
-_NOT_SHOWN = ("env", "setup", "command", "after_ready")
+_NOT_SHOWN = ("env", "setup", "command", "after_ready", "on_event")
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:

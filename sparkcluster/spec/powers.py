@@ -127,6 +127,8 @@ def of_inventory(spec: Spec) -> list[Power]:
     """
     inventory, directory = spec.inventory, spec.inventory_path.absolute().parent.resolve()
     found = [_command(each, directory) for each in inventory.after_ready]
+    if inventory.on_event:
+        found.append(("on_event", f"{shlex.join(inventory.on_event)} (on a head, as its user, by enable)"))
     if key := inventory.api.key:
         if key.env and key.env != "SPARK_API_KEY" and not key.env.startswith("SPARKCLUSTER_"):
             found.append(("api.key", f"${key.env}"))

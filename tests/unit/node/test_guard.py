@@ -17,7 +17,7 @@ import pytest
 
 from sparkcluster.facts.model import EnabledFact
 from sparkcluster.hosts.program import standalone
-from sparkcluster.node import agent, common, enabled, group_guard, own_rank, shared, storage, unit, wire
+from sparkcluster.node import agent, common, enabled, group_guard, own_rank, shared, start_lock, storage, unit, wire
 from sparkcluster.node.group_guard import problem
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.programs import Failed
@@ -131,23 +131,30 @@ class Node:
         common.write_atomically(str(self.directory / "lease.json"), json.dumps(document).encode())
         return {"state_dir": str(self.state), "cluster": "atlas", "epoch": epoch}
 
-    def install(self, token=TOKEN, **limits):
+    def start_lock(self, cluster):
+        """The node's start lock, as another cluster has it."""
+        lock, record, _ = common.lease_files({"state_dir": str(self.state), "cluster": cluster, "kind": "start"})
+        common.write_atomically(record, json.dumps({"epoch": 1, "cluster": cluster, "operation": "up"}).encode())
+        return common.try_lock(lock, state_dir=str(self.state))
+
+    def install(self, token=TOKEN, on_event=None, **limits):
         """The files that enable leaves."""
         config = {
             "cluster": "atlas", "node": self.name, "state_dir": str(self.state), "runtime": "process",
             "port": self.cluster.port,
             "token": token, "limits": {"starts": 3, "pause_s": 0.1, "probe_s": 0.2, "look_s": 0.3, **limits},
         }  # fmt: skip
+        config |= {"on_event": on_event} if on_event else {}
         files = {"guard.py": self.cluster.program, "config.json": json.dumps(config)}
         for name, text in files.items():
             common.write_atomically(str(self.enabled / name), text.encode())
 
-    def boot(self):
-        """Start the guard as ExecStart does."""
+    def boot(self, **environment):
+        """Start the guard as ExecStart does, with more variables in its ``environment``."""
         argv = unit.command(str(self.enabled))
         argv[0] = sys.executable
         with self.log.open("ab") as log:
-            self.guard = subprocess.Popen(argv, stdout=log, stderr=log)
+            self.guard = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **environment})
 
     def end(self):
         """Kill guard and rank, as a power loss does."""
@@ -170,7 +177,7 @@ class Node:
 
     @property
     def acts(self):
-        return [entry["act"] for entry in self.journal]
+        return [entry["act"] for entry in self.journal if entry["act"] != "on_event failed"]
 
     @property
     def waits(self):
@@ -191,9 +198,9 @@ class Cluster:
             node.install(**limits)
             node.record()
 
-    def boot(self):
+    def boot(self, **environment):
         for node in self.nodes:
-            node.boot()
+            node.boot(**environment)
 
     def serves(self):
         eventually(lambda: self.alpha.acts[-1:] == ["serving"] and all(node.pids() for node in self.nodes))
@@ -268,6 +275,11 @@ def test_a_document_that_is_damaged_is_named(cluster, name, odd):
     assert f"{name} is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).ask("hello")["why"]
 
 
+def failures(node):
+    """Why commands of on_event failed."""
+    return [entry["why"] for entry in node.journal if entry["act"] == "on_event failed"]
+
+
 def trouble(node):
     """What ``status`` says of the guard of ``node``."""
     return EnabledFact.model_validate(storage.enabled(Machine(), str(node.state), "atlas")).trouble
@@ -339,6 +351,67 @@ def test_an_engine_that_answers_500_twice_is_restarted(cluster):
     cluster.control.unlink()
     eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
     assert "EngineDeadError" in cluster.alpha.journal[2]["why"]
+
+
+def wedge(cluster, then):
+    """Let the engine fail until the guard did ``then``, the next of its acts."""
+    acts = cluster.alpha.acts
+    cluster.control.touch()
+    eventually(lambda: cluster.alpha.acts[len(acts) :] == [then])
+    cluster.control.unlink()
+
+
+def test_a_model_that_wedges_again_after_its_restart_is_left_down_and_on_event_hears_of_all(cluster):
+    said = cluster.folder / "said"
+    cluster.enable(on_event=["sh", "-c", f"env >> {said}; exit 3"])
+    cluster.boot(HF_TOKEN="not-for-commands")
+    cluster.serves()
+    wedge(cluster, "restart")
+    eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
+    wedge(cluster, "gave up")
+    eventually(lambda: [node.pids() for node in cluster.nodes] == [[], []])
+    eventually(lambda: "wedged again" in (trouble(cluster.alpha) or ""))
+    assert trouble(cluster.alpha).endswith("; sparkcluster up INVENTORY starts it again")
+    eventually(lambda: len(failures(cluster.alpha)) == 3)
+    assert failures(cluster.alpha)[0] == "sh: it exited with code 3"
+    found = said.read_text().splitlines()
+    events = {line.partition("=")[2] for line in found if line.startswith("SPARKCLUSTER_EVENT=")}
+    assert events == {"dead", "wedge", "gave-up"}
+    assert {"SPARKCLUSTER_CLUSTER=atlas", "SPARKCLUSTER_GROUP=default", "SPARKCLUSTER_NODE=alpha"} <= set(found)
+    assert not any("TOKEN" in line for line in found)
+
+
+def test_a_model_that_wedges_long_after_its_restart_is_restarted_again(cluster):
+    cluster.enable(wedge_s=0.0)
+    cluster.boot()
+    cluster.serves()
+    for count in (2, 3):
+        wedge(cluster, "restart")
+        eventually(lambda count=count: cluster.alpha.acts == ["restart", "serving"] * count)
+
+
+def test_a_group_waits_while_another_cluster_starts_on_one_of_its_nodes_and_until_its_memory_is_available(cluster):
+    cluster.enable()
+    cluster.beta.record(planned_bytes=1 << 60)
+    lock = cluster.beta.start_lock("embed")
+    cluster.boot()
+    cluster.starts_nothing("embed is starting on beta")
+    lock.close()
+    cluster.starts_nothing("beta: its rank needs 1152921504.6 GB, and ")
+    cluster.beta.record(planned_bytes=1 << 20)
+    cluster.serves()
+
+
+def test_a_guard_that_starts_its_group_has_the_start_lock_of_every_node(cluster):
+    cluster.enable()
+    cluster.control.touch()  # so that it does not answer
+    cluster.boot()
+    eventually(lambda: all(node.pids() for node in cluster.nodes))
+    for node in cluster.nodes:
+        assert start_lock.held_by({"state_dir": str(node.state), "cluster": "embed"}) == "atlas is starting"
+    cluster.control.unlink()
+    cluster.serves()
+    eventually(lambda: not any(common.is_locked(str(node.state / "start.lock")) for node in cluster.nodes))
 
 
 def test_an_operator_finds_the_lease_of_a_guard_on_every_node_and_takes_it_when_it_ends(cluster):

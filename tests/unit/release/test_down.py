@@ -9,6 +9,7 @@ from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.down import down, former_nodes, shown
 from sparkcluster.report import Report
+from sparkcluster.runtime import lease as module
 
 
 class Spark(FakeHost):
@@ -45,10 +46,13 @@ class Spark(FakeHost):
 
 class Notes(Report):
     def __init__(self):
-        self.notes = []
+        self.notes, self.waits = [], []
 
     def note(self, text):
         self.notes.append(text)
+
+    def progress(self, node, text):
+        self.waits += [text] if text.startswith("waiting up to 3600 s") else []
 
 
 @pytest.fixture
@@ -97,6 +101,25 @@ def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world)
         stop(cluster, sparks=sparks)
     assert caught.value.exit_code == 3
     assert all(spark.steps() == [] for spark in sparks.values())
+
+
+def test_nothing_is_stopped_while_another_model_starts_there(stop, world, monkeypatch):
+    cluster = world()
+    sparks = {name: Spark(name, cluster) for name in cluster.facts}
+    held = {"operator": "ann", "operation": "up", "cluster": "embed", "since": None, "epoch": 4, "held": True}
+    attempts = []
+
+    def lease(request):
+        if request["kind"] == "start":
+            assert sparks["alpha"].steps() == []
+            attempts.append(held)
+        return [{"held": held}] if len(attempts) == 1 else [{"epoch": 4}, {"granted": 5}]
+
+    sparks["alpha"].program("lease", lease)
+    monkeypatch.setattr(module, "AGAIN_S", 0)
+    assert set(stop(cluster.run(cluster.plan(3)), sparks=sparks)) == {"alpha", "beta"}
+    assert len(attempts) == 2
+    assert stop.report.waits == ["waiting up to 3600 s: another start or stop is under way: ann is running up on embed"]
 
 
 def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):

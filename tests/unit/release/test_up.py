@@ -16,6 +16,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import upgrade
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.run import StageReport
 
@@ -149,6 +150,23 @@ def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given
     with pytest.raises(LeaseHeld):
         up(world())
     assert up.done == ["look", "lease of staging"]
+
+
+def test_the_start_lock_is_held_from_before_the_stop_until_the_answer_and_not_while_files_are_copied(
+    up, world, monkeypatch
+):
+    lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1, spec=world().spec)
+    up.find = lambda *_: [lacks]
+    up.bring = lambda _run, _changer, stagings: up.done.append("stage") or StageReport(stagings)
+    up.held = lambda kind: up.done.append("start lock") if kind == "start" else None
+    close = Lease.close
+    monkeypatch.setattr(
+        Lease, "close", lambda lock: (lock.changer.kind == "start" and up.done.append("let go"), close(lock))
+    )
+    up(served(world()), answers={"alpha": DEAD})
+    at = up.done.index("start lock")
+    assert up.done[at:] == ["start lock", "stop alpha beta", "launch alpha beta", "let go"]
+    assert "stage" in up.done[:at]
 
 
 def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -19,9 +20,10 @@ from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.node import common
+from sparkcluster.report import Report
 from sparkcluster.runtime import Changer
 from sparkcluster.runtime import lease as module
-from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.lease import Lease, wait_for
 
 NODES = ("alpha", "beta")
 
@@ -263,3 +265,54 @@ def test_a_change_that_does_not_end_is_a_lease_that_is_held():
         lease(Fleet({"alpha": alpha, "beta": beta})).acquire(list(NODES))
     assert (caught.value.exit_code, bool(caught.value.hint)) == (3, True)
     assert all(stream.closed for stream in (*alpha.made, *beta.made))
+
+
+def test_starts_that_need_the_same_nodes_come_one_after_the_other_whatever_their_inventories_call_them(
+    homes, monkeypatch
+):
+    """None holds a node while it waits for another, so they never wait for each other."""
+    monkeypatch.setattr(module, "AGAIN_S", 0.02)
+    for home in homes.values():
+        home.mkdir()
+    first, second = homes.values()
+    fleets = {
+        "atlas": Fleet({name: Elsewhere(name, home) for name, home in (("a", first), ("b", second))}),
+        "embed": Fleet({name: Elsewhere(name, home) for name, home in (("a", second), ("b", first))}),
+    }
+    inside, most, told = [], [], Told()
+    begin = threading.Barrier(2)
+
+    def start(cluster):
+        begin.wait()
+        for _ in range(3):
+            inventory = SimpleNamespace(cluster=cluster, state_dir="~/s")
+            make = functools.partial(Lease, fleets[cluster], inventory, "up", "start")
+            with wait_for(make, ["a", "b"], told, 120):
+                inside.append(cluster)
+                most.append(len(inside))
+                time.sleep(0.1)
+                inside.remove(cluster)
+
+    threads = [threading.Thread(target=start, args=(cluster,)) for cluster in fleets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert most == [1] * 6
+    assert any("another start or stop is under way: " in text and " is running up on " in text for text in told.waits)
+
+
+def test_who_waits_too_long_for_the_start_lock_is_told_who_has_it(fleet):
+    other = SimpleNamespace(cluster="embed", state_dir="~/s")
+    with Lease(fleet, other, "up", "start").acquire(["beta"]):
+        with pytest.raises(LeaseHeld, match=r"another start or stop is under way: .* is running up on embed") as caught:
+            wait_for(lambda: Lease(fleet, INVENTORY, "up", "start"), NODES, Told(), 0)
+        assert caught.value.node == "beta"
+
+
+class Told(Report):
+    def __init__(self):
+        self.waits = []
+
+    def progress(self, node, text):
+        self.waits.append(f"{node}: {text}")

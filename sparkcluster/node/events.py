@@ -1,0 +1,54 @@
+"""``on_event`` of the inventory: a command that the guard on a head runs as the node's user when something happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from typing import Any
+
+LIMIT_S = 60.0
+# Of the guard's own environment: no other variable of it is known to hold no secret.
+PASSED = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
+_EVENTS = {"gave up": "gave-up", "victim": "victim"}
+
+
+def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], None]) -> None:
+    """Run ``on_event`` of the guard's ``config``, where it has one and ``entry`` of its journal is an event.
+
+    It runs beside the guard, for ``LIMIT_S`` at most; ``failed`` hears in which way it failed.
+    """
+    event = _EVENTS.get(entry["act"])
+    if entry["act"] == "restart":
+        event = "wedge" if entry["wedged"] else "dead"
+    if event and config.get("on_event"):
+        found = {"event": event, "cluster": config["cluster"], "text": " ".join(entry["why"].split())}
+        found.update(group=entry["group"], node=entry["node"])
+        environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+        environment.update(("SPARKCLUSTER_" + name.upper(), str(value)) for name, value in found.items())
+        threading.Thread(target=_run, args=(config["on_event"], environment, failed), daemon=True).start()
+
+
+def _run(words: list[str], environment: dict[str, str], failed: Callable[[str], None]) -> None:
+    why = None
+    try:
+        # its output is in the guard's log
+        process = subprocess.Popen(
+            words, env=environment, cwd=os.path.expanduser("~"), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            code = process.wait(LIMIT_S)
+            why = "it exited with code %d" % code if code else None
+        except subprocess.TimeoutExpired:
+            why = "it took longer than %.0f s" % LIMIT_S
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    except (OSError, ValueError) as error:
+        why = "it cannot be started: %s" % error
+    if why:
+        with contextlib.suppress(OSError):  # a full disk
+            failed("%s: %s" % (words[0], why))
