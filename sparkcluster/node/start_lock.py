@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from sparkcluster.node import common
 
-STABLE_S, STABLE_BYTES = 5.0, 256 << 20
+STABLE_S, STABLE_BYTES = 5.0, 1 << 30
+"""An engine that loads from an NVMe disk takes several GiB in that time; other programs of a node seldom take one."""
 LIMIT_S = 15.0
 """Longest wait for that in one attempt; who wants the lock tries again."""
 
@@ -34,7 +35,7 @@ def held_by(lease: common.Lease) -> str | None:
 def settle(
     lease: common.Lease, clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Where another cluster has ranks, wait until MemAvailable has moved by less than 256 MiB for 5 s.
+    """Where another cluster has ranks, wait until MemAvailable has moved by less than 1 GiB for 5 s.
 
     Raises:
         Busy: it still moves after ``LIMIT_S``.

@@ -64,8 +64,21 @@ def start_documents(
             "steps": [evict_step(spec.playbook, facts[name], node.containers[0].image), *steps],
             "ask": asked if node.role == "head" else None,
             "ready_timeout_s": ready_timeout_s,
+            **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings else {}),
         }
     return documents
+
+
+def planned_bytes(spec: Spec, nodes: int) -> int | None:
+    """What an engine on each of ``nodes`` looks for before it starts: all but its processes' own memory.
+
+    None where that is not known.
+    """
+    from sparkcluster.fit.source import spark  # noqa: PLC0415 - one model alone needs neither
+    from sparkcluster.inspect.budget import part  # noqa: PLC0415
+
+    found = part(spec.model, spec.playbook, nodes, spark())
+    return found.bytes - found.host_bytes if found.kind == "computed" else None
 
 
 def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int, dict[str, Installed]]:

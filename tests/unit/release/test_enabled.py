@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +18,13 @@ from sparkcluster.release import enabled
 from sparkcluster.release.down import down
 from sparkcluster.report import Report
 from sparkcluster.runtime.ranks import start_steps
+from sparkcluster.spec.load import load_all
 
 from .conftest import served
 
 KEY = {"key": {"env": "THE_KEY"}}
 GUARD = {"runs": True}
+PAIR = Path(__file__).parents[3] / "inventory/models-pair.yaml"
 ANSWER = {"done": {"content": "204", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
 INSTALLED = {
     "unit": "/home/nvidia/.config/systemd/user/sparkcluster-atlas.service",
@@ -78,6 +82,27 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
     assert beta["ask"] is None
     assert alpha["ask"]["max_tokens"] == 1
     assert alpha["ask"]["counters"]["generated"]
+
+
+def test_a_guard_beside_another_model_knows_which_memory_its_rank_needs(world):
+    """Half of the weights, 65 GB, on each of two Sparks, and what the engine takes beside them."""
+    cluster = world()
+    view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
+    alone = enabled.start_documents(view, ["default"], {}, failed=[], ready_timeout_s=600)
+    assert not any("planned_bytes" in document for document in alone.values())
+    large = next(spec for spec in load_all(PAIR) if spec.model == "gpt-oss-120b")
+    view.spec = dataclasses.replace(view.spec, siblings=("small",), playbook=large.playbook)
+    beside = enabled.start_documents(view, ["default"], {}, failed=[], ready_timeout_s=600)
+    assert all(32e9 < document["planned_bytes"] < 120e9 for document in beside.values())
+
+
+def test_on_event_is_in_what_guards_are_told_where_the_inventory_has_it(world):
+    for more in ({}, {"on_event": "notify --now"}):
+        cluster = served(world(**more))
+        fleet = fleet_of(cluster)
+        enabled.enable(fleet, cluster.spec, Report(), yes=True)
+        found = steps(fleet, "alpha")[0]["config"]
+        assert found.get("on_event") == (["notify", "--now"] if more else None)
 
 
 def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
