@@ -45,9 +45,9 @@ def make(name: str, memory_bytes: int) -> None:
                 (group / file).write_text((point / file).read_text())
         if not options:
             _enable_all(point)
-        for file in (group / "memory.max", group / "memory.limit_in_bytes"):
-            if file.exists():
-                file.write_text(str(memory_bytes))
+        for limit in (group / "memory.max", group / "memory.limit_in_bytes"):
+            if limit.exists():
+                limit.write_text(str(memory_bytes))
 
 
 def join(name: str) -> None:

@@ -33,7 +33,7 @@ from sparkcluster.node.shared import (
     LAUNCHER_FILE,
     hub_folder,
 )
-from sparkcluster.plan import docker_run, environment, image, paths
+from sparkcluster.plan import docker_run, environment, image, paths, victims
 from sparkcluster.plan.model import ContainerPlan, GroupPlan, NodePlan, Plan, Role
 from sparkcluster.spec import Spec, playbook_files
 from sparkcluster.spec.library import all_bundled
@@ -244,6 +244,9 @@ class _Rank:
                 container=self.playbook.container,
             )
         document = self.launcher(carry_over)
+        if plan_hash and (victim := victims.victim(self.spec)):
+            # Outside of the hash: that another model comes to a node is no reason to restart this one.
+            document["victim"] = victim
         made = tuple(directories)
         shared = () if is_root(self.user) else made[1:]
         return ContainerPlan(
