@@ -1,0 +1,103 @@
+"""Two models on one Spark whose memory runs out: one goes, before the kernel acts, and the other answers all along."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import yaml
+
+from tests.lab.test_serving import complete, until
+
+CONTROL = "/tmp/takes"
+SPARK = """
+sparks:
+- name: one
+  memory_available_kb: 40000000
+  memory_free_kb: 38000000
+  memory_scale: 16
+"""
+"""Two GiB fill it, which the stub takes in 15 s."""
+MORE_MB = 8000
+
+
+@pytest.fixture(scope="module")
+def shared_lab(make_lab):
+    return make_lab(SPARK)
+
+
+@pytest.fixture
+def two_models(lab, tmp_path):
+    """An inventory with two models: the first is the victim."""
+    playbook = yaml.safe_load(lab.playbook.read_text())
+    for name in ("large", "small"):
+        text = yaml.safe_dump({**playbook, "name": name, "env": {**playbook.get("env", {}), "STUB_CONTROL": CONTROL}})
+        (tmp_path / f"{name}.yaml").write_text(text)
+    inventory = yaml.safe_load(lab.inventory.read_text())
+    del inventory["playbook"]
+    inventory["models"] = [{"playbook": "./large.yaml", "victim": 1}, {"playbook": "./small.yaml", "name": "small"}]
+    path = tmp_path / "inventory.yaml"
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False))
+    return path
+
+
+class Client(threading.Thread):
+    """Sends one request after the other until its context is left.
+
+    Attributes:
+        answered: how many were answered.
+        failed: why others were not.
+    """
+
+    def __init__(self, spark, endpoint):
+        super().__init__(daemon=True)
+        self.spark, self.endpoint = spark, endpoint
+        self.answered, self.failed, self.over = 0, [], threading.Event()
+
+    def run(self):
+        while not self.over.is_set():
+            try:
+                complete(self.spark, self.endpoint, 8)
+                self.answered += 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, a client saw it
+                self.failed.append(str(error))
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.join()
+
+
+def kernel_kills(spark):
+    """How many processes of the Spark the kernel has killed for memory."""
+    script = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2> /dev/null"
+    lines = [line.split() for line in spark.run(["sh", "-c", script], check=False).stdout.splitlines()]
+    return [int(count) for name, count in lines if name == "oom_kill"]
+
+
+def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(lab, cli, two_models):
+    (spark,) = lab.sparks
+    cli("up", two_models).ok()
+    small = cli("status", two_models, "--model", "small", "--json").ok().json["endpoint"]
+    names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
+    (victim,) = [name for name in names if "-small-" not in name]
+    with Client(spark, small) as client:
+        spark.run(["docker", "exec", victim, "sh", "-c", f"echo take={MORE_MB} > {CONTROL}"])
+        ended = ["docker", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", victim]
+        until(lambda: spark.run(ended).stdout.split() == ["exited", "90", "false"])
+        answered = client.answered
+        until(lambda: client.answered > answered + 10 or client.failed)
+    assert client.failed == []
+    assert kernel_kills(spark) == [0]
+
+    words = "killed to protect the machine: MemAvailable was "
+    status = cli("status", two_models, "--model", "large", "--json").json
+    assert words in status["why"]
+    doctor = cli("doctor", two_models, "--model", "large", "--json", "--timeout", "10").json
+    (found,) = [each for each in doctor["findings"] if each["code"] == "RUN-014"]
+    assert words in found["summary"]
+    assert any("kv-cache-memory-bytes" in each for each in found["remedy"])
+    cli("status", two_models, "--model", "small", "--json").ok()
