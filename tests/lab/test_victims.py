@@ -7,6 +7,7 @@ import threading
 import pytest
 import yaml
 
+from tests.lab.test_enable import acts, boot
 from tests.lab.test_serving import complete, until
 
 CONTROL = "/tmp/takes"
@@ -78,9 +79,18 @@ def kernel_kills(spark):
     return [int(count) for name, count in lines if name == "oom_kill"]
 
 
-def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(lab, cli, two_models):
-    (spark,) = lab.sparks
+@pytest.fixture
+def guarded(lab, cli, two_models):
+    """Both serve, and a guard watches the first."""
     cli("up", two_models).ok()
+    boot(lab, cli("enable", two_models, "--model", "large", "--json").ok().json)
+    yield two_models
+    lab.sparks[0].run(["pkill", "-KILL", "-f", "enabled/guard.py"], check=False)
+
+
+def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(lab, cli, guarded):
+    """And its guard does not start it again."""
+    (spark,), two_models = lab.sparks, guarded
     small = cli("status", two_models, "--model", "small", "--json").ok().json["endpoint"]
     names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
     (victim,) = [name for name in names if "-small-" not in name]
@@ -94,10 +104,14 @@ def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(
     assert kernel_kills(spark) == [0]
 
     words = "killed to protect the machine: MemAvailable was "
+    until(lambda: acts(lab) == ["victim"])
     status = cli("status", two_models, "--model", "large", "--json").json
     assert words in status["why"]
+    assert words in status["guards"]["one"]
     doctor = cli("doctor", two_models, "--model", "large", "--json", "--timeout", "10").json
     (found,) = [each for each in doctor["findings"] if each["code"] == "RUN-014"]
     assert words in found["summary"]
     assert any("kv-cache-memory-bytes" in each for each in found["remedy"])
     cli("status", two_models, "--model", "small", "--json").ok()
+
+    cli("up", two_models, "--model", "large").ok()
