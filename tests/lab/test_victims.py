@@ -79,6 +79,25 @@ def kernel_kills(spark):
     return [int(count) for name, count in lines if name == "oom_kill"]
 
 
+def available_gib(spark, *inside):
+    """MemAvailable on a Spark, or ``docker exec NAME`` inside a container."""
+    text = spark.run([*inside, "cat", "/proc/meminfo"]).stdout
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable")) / 2**20
+
+
+def test_meminfo_of_a_spark_and_of_its_containers_follows_what_its_processes_take(lab):
+    (spark,) = lab.sparks
+    before = available_gib(spark)
+    image = spark.run(["docker", "images", "-q"]).stdout.split()[0]
+    takes = "import time; taken = b'1' * (512 << 20); time.sleep(600)"
+    spark.run(["docker", "run", "-d", "--name", "takes", "--entrypoint", "python3", image, "-c", takes])
+    inside = ["docker", "exec", "takes"]
+    until(lambda: available_gib(spark) < before - 8 and available_gib(spark, *inside) < before - 8)
+    assert available_gib(spark) > before - 10
+    spark.run(["docker", "rm", "-f", "takes"])
+    until(lambda: available_gib(spark) > before - 1)
+
+
 @pytest.fixture
 def guarded(lab, cli, two_models):
     """Both serve, and a guard watches the first."""
