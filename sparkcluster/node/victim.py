@@ -16,18 +16,20 @@ from collections.abc import Callable, Sequence
 from sparkcluster.node.prepare import say
 from sparkcluster.node.shared import VICTIM, VICTIM_LINE
 
-READ_S = 1.0
-WAIT_S = 2
-"""Seconds for each rank that goes before: one until that rank reads its memory, one until it has come back."""
+READ_S, WAIT_S = 0.25, 2.0
+"""Seconds between two readings, and how long a rank waits for each that goes before, whose memory has to come back."""
+LAST_BYTES, HASTE = 2 << 30, 4
+"""Of less than this, time counts so many times: a prefill took 7.4 GiB in 3 s (RyderFreeman4Logos/gb10-services)."""
 
 
 def is_due(below: Sequence[int], order: int) -> bool:
     """Whether the rank at ``order`` of the victims, from 0, is to end.
 
-    ``below`` has what was available each second since that is too little. A second in which memory came back does
-    not count: a rank that went before is releasing it. Pure.
+    ``below`` has the bytes that were available at each reading since they are too few. That of a moment in which memory
+    came back does not count: a rank that went before is releasing it. Pure.
     """
-    waited_s = sum(after <= before for before, after in itertools.pairwise(below))
+    waits = [after for before, after in itertools.pairwise(below) if after <= before]
+    waited_s = READ_S * sum(HASTE if each < LAST_BYTES else 1 for each in waits)
     return bool(below) and waited_s >= WAIT_S * order
 
 

@@ -98,6 +98,16 @@ def test_meminfo_of_a_spark_and_of_its_containers_follows_what_its_processes_tak
     until(lambda: available_gib(spark) > before - 1)
 
 
+def takes_all(spark, container):
+    spark.run(["docker", "exec", container, "sh", "-c", f"echo take={MORE_MB} > {CONTROL}"])
+
+
+def end_of(spark, container):
+    """State, exit code, and whether the kernel killed it for memory."""
+    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+    return spark.run(["docker", "inspect", "--format", form, container]).stdout.split()
+
+
 @pytest.fixture
 def guarded(lab, cli, two_models):
     """Both serve, and a guard watches the first."""
@@ -114,9 +124,8 @@ def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(
     names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
     (victim,) = [name for name in names if "-small-" not in name]
     with Client(spark, small) as client:
-        spark.run(["docker", "exec", victim, "sh", "-c", f"echo take={MORE_MB} > {CONTROL}"])
-        ended = ["docker", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", victim]
-        until(lambda: spark.run(ended).stdout.split() == ["exited", "90", "false"])
+        takes_all(spark, victim)
+        until(lambda: end_of(spark, victim) == ["exited", "90", "false"])
         answered = client.answered
         until(lambda: client.answered > answered + 10 or client.failed)
     assert client.failed == []
@@ -134,3 +143,13 @@ def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(
     cli("status", two_models, "--model", "small", "--json").ok()
 
     cli("up", two_models, "--model", "large").ok()
+
+
+@pytest.mark.full
+def test_where_the_victim_was_too_small_the_one_that_takes_goes_before_the_kernel_acts(lab, cli, two_models):
+    (spark,) = lab.sparks
+    cli("up", two_models).ok()
+    names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
+    takes_all(spark, next(name for name in names if "-small-" in name))
+    until(lambda: [end_of(spark, name) for name in names] == [["exited", "90", "false"]] * 2)
+    assert kernel_kills(spark) == [0]

@@ -17,19 +17,20 @@ ALL, NOTHING = 1 << 60, 1
 
 
 @pytest.mark.parametrize(
-    ("below", "order", "due"),
+    ("below_gib", "order", "due"),
     [
         ([], 0, False),
-        ([4], 0, True),
-        ([4, 4], 1, False),
-        ([4, 3, 3], 1, True),
-        ([4, 3, 3], 2, False),
-        ([3, 4, 5, 5], 1, False),  # memory is coming back
-        ([3, 4, 4, 3], 1, True),
+        ([4.9], 0, True),
+        ([4.9] * 8, 1, False),
+        ([4.9] * 9, 1, True),
+        ([4.9] * 9, 2, False),
+        ([3, *[each / 10 for each in range(30, 50)]], 1, False),  # memory is coming back
+        ([4.9, 1.9], 1, False),
+        ([4.9, 1.9, 1.9], 1, True),  # what is left is gone within a second
     ],
 )
-def test_each_rank_in_the_order_waits_for_those_before_it(below, order, due):
-    assert is_due(below, order) is due
+def test_each_rank_in_the_order_waits_for_those_before_it(below_gib, order, due):
+    assert is_due([int(each * 2**30) for each in below_gib], order) is due
 
 
 def test_a_rank_ends_as_its_engine_does(image: Image) -> None:
