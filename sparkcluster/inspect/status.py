@@ -14,7 +14,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.observing import Observations, begin_asking, begin_observing, load_of, observed, replies
-from sparkcluster.node.shared import LABEL_RANK
+from sparkcluster.node.shared import LABEL_RANK, VICTIM
 from sparkcluster.plan.release_record import RecordedGroup, current_staging, release_of, runs_recorded, unreadable
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
@@ -75,7 +75,9 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
     ranks = [(name, rank) for name, of_node in view.ranks.ours.items() for rank in of_node]
     # what ended with an error is the reason of what then ended without
     for name, rank in sorted(ranks, key=lambda each: each[1].exit_code in {0, None}):
-        if rank.state != "running":
+        if rank.exit_code == VICTIM:
+            reasons.append(f"the rank on {name} was {rank.error or 'killed to protect the machine'}")
+        elif rank.state != "running":
             code = "" if rank.exit_code is None else f" with code {rank.exit_code}"
             reasons.append(f"the rank on {name} {'exited' if rank.state == 'exited' else f'is {rank.state}'}{code}")
     there = {rank.name for _, rank in ranks}

@@ -34,8 +34,8 @@ def hierarchies() -> dict[str, Path]:
     return v1 or v2
 
 
-def make(name: str) -> None:
-    """Make the group ``name`` in every hierarchy, ready to take processes."""
+def make(name: str, memory_bytes: int) -> None:
+    """Make the group ``name`` in every hierarchy, ready to take processes that use at most so much memory."""
     for options, point in hierarchies().items():
         group = point / name
         group.mkdir(exist_ok=True)
@@ -45,6 +45,9 @@ def make(name: str) -> None:
                 (group / file).write_text((point / file).read_text())
         if not options:
             _enable_all(point)
+        for limit in (group / "memory.max", group / "memory.limit_in_bytes"):
+            if limit.exists():
+                limit.write_text(str(memory_bytes))
 
 
 def join(name: str) -> None:

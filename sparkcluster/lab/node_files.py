@@ -95,6 +95,7 @@ def hardware(node: Node) -> dict[str, Any]:
             "free_kb": spark.memory_free_kb,
             "available_kb": spark.memory_available_kb,
             "swap_free_kb": 16_777_212,
+            "scale": spark.memory_scale,
         },
         "functions": functions,
     }

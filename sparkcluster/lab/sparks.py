@@ -75,7 +75,8 @@ class Spark(Node):
         """Start it; returns at once."""
         (self.directory / "hardware" / "ready.json").unlink(missing_ok=True)
         (self.directory / "pid").unlink(missing_ok=True)
-        cgroups.make(self.unit)
+        # Where the memory that it shows as available is used up, the kernel kills what is in its group.
+        cgroups.make(self.unit, self.spec.memory_available_kb * 1024 // self.spec.memory_scale)
         network.configure(self)
         environment = {
             **os.environ,

@@ -117,6 +117,8 @@ class SparkSpec(Section):
         gids: GID table by HCA.
         mtu: of the cabled interfaces, bytes.
         memory_total_kb: what /proc/meminfo says; 127,535,084 was seen on a Spark of 2026.
+        memory_available_kb, memory_free_kb: of it before anything runs; what its processes take is subtracted.
+        memory_scale: how often each byte that they take counts, so that little memory fills a Spark.
         nvidia_runtime: whether Docker has NVIDIA's toolkit.
         login: of a bare Spark, what its sshd accepts for the user ``spark``.
         sudo: of a bare Spark, whether that user may use sudo without a password, with one, or not at all.
@@ -138,6 +140,7 @@ class SparkSpec(Section):
     memory_total_kb: Kilobytes = 127_535_084
     memory_available_kb: Kilobytes = 121_000_000
     memory_free_kb: Kilobytes = 118_000_000
+    memory_scale: int = Field(1, ge=1, le=256)
     nvidia_runtime: bool = True
     gpu: Literal["present", "lost"] = "present"
     image: Literal["present", "absent"] = "present"

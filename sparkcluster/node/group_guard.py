@@ -184,7 +184,9 @@ class GroupGuard:
             dead = ended or wedged
             if dead is not None:
                 delays = {str(report["delay"]) for report in reports.values() if report.get("delay")}
-                why = self._why_not_now(start, dead) or "; ".join(sorted(delays)) or None
+                # an older guard of another node says nothing of victims
+                victims = sorted(each for report in reports.values() for each in report.get("victims", ()))
+                why = self._why_not_now(start, dead, "; ".join(victims)) or "; ".join(sorted(delays)) or None
             # That an operator is at work is what the lease says, and it ends with that.
             self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why)
             if dead is None or why is not None:
@@ -215,11 +217,15 @@ class GroupGuard:
             self._next = time.monotonic() + self.limits["probe_s"]
         return why
 
-    def _why_not_now(self, start: Report, dead: str) -> str | None:
-        """Why a group is not restarted that is dead: it was too often, or a moment ago."""
+    def _why_not_now(self, start: Report, dead: str, victims: str) -> str | None:
+        """Why a group is not restarted that is dead: memory ran out, it was too often, or a moment ago."""
         limits, acts = self.limits, self._acts(start)
         if acts and acts[-1]["act"] == "gave up":
             return _gave_up(acts[-1]["why"])
+        if victims:
+            if not acts or acts[-1]["act"] != "victim":
+                self._journal("victim", start, why=victims)
+            return "%s; sparkcluster up INVENTORY starts it again" % victims
         # Starts that fail slowly are as many in a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)

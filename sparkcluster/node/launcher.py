@@ -7,7 +7,7 @@ the engine's end is the container's end. A worker's Ray is a child instead, whic
 
 Exit codes before the engine takes over: 2 the document makes no sense, 3 a setup line failed, 4 a rank
 did not come in time, 5 Ray did not start or did not let us in, 6 the model's files cannot be read, 127 no such
-engine, 143 SIGTERM.
+engine, 143 SIGTERM; at any time 90: killed to protect the memory of the node.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from sparkcluster.node.prepare import (
     tail,
 )
 from sparkcluster.node.programs import chunks, started
+from sparkcluster.node.victim import protect
 
 ENGINE_S, RAY_S = 20, 5
 """Seconds that the engine's processes of a worker, and then its Ray, get to end; less than the rank's own grace."""
@@ -251,6 +252,17 @@ def descendants(ancestor: int) -> dict[int, bytes]:
     return found
 
 
+def kill_rank(document: dict[str, Any], mark: str) -> None:
+    """Kill every process of this rank but this one. Ray's daemons, and what they started, are not its descendants."""
+    if document.get("runtime") == "docker" and os.getppid() == 1:
+        os.kill(-1, signal.SIGKILL)  # everything in the container but its first process
+        return
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    end_started(mark)
+
+
 def end_worker(ray: subprocess.Popen[bytes], engine_s: float = ENGINE_S, ray_s: float = RAY_S) -> None:
     """End the engine's processes below ``ray``, then Ray itself.
 
@@ -348,6 +360,9 @@ def main(argv: list[str]) -> int:
         signal.signal(number, terminated)
     try:
         document = checked(argv[1])
+        victim = document.get("victim")
+        if victim:
+            protect(victim["order"], victim["floor_bytes"], lambda: kill_rank(document, mark))
         launch(document, os.path.dirname(os.path.abspath(argv[1])), env, mark)
     except Stop as stop:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from sparkcluster.node import agent, common, ranks, start_lock
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_FILE, SWITCH_FILE, WAITS_FILE
+from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_FILE, SWITCH_FILE, VICTIM, WAITS_FILE
 
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the last operator to end
@@ -86,9 +86,11 @@ class OwnRank:
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work;
-        ``delay`` what only keeps its rank from being started now.
+        ``delay`` what only keeps its rank from being started now; ``victims`` which ranks were killed for memory by
+        their launchers, and what these said.
         """
         found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
+        found["victims"] = []
         try:
             start = self.start_document()
             operator = self._operator()
@@ -96,7 +98,10 @@ class OwnRank:
             found["leases"] = self._epoch() - int(start.get("epoch", 0))
             found["why"] = self._unwanted(start) if operator is None else "%s is changing the cluster" % operator
             if found["why"] is None:
-                present = {rank["name"]: rank["state"] for rank in self._present()}
+                here = self._present()
+                present = {rank["name"]: rank["state"] for rank in here}
+                victims = [rank for rank in here if rank["exit_code"] == VICTIM and rank["name"] in start["ranks"]]
+                found["victims"] = ["%(name)s: %(error)s" % rank for rank in victims]
                 found["ranks"] = {name: present.get(name, "gone") for name in start["ranks"]}
                 others = [each for each, state in present.items() if each not in start["ranks"] and state == "running"]
                 if others:

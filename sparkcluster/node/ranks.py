@@ -5,6 +5,7 @@ A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, RANK_FILE
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, RANK_FILE, VICTIM, VICTIM_LINE
 
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
@@ -88,6 +89,10 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
         return _rank({"name": name}, "gone", "")
     state, labels = document["State"], document["Config"]["Labels"] or {}
     record = {"name": document["Name"].lstrip("/"), "labels": labels, "image_id": document["Image"]}
+    log = b""
+    if state["ExitCode"] == VICTIM:
+        with contextlib.suppress(Unreadable):
+            log = b"".join(log_pieces(machine, name, "tail=40", machine.docker_limit_s))
     return _rank(
         dict(record, started_at=_time(state["StartedAt"])),
         state["Status"],
@@ -97,7 +102,7 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
         oom_killed=state["OOMKilled"],
         restarts=document["RestartCount"],
         finished_at=_time(state["FinishedAt"]),
-        error=state["Error"][:300],
+        error=state["Error"][:300] or _why_killed(log.decode(errors="replace")),
         python=next((word for word in (document["Path"], *document["Args"]) if _PYTHON.match(word)), None),
     )
 
@@ -122,7 +127,14 @@ def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
         return _rank(record, "running", rank_dir, pid=record["pid"])
     code = machine.line(rank_dir + "/exit")
     state = "exited" if record or code else "gone"
-    return _rank(record or {"name": os.path.basename(rank_dir)}, state, rank_dir, exit_code=int(code) if code else None)
+    error = _why_killed(machine.text(rank_dir + "/log", "")) if code == str(VICTIM) else ""
+    record, number = record or {"name": os.path.basename(rank_dir)}, int(code) if code else None
+    return _rank(record, state, rank_dir, exit_code=number, error=error)
+
+
+def _why_killed(log: str) -> str:
+    """What the launcher of a victim said; empty where the log does not have it."""
+    return "".join(re.findall(VICTIM_LINE + "(.{1,300})", log)[-1:])
 
 
 def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:

@@ -63,6 +63,10 @@ UNFINISHED = (".partial", ".incomplete", ".lock", REPLACED)
 # leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005).
 GRACE_S = 30
 
+VICTIM, VICTIM_LINE = 90, "phase=victim "
+"""Of a rank that its launcher killed to protect the node's memory: its exit code, which no engine or shell has, and
+what comes before the reason in its log."""
+
 HUB_ADDRESS = "https://huggingface.co"
 """The Hugging Face hub, unless HF_ENDPOINT names a mirror."""
 

@@ -48,6 +48,8 @@ JOIN_TIMEOUT_S = 300
 # Engines move tensors by NCCL and keep next to nothing in Ray's object store; left alone Ray would claim 30 %
 # of the memory that a Spark's GPU shares.
 OBJECT_STORE_BYTES = 2**30
+# MemAvailable below which a rank beside other models ends: what the guardian of RyderFreeman4Logos/gb10-services keeps.
+FLOOR_BYTES = 5 * 2**30
 
 
 def build(
@@ -244,6 +246,9 @@ class _Rank:
                 container=self.playbook.container,
             )
         document = self.launcher(carry_over)
+        if plan_hash and self.spec.siblings:
+            # Outside of the hash: that another model comes to a node is no reason to restart this one.
+            document["victim"] = {"order": victim_order(self.spec), "floor_bytes": FLOOR_BYTES}
         made = tuple(directories)
         shared = () if is_root(self.user) else made[1:]
         return ContainerPlan(
@@ -344,6 +349,15 @@ class _Rank:
             roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, directories, roots
+
+
+def victim_order(spec: Spec) -> int:
+    """Place of a model among those that are ended where a node runs out of memory; 0 is the first.
+
+    That of ``victim`` in the inventory; a model without it goes after all others.
+    """
+    last = len(spec.siblings)
+    return last if spec.victim is None else min(spec.victim - 1, last)
 
 
 def ray_start(group: Group, member: Member) -> list[str]:

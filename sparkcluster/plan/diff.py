@@ -94,8 +94,8 @@ def _container(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _launcher(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _container(node)["launcher"]
-    return found
+    """Its launcher's document, without what other models on the node make of it (``build.victim_order``)."""
+    return {key: value for key, value in _container(node)["launcher"].items() if key != "victim"}
 
 
 def _values(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -18,6 +19,9 @@ from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
 """Tells the lab on the machine that Docker answers."""
+
+MEMORY_S = 0.25
+"""How often /proc/meminfo follows the control group."""
 
 SETTLE_S = 0.03
 """Links change in bursts; a single update after a burst is enough."""
@@ -208,7 +212,9 @@ def main() -> None:
     docker_ready = False
     while True:
         sources: list[Any] = [watch, wake_in]
-        readable, _, _ = select.select(sources, [], [], None if docker_ready else 0.05)
+        readable, _, _ = select.select(sources, [], [], MEMORY_S if docker_ready else 0.05)
+        with contextlib.suppress(OSError):
+            sysfs.sync_memory()
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
             replace(READY, json.dumps({"docker": True, "at": time.time()}))

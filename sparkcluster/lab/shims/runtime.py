@@ -17,7 +17,7 @@ def fit_container(args: list[str]) -> int:
 
     Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are
     lowered to its own, since runc would refuse them. A container on the host's network sees the Spark's
-    /sys/class, as on a real Spark.
+    /sys/class, as on a real Spark, and every container its /proc/meminfo.
     """
     option, path = args
     if option == "--bundle":
@@ -27,6 +27,7 @@ def fit_container(args: list[str]) -> int:
     if not may_raise_limits():
         clip(config["process"] if option == "--bundle" else config)
     if option == "--bundle":
+        show_memory(config)
         show_hardware(config)
         bring_nvidia_smi(config, path.rpartition("/")[0])
     with open(path, "w") as file:
@@ -47,6 +48,12 @@ def clip(process: dict[str, Any]) -> None:
         hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
         if hard != resource.RLIM_INFINITY:
             limit["hard"], limit["soft"] = min(limit["hard"], hard), min(limit["soft"], hard)
+
+
+def show_memory(config: dict[str, Any]) -> None:
+    """Mount the Spark's /proc/meminfo into a container; the file is written in place, so that it stays live."""
+    bind = {"destination": "/proc/meminfo", "type": "bind", "source": "/proc/meminfo", "options": ["bind", "ro"]}
+    config["mounts"].append(bind)
 
 
 def show_hardware(config: dict[str, Any]) -> None:

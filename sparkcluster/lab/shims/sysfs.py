@@ -19,6 +19,12 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 REFUSES = "/sys/class/net/lo/speed"
 """A real sysfs file that fails with EINVAL when read, like the type of an empty slot."""
 
+USED = {
+    "/sys/fs/cgroup/memory.stat": ("anon", "shmem"),
+    "/sys/fs/cgroup/memory/memory.stat": ("total_rss", "total_shmem"),
+}
+"""What cannot be had back, in the statistics of a Spark's control group: version 2, and version 1."""
+
 VERSION_NAMES = {1: "IB/RoCE v1", 2: "RoCE v2"}
 
 
@@ -39,8 +45,13 @@ def sync() -> None:
     else:
         _write("/proc/driver/nvidia/version", _driver(facts))
     _module(facts)
-    write_in_place("/proc/meminfo", meminfo(facts))
+    sync_memory()
     write_in_place("/proc/sys/kernel/osrelease", facts["kernel"] + "\n")
+
+
+def sync_memory() -> None:
+    """Bring /proc/meminfo up to date."""
+    write_in_place("/proc/meminfo", meminfo(hardware.load(), used_kb()))
 
 
 def show_gids(args: list[str]) -> int:
@@ -127,19 +138,31 @@ def _module(facts: dict[str, Any]) -> None:
         _write(os.path.join(root, "modules.dep"), "")
 
 
-def meminfo(facts: dict[str, Any]) -> str:
-    """/proc/meminfo of a Spark; sizes in kB from the lab's spec."""
+def used_kb() -> int:
+    """Memory of all processes in this Spark's control group, its containers included; page cache does not count."""
+    for path, names in USED.items():
+        if os.path.exists(path):
+            with open(path) as file:
+                found = dict(line.split() for line in file)
+            return sum(int(found[name]) for name in names) // 1024
+    return 0
+
+
+def meminfo(facts: dict[str, Any], used_kb: int) -> str:
+    """/proc/meminfo of a Spark: sizes from the lab's spec, less what its processes have taken; all in kB."""
     memory = facts["memory"]
     cached = max(memory["available_kb"] - memory["free_kb"], 0)
+    used_kb *= memory.get("scale", 1)
     rows = (
         ("MemTotal", memory["total_kb"]),
-        ("MemFree", memory["free_kb"]),
-        ("MemAvailable", memory["available_kb"]),
+        ("MemFree", max(memory["free_kb"] - used_kb, 0)),
+        ("MemAvailable", max(memory["available_kb"] - used_kb, 0)),
         ("Buffers", cached // 10),
         ("Cached", cached - cached // 10),
         ("SwapCached", 0),
         ("SwapTotal", 16777212),
         ("SwapFree", memory.get("swap_free_kb", 16777212)),
+        ("AnonPages", used_kb),
         ("Shmem", 10240),
         ("CmaTotal", memory.get("cma_kb", 131072)),
         ("CmaFree", min(120000, memory.get("cma_kb", 120000))),

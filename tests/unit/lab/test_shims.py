@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparkcluster.lab.shims import gpu, hardware, runtime
+from sparkcluster.lab.shims import gpu, hardware, runtime, sysfs
 from sparkcluster.lab.spec import GID_LAYOUTS
 
 LIT = {
@@ -85,4 +85,18 @@ def test_a_bundle_keeps_its_own_network_when_it_has_one(tmp_path):
     config = {"process": {"rlimits": []}, "linux": {"namespaces": [{"type": "network"}]}, "mounts": []}
     (tmp_path / "config.json").write_text(json.dumps(config))
     runtime.fit_container(["--bundle", str(tmp_path)])
-    assert json.loads((tmp_path / "config.json").read_text()) == config
+    mounted = json.loads((tmp_path / "config.json").read_text())["mounts"]
+    assert [mount["destination"] for mount in mounted] == ["/proc/meminfo"]
+
+
+def test_what_processes_take_is_neither_free_nor_available(spark):
+    facts, _ = spark
+    facts["memory"]["scale"] = 16
+    before, after = (dict(line.split(":") for line in sysfs.meminfo(facts, kb).splitlines()) for kb in (0, 1000))
+    assert {
+        name: (before[name].split()[0], after[name].split()[0]) for name in before if before[name] != after[name]
+    } == {
+        "MemFree": ("118000000", "117984000"),
+        "MemAvailable": ("121000000", "120984000"),
+        "AnonPages": ("0", "16000"),
+    }

@@ -329,6 +329,21 @@ def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     cluster.serves()
 
 
+def test_a_rank_that_was_killed_for_memory_stays_down_until_the_next_release(cluster):
+    cluster.enable()
+    words = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB"
+    cluster.alpha.record(program=f"print('[sparkcluster] phase=victim {words}'); raise SystemExit({shared.VICTIM})")
+    cluster.boot()
+    eventually(lambda: cluster.alpha.acts[-1:] == ["victim"])
+    assert cluster.alpha.journal[-1]["why"] == f"atlas-1-alpha: {words}"
+    eventually(lambda: words in (cluster.alpha.waits or ""))
+    time.sleep(1)
+    assert cluster.alpha.acts == ["restart", "failed", "victim"]
+    for node in cluster.nodes:
+        node.record(2, 5)
+    cluster.serves()
+
+
 def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
     cluster.enable()
     cluster.boot()

@@ -60,6 +60,20 @@ def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
     assert ninth.nodes["alpha"].containers[0].labels["io.sparkcluster.plan"] == first.hash
 
 
+@pytest.mark.parametrize(
+    ("siblings", "victim", "order"),
+    [(("b",), 1, 0), (("b",), 2, 1), (("b",), None, 1), (("b", "c"), None, 2), (("b",), 9, 1)],
+)
+def test_of_several_models_on_a_node_the_victim_goes_first(two, cluster, siblings, victim, order):
+    one = cluster(TWO, playbook={"args": {"gpu-memory-utilization": 0.3}})
+    beside = build(dataclasses.replace(one, siblings=siblings, victim=victim), two())
+
+    assert beside.nodes["alpha"].containers[0].launcher["victim"] == {"order": order, "floor_bytes": 5 * 2**30}
+    before = build(dataclasses.replace(one, siblings=siblings), two())
+    assert (before.hash, difference(before.as_json(), beside.as_json())) == (beside.hash, [])
+    assert "victim" not in build(one, two()).nodes["alpha"].containers[0].launcher
+
+
 def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(two, cluster):
     facts = two()
     own = facts["beta"]
