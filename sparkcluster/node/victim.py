@@ -63,5 +63,7 @@ def protect(order: int, floor_bytes: int, kill: Callable[[], None]) -> None:
         if is_due(below, order):
             kill()
             figures = available / 2**30, floor_bytes / 2**30
-            say(VICTIM_LINE + "killed to protect the machine: MemAvailable was %.1f GiB, below %.1f GiB" % figures)
-            os._exit(VICTIM)
+            try:
+                say(VICTIM_LINE + "killed to protect the machine: MemAvailable was %.1f GiB, below %.1f GiB" % figures)
+            finally:  # a log on a full disk
+                os._exit(VICTIM)

@@ -248,7 +248,7 @@ class _Rank:
         document = self.launcher(carry_over)
         if plan_hash and self.spec.siblings:
             # Outside of the hash: that another model comes to a node is no reason to restart this one.
-            document["victim"] = {"order": victim_order(self.spec), "floor_bytes": FLOOR_BYTES}
+            document["victim"] = {"order": self.spec.victim, "floor_bytes": FLOOR_BYTES}
         made = tuple(directories)
         shared = () if is_root(self.user) else made[1:]
         return ContainerPlan(
@@ -349,15 +349,6 @@ class _Rank:
             roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, directories, roots
-
-
-def victim_order(spec: Spec) -> int:
-    """Place of a model among those that are ended where a node runs out of memory; 0 is the first.
-
-    That of ``victim`` in the inventory; a model without it goes after all others.
-    """
-    last = len(spec.siblings)
-    return last if spec.victim is None else min(spec.victim - 1, last)
 
 
 def ray_start(group: Group, member: Member) -> list[str]:

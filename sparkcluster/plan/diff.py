@@ -94,7 +94,7 @@ def _container(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _launcher(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its launcher's document, without what other models on the node make of it (``build.victim_order``)."""
+    """Its launcher's document, without what other models on the node make of it (``Spec.victim``)."""
     return {key: value for key, value in _container(node)["launcher"].items() if key != "victim"}
 
 

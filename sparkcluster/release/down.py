@@ -101,10 +101,10 @@ def down(
         ranks = {name: found for name, found in now.ranks.ours.items() if found}
         if ranks:
             report.step("stop", count(sum(map(len, ranks.values())), "rank"))
+        # First: a guard restarts what is gone.
+        enabled = [name for name, node in now.facts.items() if node.enabled is not None and name not in failed]
+        failed |= failures(lease.changer.attempt({name: [{"do": "stay-down"}] for name in enabled}, timeout_s=60))
         with wait_for(lambda: Lease(fleet, spec.inventory, "down", "start"), ranks, report, START_WAIT_S, failed):
-            # First: a guard restarts what is gone.
-            enabled = [name for name, node in now.facts.items() if node.enabled is not None and name not in failed]
-            failed |= failures(lease.changer.attempt({name: [{"do": "stay-down"}] for name in enabled}, timeout_s=60))
             failed |= stop(lease.changer, ranks, report)
         places = {name: f"{node.state_dir}/clusters/{cluster}" for name, node in now.facts.items()}
         wipe = {

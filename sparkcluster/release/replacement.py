@@ -208,6 +208,7 @@ class Replacement:
         desired, before = Desired(target.spec, options, self.desired.operation, target), self.rollout
         self.rollout = Rollout(before.fleet, desired, self.report)
         self.rollout.changer, self.rollout.former = before.changer, before.former
+        self.rollout.start_locks, self.rollout.start_nodes = before.start_locks, before.start_nodes
         self.rollout.see()
         if remaining := [name for name, group in self.rollout.groups.items() if group.action is not Action.KEEP]:
             self.rollout.replace(remaining)

@@ -64,6 +64,7 @@ class Rollout:
         self.desired = desired
         self.report = report
         self.changer = Lease(fleet, desired.spec.inventory, desired.operation).changer
+        self.start_locks, self.start_nodes = contextlib.ExitStack(), set[str]()
         self.former: Mapping[str, Any] = {}
         self.step = "connect"
         self.number = 0
@@ -121,6 +122,17 @@ class Rollout:
         inventory, operation = self.desired.spec.inventory, self.desired.operation
         return wait_for(lambda: Lease(self.fleet, inventory, operation, kind), names, self.report, limit_s)
 
+    def _hold_start(self, names: Collection[str]) -> None:
+        """Have the start lock of the nodes ``names``, beside those that it is held of already."""
+        if needed := [name for name in names if name not in self.start_nodes]:
+            self.start_locks.enter_context(self._lease("start", needed, START_WAIT_S))
+            self.start_nodes.update(needed)
+
+    def let_start(self) -> None:
+        """Let other clusters start and stop."""
+        self.start_locks.close()
+        self.start_nodes.clear()
+
     def begin(self, step: str, text: str = "") -> None:
         """Report that a step begins, and remember it for an interruption."""
         self.step = step
@@ -142,7 +154,8 @@ class Rollout:
     ) -> None:
         """Clean those of ``names`` that have to be, start what is empty, watch, verify and record all of them.
 
-        Meanwhile no other cluster starts or stops on their nodes, until they have answered.
+        Meanwhile no other cluster starts or stops on their nodes, until they have answered; where they do not, until
+        ``let_start``: what is gone back to needs the place.
 
         ``accept`` raises what speaks against a group that has answered, before it is recorded; ``partial`` if more
         groups are to be switched.
@@ -152,11 +165,14 @@ class Rollout:
         """
         dirty = {name: self.groups[name] for name in names if self.groups[name].action is Action.CLEAN}
         nodes = {node for group in dirty.values() for node, ranks in group.ranks.items() if ranks}
-        with self._lease("start", nodes.union(self.view.ready()[1].of_groups(names).nodes), START_WAIT_S):
-            began = time.monotonic()
-            if dirty:
-                self.clean(dirty)
-            outcomes, hashes = self.launch([name for name in names if name in self.groups])
+        if any(self.groups[name].action in {Action.CLEAN, Action.START} for name in names):
+            self._hold_start(nodes.union(self.view.ready()[1].of_groups(names).nodes))
+        began = time.monotonic()
+        if dirty:
+            self.clean(dirty)
+        outcomes, hashes = self.launch([name for name in names if name in self.groups])
+        if not failures(outcomes):
+            self.let_start()
         groups = newly_recorded(self.view, outcomes, hashes)
         if not failures(outcomes):
             if any(group.replaced for group in dirty.values()):

@@ -42,6 +42,7 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     rollout = Rollout(fleet, desired, report)
     report.step("connect", count(len(fleet.hosts), "Spark"))
     with contextlib.ExitStack() as leases:
+        leases.callback(rollout.let_start)
         rollout.see(probes)
         if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
             # What would be refused may be about ranks that its holder is starting.

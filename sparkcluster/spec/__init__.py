@@ -41,7 +41,7 @@ class Spec:
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
         model: name of its entry in ``models`` of the inventory; empty of one that has ``playbook``.
         siblings: names of the other entries that share a node with it.
-        victim: which one of them is stopped first where memory runs out: the lowest; None: last.
+        victim: how many of them end before it where a node runs out of memory.
         accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
     """
 
@@ -60,7 +60,7 @@ class Spec:
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     model: str = ""
     siblings: tuple[str, ...] = ()
-    victim: int | None = None
+    victim: int = 0
     accepted: str = dataclasses.field(default="", compare=False)
 
     @property

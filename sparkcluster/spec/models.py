@@ -8,6 +8,7 @@ playbook.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,9 +99,11 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
         UsageError: none is called so.
     """
     index, models = named(written, name), of(written)
-    own = {*models[index].nodes}
-    siblings = tuple(each.name for at, each in enumerate(models) if at != index and own & {*each.nodes})
-    more = {"model": name, "siblings": siblings, "victim": written.models[index].victim}
+    beside = [at for at, each in enumerate(models) if at != index and {*models[index].nodes} & {*each.nodes}]
+    # Those without victim go last, of these the last one in the file first.
+    places = [(entry.victim or math.inf, -at) for at, entry in enumerate(written.models)]
+    before = sum(places[at] < places[index] for at in beside)
+    more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
     return expand(document, written, index), more
 
 

@@ -42,7 +42,18 @@ def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster
     assert library.all_bundled(embed), "a name changes nothing of what it may do"
     assert [group.nodes for group in replicas.inventory.groups] == [["spark-1"], ["spark-2"]]
     assert (big.siblings, replicas.siblings) == (("embed", replicas.model), ("gpt-oss-120b", "embed"))
-    assert [each.victim for each in (big, embed, replicas)] == [None, None, 1]
+    assert [each.victim for each in (big, embed, replicas)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("victims", "order"), [((1, None), [0, 1]), ((None, None), [1, 0]), ((None, 3), [1, 0]), ((2, 2), [1, 0])]
+)
+def test_no_two_models_of_a_node_end_at_once(written, victims, order):
+    """Those without ``victim`` last, and of equals the later one first."""
+    entries = [f"- {{playbook: gpt-oss-20b, name: m{at}, nodes: [spark-1]" for at in range(2)]
+    models = [f"{entry}{f', victim: {each}' if each else ''}}}\n" for entry, each in zip(entries, victims, strict=True)]
+    text = "models:\n" + "".join(models) + "- {playbook: gpt-oss-20b, name: alone, nodes: [spark-2], victim: 1}\n"
+    assert [each.victim for each in load_all(written(text))] == [*order, 0]
 
 
 def test_another_playbook_has_the_names_of_the_entry(written):
