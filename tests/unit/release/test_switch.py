@@ -103,6 +103,18 @@ def test_a_release_that_fails_is_taken_back(up, switching):
     assert (up.report.ended[-2:], up.report.begun) == (["start", "verify"], "")
 
 
+def test_nothing_else_starts_between_a_release_that_fails_and_the_one_that_is_gone_back_to(up, switching, monkeypatch):
+    cluster, close = switching(), Lease.close
+    up.held = lambda kind: up.done.append("start lock") if kind == "start" else None
+    monkeypatch.setattr(
+        Lease, "close", lambda lock: (lock.changer.kind == "start" and up.done.append("let go"), close(lock))
+    )
+    with pytest.raises(RolledBack):
+        up(cluster, command=upgrade, fails=fails_with("2"))
+    acted = [each for each in up.done if each.startswith(("start lock", "let go", "launch"))]
+    assert acted == ["start lock", "launch alpha beta", "launch alpha beta", "let go"]
+
+
 def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     cluster = switching()
