@@ -24,6 +24,7 @@ from sparkcluster.plan.switch import pending
 from sparkcluster.release import replacement
 from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.secrets import keyed_hashes
 from sparkcluster.staging.plan import find_missing
 
