@@ -465,7 +465,9 @@ def _variants(base: Path) -> Callable[..., Path]:
             written["playbook"] = changed("playbook", playbook)
         if models:
             del written["playbook"]
-            written["models"] = [{**each, "playbook": changed(each["name"], each["playbook"])} for each in models]
+            written["models"] = [
+                {**each, "playbook": changed(each["playbook"]["served_name"], each["playbook"])} for each in models
+            ]
         path = directory / "inventory.yaml"
         path.write_text(yaml.safe_dump(written, sort_keys=False))
         return path
@@ -478,7 +480,7 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
     """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
 
     Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own, with
-    ``models=[{"name": …, "playbook": {…}}, …]`` one for each of several models.
+    ``models=[{"playbook": {"served_name": …, …}, …}, …]`` each of several models has one of that name.
     """
     return _variants(tmp_path)
 
