@@ -20,7 +20,9 @@ SETTLES_S = 10
 def complete(url: str, model: str, key: str | None = None, timeout_s: float = 20) -> int:
     """HTTP status of a completion; OSError or ValueError where there was no whole answer."""
     messages = [{"role": "user", "content": "Hello"}]
-    return _post(f"{url}/chat/completions", {"model": model, "messages": messages, "max_tokens": 4}, key, timeout_s)
+    # A model of random weights may end at once where tokens are drawn.
+    body = {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0}
+    return _post(f"{url}/chat/completions", body, key, timeout_s)
 
 
 def embed(url: str, model: str, timeout_s: float = 20) -> int:
