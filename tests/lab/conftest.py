@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 LONGEST = (
     "test_demo",
     "test_engine",
+    "test_several_models",
     "test_upgrade",
     "test_upgrade_kill",
     "test_journey",

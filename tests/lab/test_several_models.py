@@ -55,12 +55,13 @@ def write_smollm2(lab):
 
 @pytest.fixture
 def inventory(lab, engine, variant):
-    both = {"served_name": "both", "verify": {"pause_s": 0}}
-    chat = {**both, "served_name": "chat"}
-    vectors = {**both, "served_name": "embed", "args": POOLING}
-    if engine == "vllm":
-        chat["model"] = vectors["model"] = {"path": SMOLLM2}
-        vectors["args"] = REAL_POOLING
+    real = engine == "vllm"
+    # Threads that wait for each other in a loop leave two cores nothing for the other engines.
+    every = {"verify": {"pause_s": 0}, "env": {"OMP_NUM_THREADS": "1"} if real else {}}
+    weights = {"model": {"path": SMOLLM2}} if real else {}
+    both = {**every, "served_name": "both"}
+    chat = {**every, **weights, "served_name": "chat"}
+    vectors = {**every, **weights, "served_name": "embed", "args": REAL_POOLING if real else POOLING}
     first = [lab.sparks[0].name]
     entries = [{"name": each["served_name"], "nodes": first, "playbook": each} for each in (chat, vectors)]
     return variant(lab, models=[{"playbook": both}, *entries])
