@@ -90,7 +90,7 @@ def others_answer(clients, changed=None):
     yield
     done = time.monotonic()
     for name, client in clients.items():
-        client.wait_for_answer(done)
+        client.wait_for_answer(done, 120)
         if name == changed:
             client.failed.clear()
         assert client.failed == [], name
@@ -142,9 +142,6 @@ def test_who_asks_a_model_does_not_notice_what_is_done_to_another(
         del clients["chat"]
         with others_answer(clients):
             run("down", "--model", "chat")
-        assert states() == {"both": "serving", "chat": "down", "embed": "serving"}
-        with others_answer(clients):
-            assert [each["changed"] for each in run("up")["models"]] == [False, True, False]
-        assert the_others(containers(), "chat") == the_others(after, "chat")
+        assert containers() == the_others(after, "chat")
     run("down")
     assert not any(ranks(lab).values())
