@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 LONGEST = (
     "test_demo",
     "test_engine",
+    "test_several_models",
     "test_upgrade",
     "test_upgrade_kill",
     "test_journey",
@@ -447,17 +448,27 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 def _variants(base: Path) -> Callable[..., Path]:
     count = 0
 
-    def write(lab: Lab, *, playbook: dict[str, Any] | None = None, **inventory: Any) -> Path:
+    def write(
+        lab: Lab, *, playbook: dict[str, Any] | None = None, models: Sequence[dict[str, Any]] = (), **inventory: Any
+    ) -> Path:
         nonlocal count
         count += 1
         directory = base / f"variant-{count}"
         directory.mkdir()
         written = _merged(yaml.safe_load(lab.inventory.read_text()), inventory)
+
+        def changed(name: str, changes: dict[str, Any]) -> str:
+            path = directory / f"{name}.yaml"
+            path.write_text(yaml.safe_dump(_merged(yaml.safe_load(lab.playbook.read_text()), changes), sort_keys=False))
+            return str(path)
+
         if playbook is not None:
-            base_playbook = yaml.safe_load(lab.playbook.read_text())
-            path = directory / "playbook.yaml"
-            path.write_text(yaml.safe_dump(_merged(base_playbook, playbook), sort_keys=False))
-            written["playbook"] = str(path)
+            written["playbook"] = changed("playbook", playbook)
+        if models:
+            del written["playbook"]
+            written["models"] = [
+                {**each, "playbook": changed(each["playbook"]["served_name"], each["playbook"])} for each in models
+            ]
         path = directory / "inventory.yaml"
         path.write_text(yaml.safe_dump(written, sort_keys=False))
         return path
@@ -469,7 +480,8 @@ def _variants(base: Path) -> Callable[..., Path]:
 def variant(tmp_path: Path) -> Callable[..., Path]:
     """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
 
-    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own.
+    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own, with
+    ``models=[{"playbook": {"served_name": …, …}, …}, …]`` each of several models has one of that name.
     """
     return _variants(tmp_path)
 

@@ -20,20 +20,30 @@ SETTLES_S = 10
 def complete(url: str, model: str, key: str | None = None, timeout_s: float = 20) -> int:
     """HTTP status of a completion; OSError or ValueError where there was no whole answer."""
     messages = [{"role": "user", "content": "Hello"}]
-    body = json.dumps({"model": model, "messages": messages, "max_tokens": 4}).encode()
+    # A model of random weights may end at once where tokens are drawn.
+    body = {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0}
+    return _post(f"{url}/chat/completions", body, key, timeout_s)
+
+
+def embed(url: str, model: str, timeout_s: float = 20) -> int:
+    """The same of a text's vector."""
+    return _post(f"{url}/embeddings", {"model": model, "input": "Hello"}, None, timeout_s)
+
+
+def _post(url: str, document: dict[str, Any], key: str | None, timeout_s: float) -> int:
+    body = json.dumps(document).encode()
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{url}/chat/completions", body, headers), timeout=timeout_s
-        ) as response:
-            if not json.load(response)["choices"][0]["message"]["content"]:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=timeout_s) as response:
+            answer = json.load(response)
+            if not (answer["choices"][0]["message"]["content"] if "messages" in document else answer["data"]):
                 raise ValueError("an empty answer")
             return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code
     except LookupError as error:
-        raise ValueError(f"no choices: {error}") from error
+        raise ValueError(f"not an answer: {error}") from error
 
 
 class Client:
@@ -44,18 +54,21 @@ class Client:
         failed: the same of the others, and why.
     """
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(
+        self, url: str, model: str, ask: Callable[..., int] = complete, *, pause_s: float = 0.3, timeout_s: float = 20
+    ) -> None:
         self.url, self.model = url, model
+        self.ask, self.pause_s, self.timeout_s = ask, pause_s, timeout_s
         self.answered: list[float] = []
         self.failed: list[tuple[float, str]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        while not self._over.wait(0.3):
+        while not self._over.wait(self.pause_s):
             sent = time.monotonic()
             try:
-                status = complete(self.url, self.model)
+                status = self.ask(self.url, self.model, timeout_s=self.timeout_s)
             except (OSError, ValueError) as error:
                 self.failed.append((sent, repr(error)))
             else:

