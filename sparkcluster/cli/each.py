@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,9 @@ def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: S
     for model in turns:
         one = argparse.Namespace(**{**vars(args), "model": model, "collected": found[model] if as_json else None})
         hints.command_line = typed(one)
-        if not as_json:
+        if args.json_lines:
+            emit_json({"at": time.time(), "event": "note", "text": f"model: {model}"}, line=True)
+        else:
             message(model, kind="model")
         try:
             codes.add(int(command.run(one)))

@@ -125,6 +125,8 @@ class Rollout:
     def _hold_start(self, names: Collection[str]) -> None:
         """Have the start lock of the nodes ``names``, beside those that it is held of already."""
         if needed := [name for name in names if name not in self.start_nodes]:
+            if self.desired.spec.siblings:
+                self.begin("wait", "for the memory of other models to be stable")
             self.start_locks.enter_context(self._lease("start", needed, START_WAIT_S))
             self.start_nodes.update(needed)
 
