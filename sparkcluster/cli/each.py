@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkcluster import hints
 from sparkcluster.cli.common import accepted, typed
-from sparkcluster.cli.output import emit_json, message, show_error
+from sparkcluster.cli.output import data, emit_json, message, show_error
 from sparkcluster.errors import Interrupted, SparkclusterError, UsageError
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: S
         if args.json_lines:
             emit_json({"at": time.time(), "event": "note", "text": f"model: {model}"}, line=True)
         else:
+            if not (args.json or model == turns[0]):
+                data()
             message(model, kind="model")
         try:
             codes.add(int(command.run(one)))
