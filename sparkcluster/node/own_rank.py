@@ -144,8 +144,7 @@ class OwnRank:
         """Take start lock and lease, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
-            Failed: somebody has one of them, or nothing is to be started here.
-            Busy: the memory of the node is still changing.
+            Failed: somebody has one of them, nothing is to be started here, or memory is still changing.
         """
         # Not only the head looks: whoever has the token may ask.
         unwanted = self._unwanted(self.start_document())
@@ -153,7 +152,10 @@ class OwnRank:
             raise Failed(unwanted)
         lock, record, _ = common.lease_files({**self.config, "kind": "start"})
         self._start = self._held(lock, record, int(common.read_json(record).get("epoch", 0)))
-        start_lock.settle(self.config)
+        try:
+            start_lock.settle(self.config)
+        except common.Busy as error:
+            raise Failed("%s: %s" % (self.node, error)) from None
         self._lease = self._held(self._lock, self._lease_record, self._epoch())
 
     def _held(self, lock: str, record: str, epoch: int) -> BinaryIO:
