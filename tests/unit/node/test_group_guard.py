@@ -146,3 +146,18 @@ def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_o
     assert said == [None, "alpha: its memory is still changing"]
     assert watched.node.waits == said[1]
     assert capsys.readouterr().out.count("waits: ") == 1
+
+
+def test_an_operator_who_was_granted_an_epoch_while_the_guard_waited_for_the_lock_keeps_it(watched, monkeypatch):
+    lock = str(watched.node.directory / "lease.lock")
+    try_lock = common.try_lock
+
+    def waits(path, *args, **named):
+        if path == lock:
+            watched.node.lease(4)
+        return try_lock(path, *args, **named)
+
+    monkeypatch.setattr(common, "try_lock", waits)
+    watched.own.ask("take")
+    watched.own.close()
+    assert common.read_json(str(watched.node.directory / "lease.json"))["epoch"] == 4
