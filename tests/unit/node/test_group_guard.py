@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkcluster.node import agent, common, group_guard, own_rank, shared, start_lock
+from sparkcluster.node import agent, common, events, group_guard, own_rank, shared, start_lock
 
 from .test_guard import Cluster
 
@@ -161,3 +161,14 @@ def test_an_operator_who_was_granted_an_epoch_while_the_guard_waited_for_the_loc
     watched.own.ask("take")
     watched.own.close()
     assert common.read_json(str(watched.node.directory / "lease.json"))["epoch"] == 4
+
+
+def test_an_event_for_which_no_thread_is_left_cancels_nothing(monkeypatch):
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    heard = []
+    entry = {"act": "restart", "wedged": True, "why": "it stalls", "group": "default", "node": "alpha"}
+    monkeypatch.setattr(events.threading.Thread, "start", no_thread)
+    events.tell({"cluster": "atlas", "on_event": ["notify"]}, entry, heard.append)
+    assert heard == ["notify: it cannot be started: can't start new thread"]
