@@ -115,4 +115,5 @@ A restart is what ``up`` does: start lock and lease on every node of the group, 
 guard and as long as the conversation with the head lasts; look again; stop all ranks; start all; wait for an answer.
 What failed is stopped. The cap and the pauses are those of the journal on the head's disk, so that a reboot does not
 reset them. A group whose engine was dead while its ranks ran is restarted once in ten minutes; then it is stopped.
+Of a group that is left down, each look stops what still runs; what ended stays, for its log.
 """

@@ -29,7 +29,10 @@ def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], 
         found.update(group=entry["group"], node=entry["node"])
         environment = {name: os.environ[name] for name in PASSED if name in os.environ}
         environment.update(("SPARKCLUSTER_" + name.upper(), str(value)) for name, value in found.items())
-        threading.Thread(target=_run, args=(config["on_event"], environment, failed), daemon=True).start()
+        try:
+            threading.Thread(target=_run, args=(config["on_event"], environment, failed), daemon=True).start()
+        except RuntimeError as error:  # no thread is left: what it was to hear of goes on
+            _failed(config["on_event"], "it cannot be started: %s" % error, failed)
 
 
 def _run(words: list[str], environment: dict[str, str], failed: Callable[[str], None]) -> None:
@@ -50,5 +53,9 @@ def _run(words: list[str], environment: dict[str, str], failed: Callable[[str], 
     except (OSError, ValueError) as error:
         why = "it cannot be started: %s" % error
     if why:
-        with contextlib.suppress(OSError):  # a full disk
-            failed("%s: %s" % (words[0], why))
+        _failed(words, why, failed)
+
+
+def _failed(words: list[str], why: str, failed: Callable[[str], None]) -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        failed("%s: %s" % (words[0], why))

@@ -173,38 +173,44 @@ class GroupGuard:
     def look(self, start: Report) -> None:
         """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
 
-        Raises:
-            Failed: it has wedged twice, and a node did not stop its rank.
+        Where it is left down, ranks that have not ended are stopped, every ``probe_s`` until they are.
         """
+        began = time.monotonic()
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            ended = None if why else gone(reports)
-            wedged = None if why or ended else self._engine_dead(start["ask"])
-            dead = ended or wedged
+            down = None if why else self._left_down(start)
+            ended = None if why or down else gone(reports)
+            wedged = None if why or down or ended else self._engine_dead(start["ask"])
+            if wedged is not None:
+                reports = group.reports()  # that took minutes, and an operator may be at work by now
+                why = problem(reports, group.errors)
+            dead = None if why else ended or wedged
             if dead is not None:
-                delays = {str(report["delay"]) for report in reports.values() if report.get("delay")}
-                # an older guard of another node says nothing of victims
-                victims = sorted(each for report in reports.values() for each in report.get("victims", ()))
-                why = self._why_not_now(start, dead, "; ".join(victims)) or "; ".join(sorted(delays)) or None
-            # That an operator is at work is what the lease says, and it ends with that.
-            self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why)
+                again = wedged is not None and self._again(start, time.monotonic() - began)
+                why = self._why_not_now(start, dead, reports, again=again) or _delays(reports)
+                down = self._left_down(start)
             if dead is None or why is not None:
-                return
+                # That an operator is at work is what the lease says, and it ends with that.
+                self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down)
+                if down is None or not any(map(_runs, reports.values())) or time.monotonic() < self._next:
+                    return
+                self._next = time.monotonic() + self.limits["probe_s"]
             try:
                 for name in sorted(group.members):
                     group.members[name].ask("take")
             except (Failed, OSError) as error:
-                self._own.wait_for(str(error))
+                self._own.wait_for(down or str(error))
                 return
-            if problem(group.reports(), group.errors) is not None or self._own.start_document() != start:
+            reports = group.reports()
+            if problem(reports, group.errors) is not None or self._own.start_document() != start:
                 return
-            served = [act["at"] for act in self._acts(start) if act["act"] == "serving" and act.get("wedged")]
-            if wedged and any(_time(self.limits["wedge_s"]) < at <= _time() for at in served):
-                self._journal("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % wedged)
-                group.all("stop")
-            else:
-                self._restart(group, start, dead, wedged=wedged is not None)
+            delays = _delays(reports)  # memory may have gone to who had the start lock before
+            self._own.wait_for(down or delays)
+            if down is not None:
+                self._stop_running(group)
+            elif delays is None:
+                self._restart(group, start, str(dead), wedged=wedged is not None)
 
     def _engine_dead(self, request: dict[str, Any]) -> str | None:
         """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
@@ -217,26 +223,47 @@ class GroupGuard:
             self._next = time.monotonic() + self.limits["probe_s"]
         return why
 
-    def _why_not_now(self, start: Report, dead: str, victims: str) -> str | None:
-        """Why a group is not restarted that is dead: memory ran out, it was too often, or a moment ago."""
+    def _left_down(self, start: Report) -> str | None:
+        """Why nobody but an operator starts the group, by the last act; None where the guard does."""
+        acts = self._acts(start)
+        if not acts or acts[-1]["act"] not in ("gave up", "victim"):
+            return None
+        words = GAVE_UP if acts[-1]["act"] == "gave up" else ""
+        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, acts[-1]["why"])
+
+    def _again(self, start: Report, took_s: float) -> bool:
+        """Whether an engine has wedged soon after the first answer since it was restarted for that.
+
+        ``took_s`` is how long this wedge took to be detected: of an engine with a long context, longer than soon is.
+        """
+        acts = self._acts(start)
+        restarts = [at for at, act in enumerate(acts) if act["act"] == "restart" and act.get("wedged")]
+        served = [act["at"] for act in acts[restarts[-1] :] if act["act"] == "serving"] if restarts else []
+        soon_s = self.limits["wedge_s"] + took_s + self.limits["probe_s"]
+        return bool(served) and _time(soon_s) < served[0] <= _time()
+
+    def _why_not_now(self, start: Report, dead: str, reports: dict[str, Report], *, again: bool) -> str | None:
+        """Why a group is not restarted that is dead: memory ran out, it was too often, or a moment ago.
+
+        ``again``: it wedged once more.
+        """
         limits, acts = self.limits, self._acts(start)
-        if acts and acts[-1]["act"] == "gave up":
-            return _gave_up(acts[-1]["why"])
-        if victims:
-            if not acts or acts[-1]["act"] != "victim":
-                self._journal("victim", start, why=victims)
-            return "%s; sparkcluster up INVENTORY starts it again" % victims
+        # an older guard of another node says nothing of victims
+        victims = sorted(each for report in reports.values() for each in report.get("victims", ()))
         # Starts that fail slowly are as many in a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)
         starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
-        if starts >= limits["starts"]:
+        if victims:
+            self._journal("victim", start, why="; ".join(victims))
+        elif again:
+            self._journal("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % dead)
+        elif starts >= limits["starts"]:
             why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
             self._journal("gave up", start, why=why)
-            return _gave_up(why)
-        if starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
+        elif starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
             return "%s; it is started again after a pause" % dead
-        return None
+        return self._left_down(start)
 
     def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool) -> None:
         began = time.monotonic()
@@ -246,14 +273,19 @@ class GroupGuard:
             group.all("start")
             until_answered(group, start)
         except Failed as error:
-            # What has ended stays, for its log.
-            for name, report in group.reports().items():
-                if any(state not in ENDED for state in report["ranks"].values()):
-                    with contextlib.suppress(Failed):
-                        group.members[name].ask("stop")
+            self._stop_running(group)
             self._journal("failed", start, why=str(error), seconds=round(time.monotonic() - began, 1))
         else:
-            self._journal("serving", start, seconds=round(time.monotonic() - began, 1), wedged=wedged)
+            self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
+
+    def _stop_running(self, group: Group) -> None:
+        """Stop the ranks that have not ended; what has ended stays, for its log and exit code."""
+        for name, report in group.reports().items():
+            if _runs(report):
+                try:
+                    group.members[name].ask("stop")
+                except Failed as error:
+                    self._own.say(str(error))
 
     def _acts(self, start: Report) -> list[dict[str, Any]]:
         """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""
@@ -283,8 +315,14 @@ def _time(ago_s: float = 0.0) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago_s))
 
 
-def _gave_up(why: str) -> str:
-    return "%s%s; sparkcluster up INVENTORY starts it again" % (GAVE_UP, why)
+def _runs(report: Report) -> bool:
+    """Whether a node has a rank that has not ended."""
+    return any(state not in ENDED for state in report["ranks"].values())
+
+
+def _delays(reports: dict[str, Report]) -> str | None:
+    """What only keeps ranks from being started now."""
+    return "; ".join(sorted({str(report["delay"]) for report in reports.values() if report.get("delay")})) or None
 
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sparkcluster.node import agent, common, ranks, start_lock
@@ -144,25 +145,28 @@ class OwnRank:
         """Take start lock and lease, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
-            Failed: somebody has one of them, or nothing is to be started here.
-            Busy: the memory of the node is still changing.
+            Failed: somebody has one of them, nothing is to be started here, or memory is still changing.
         """
         # Not only the head looks: whoever has the token may ask.
         unwanted = self._unwanted(self.start_document())
         if unwanted is not None:
             raise Failed(unwanted)
         lock, record, _ = common.lease_files({**self.config, "kind": "start"})
-        self._start = self._held(lock, record, int(common.read_json(record).get("epoch", 0)))
-        start_lock.settle(self.config)
-        self._lease = self._held(self._lock, self._lease_record, self._epoch())
+        self._start = self._held(lock, record, lambda: int(common.read_json(record).get("epoch", 0)))
+        try:
+            start_lock.settle(self.config)
+        except common.Busy as error:
+            raise Failed("%s: %s" % (self.node, error)) from None
+        self._lease = self._held(self._lock, self._lease_record, self._epoch)
 
-    def _held(self, lock: str, record: str, epoch: int) -> BinaryIO:
+    def _held(self, lock: str, record: str, epoch: Callable[[], int]) -> BinaryIO:
         file = common.try_lock(lock, state_dir=self.state_dir)
         if file is None:
             last = common.read_json(record)
             who, what = last.get("operator") or "its guard", last.get("cluster") or self.cluster
             raise Failed("%s is changing %s on %s" % (str(who)[:200], str(what)[:100], self.node))
-        lease: dict[str, Any] = {"epoch": epoch, "granted": False, "since": time.time(), "cluster": self.cluster}
+        # Read under the lock: until then an operator may have been granted the next one.
+        lease: dict[str, Any] = {"epoch": epoch(), "granted": False, "since": time.time(), "cluster": self.cluster}
         lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
         common.write_atomically(record, json.dumps(lease).encode())
         return file

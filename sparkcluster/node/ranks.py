@@ -89,10 +89,11 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
         return _rank({"name": name}, "gone", "")
     state, labels = document["State"], document["Config"]["Labels"] or {}
     record = {"name": document["Name"].lstrip("/"), "labels": labels, "image_id": document["Image"]}
-    log = b""
-    if state["ExitCode"] == VICTIM:
+    error, log = state["Error"][:300], b""
+    if state["ExitCode"] == VICTIM and not error:
         with contextlib.suppress(Unreadable):
             log = b"".join(log_pieces(machine, name, "tail=40", machine.docker_limit_s))
+        error = _why_killed(log.decode(errors="replace"))
     return _rank(
         dict(record, started_at=_time(state["StartedAt"])),
         state["Status"],
@@ -102,7 +103,7 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
         oom_killed=state["OOMKilled"],
         restarts=document["RestartCount"],
         finished_at=_time(state["FinishedAt"]),
-        error=state["Error"][:300] or _why_killed(log.decode(errors="replace")),
+        error=error,
         python=next((word for word in (document["Path"], *document["Args"]) if _PYTHON.match(word)), None),
     )
 
@@ -133,8 +134,8 @@ def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
 
 
 def _why_killed(log: str) -> str:
-    """What the launcher of a victim said; empty where the log does not have it."""
-    return "".join(re.findall(VICTIM_LINE + "(.{1,300})", log)[-1:])
+    """What the launcher of a victim said, or what that is for sure: some log drivers of Docker keep nothing."""
+    return "".join(re.findall(VICTIM_LINE + "(.{1,300})", log)[-1:]) or "killed to protect the machine"
 
 
 def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:

@@ -344,6 +344,22 @@ def test_a_rank_that_was_killed_for_memory_stays_down_until_the_next_release(clu
     cluster.serves()
 
 
+def test_of_a_victims_group_the_other_ranks_are_stopped_and_its_log_stays(cluster):
+    cluster.enable()
+    words, full = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB", cluster.folder / "full"
+    waits = f"import os, time\nwhile not os.path.exists({str(full)!r}): time.sleep(0.05)\n"
+    says = f"print('[sparkcluster] phase=victim {words}')\nraise SystemExit({shared.VICTIM})"
+    cluster.beta.record(program=waits + says)
+    cluster.boot()
+    cluster.serves()
+    full.touch()
+    eventually(lambda: cluster.alpha.pids() == [])
+    assert cluster.alpha.acts == ["restart", "serving", "victim"]
+    assert words in (cluster.beta.directory / "ranks/atlas-1-beta/log").read_text()
+    time.sleep(1)
+    assert cluster.alpha.acts == ["restart", "serving", "victim"]
+
+
 def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
     cluster.enable()
     cluster.boot()
@@ -394,15 +410,6 @@ def test_a_model_that_wedges_again_after_its_restart_is_left_down_and_on_event_h
     assert events == {"dead", "wedge", "gave-up"}
     assert {"SPARKCLUSTER_CLUSTER=atlas", "SPARKCLUSTER_GROUP=default", "SPARKCLUSTER_NODE=alpha"} <= set(found)
     assert not any("TOKEN" in line for line in found)
-
-
-def test_a_model_that_wedges_long_after_its_restart_is_restarted_again(cluster):
-    cluster.enable(wedge_s=0.0)
-    cluster.boot()
-    cluster.serves()
-    for count in (2, 3):
-        wedge(cluster, "restart")
-        eventually(lambda count=count: cluster.alpha.acts == ["restart", "serving"] * count)
 
 
 def test_a_group_waits_while_another_cluster_starts_on_one_of_its_nodes_and_until_its_memory_is_available(cluster):

@@ -12,7 +12,7 @@ import pytest
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.facts.base import Unread
 from sparkcluster.facts.running import Observation
-from sparkcluster.node import engine_api, observe, ranks
+from sparkcluster.node import engine_api, observe, ranks, shared
 from sparkcluster.node.machine import Machine, Unreadable
 
 METRICS = """\
@@ -151,6 +151,13 @@ def test_a_container_that_cannot_be_inspected_hides_no_other():
         ("broken", "dead"),
         ("whole", "running"),
     ]
+
+
+def test_a_victim_whose_log_driver_keeps_nothing_still_has_a_reason(tmp_path):
+    document = containers(tmp_path, 1)["/containers/c1/json"]
+    document["State"] |= {"Status": "exited", "ExitCode": shared.VICTIM, "Pid": 0}
+    rank = ranks.container(Node(docker={"/containers/c1/json": document}), "c1")
+    assert (rank["exit_code"], rank["error"]) == (shared.VICTIM, "killed to protect the machine")
 
 
 def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):

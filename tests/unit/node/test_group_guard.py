@@ -1,0 +1,174 @@
+"""The guard of a group of one node, look by look: its rank is a process, its engine wedges, and time passes, as told."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparkcluster.node import agent, common, events, group_guard, own_rank, shared, start_lock
+
+from .test_guard import Cluster
+
+# a rank outlives the object of whoever started it
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+class Clock:
+    """The module ``time``, ``later_s`` seconds on."""
+
+    later_s = 0.0
+
+    def time(self):
+        return time.time() + self.later_s
+
+    def monotonic(self):
+        return time.monotonic() + self.later_s
+
+    def __getattr__(self, name):
+        return getattr(time, name)
+
+
+class Watched:
+    """A group on one node, and its guard."""
+
+    def __init__(self, folder, monkeypatch):
+        self.clock, self.detection_s = Clock(), 0.0
+        monkeypatch.setattr(group_guard, "time", self.clock)
+        monkeypatch.setattr(group_guard, "REFUSED_S", 0.05)
+        monkeypatch.setattr(group_guard, "why_dead", lambda _: self.why_dead())
+        self.node = Cluster(folder).alpha
+        self.enable()
+
+    def enable(self, *, limits=None, **changes):
+        self.node.install(**{"starts": 5, "probe_s": 30.0, **(limits or {})})
+        self.node.record(peers={}, **changes)
+        self.own = own_rank.OwnRank(str(self.node.enabled))
+        self.guard = group_guard.GroupGuard(self.own)
+
+    def why_dead(self):
+        self.clock.later_s += self.detection_s
+        return "no counter has moved" if self.wedged else None
+
+    def look(self, after_s=60.0, *, wedged=False):
+        """What the guard does in a look that begins ``after_s`` after the last one ended."""
+        before = len(self.node.acts)
+        self.clock.later_s += after_s
+        self.wedged = wedged
+        self.guard.look(self.own.start_document())
+        return self.node.acts[before:]
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    made = Watched(tmp_path, monkeypatch)
+    yield made
+    made.node.end()
+
+
+def fails(*_):
+    raise OSError("Docker does not answer")
+
+
+@pytest.mark.parametrize(("after_s", "act"), [(60, "gave up"), (640, "restart")])
+def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_detected(watched, after_s, act):
+    """With 128K tokens an engine may stand still for 640 s before it is dead."""
+    watched.detection_s = 640.0
+    watched.look()
+    assert watched.look(wedged=True) == ["restart", "serving"]
+    assert watched.look(after_s, wedged=True)[0] == act
+    assert bool(watched.node.pids()) == (act == "restart")
+
+
+def test_a_wedge_after_a_restart_that_failed_once_is_the_second_one(watched, monkeypatch):
+    watched.look()
+    with monkeypatch.context() as broken:
+        broken.setitem(agent.STEPS, "start-process", fails)
+        assert watched.look(wedged=True) == ["restart", "failed"]
+    assert watched.look() == ["restart", "serving"]
+    assert watched.look(wedged=True) == ["gave up"]
+
+
+def test_a_wedged_rank_that_was_not_stopped_is_stopped_later(watched, monkeypatch):
+    watched.look()
+    watched.look(wedged=True)
+    with monkeypatch.context() as broken:
+        broken.setitem(agent.STEPS, "stop", fails)
+        assert watched.look(wedged=True) == ["gave up"]
+    watched.look(1)
+    assert watched.node.pids()
+    assert watched.node.waits.startswith(shared.GAVE_UP)
+    assert watched.look(30) == []
+    assert watched.node.pids() == []
+    assert watched.node.waits.startswith(shared.GAVE_UP)
+
+
+def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_given_up(watched, monkeypatch):
+    watched.look()
+    watched.look(wedged=True)
+    lock = str(watched.node.directory / "lease.lock")
+    held = []
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(group_guard, "why_dead", lambda _: held.append(common.try_lock(lock)) or "it stalls")
+        assert watched.look() == []
+    held[0].close()
+    assert watched.look() == []
+    assert watched.node.pids()
+    assert watched.node.waits is None
+
+
+def test_after_too_many_starts_what_still_runs_is_stopped(watched):
+    watched.enable(limits={"starts": 1})
+    assert watched.look() == ["restart", "serving"]
+    watched.node.record(peers={}, ranks=["atlas-1-alpha", "atlas-1-lost"])
+    assert watched.look() == ["gave up"]
+    assert watched.node.pids() == []
+
+
+def test_memory_that_another_model_took_before_the_lock_was_held_is_waited_for(watched, monkeypatch):
+    watched.enable(planned_bytes=2 << 30)
+    taken = str(watched.node.state / "start.lock")
+    monkeypatch.setattr(start_lock, "available", lambda: (1 if common.is_locked(taken) else 3) << 30)
+    assert watched.look() == []
+    assert "its rank needs 2.1 GB, and 1.1 GB are available" in watched.node.waits
+
+
+def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_once(watched, monkeypatch, capsys):
+    said = []
+
+    def changing(_):
+        said.append(watched.node.waits)
+        raise common.Busy("its memory is still changing")
+
+    monkeypatch.setattr(start_lock, "settle", changing)
+    watched.look()
+    watched.look()
+    assert said == [None, "alpha: its memory is still changing"]
+    assert watched.node.waits == said[1]
+    assert capsys.readouterr().out.count("waits: ") == 1
+
+
+def test_an_operator_who_was_granted_an_epoch_while_the_guard_waited_for_the_lock_keeps_it(watched, monkeypatch):
+    lock = str(watched.node.directory / "lease.lock")
+    try_lock = common.try_lock
+
+    def waits(path, *args, **named):
+        if path == lock:
+            watched.node.lease(4)
+        return try_lock(path, *args, **named)
+
+    monkeypatch.setattr(common, "try_lock", waits)
+    watched.own.ask("take")
+    watched.own.close()
+    assert common.read_json(str(watched.node.directory / "lease.json"))["epoch"] == 4
+
+
+def test_an_event_for_which_no_thread_is_left_cancels_nothing(monkeypatch):
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    heard = []
+    entry = {"act": "restart", "wedged": True, "why": "it stalls", "group": "default", "node": "alpha"}
+    monkeypatch.setattr(events.threading.Thread, "start", no_thread)
+    events.tell({"cluster": "atlas", "on_event": ["notify"]}, entry, heard.append)
+    assert heard == ["notify: it cannot be started: can't start new thread"]
