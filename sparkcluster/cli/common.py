@@ -41,7 +41,7 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     option(parser, "inventory INVENTORY?", about, Path)
     if model:
-        option(parser, "--model NAME", "this one of the models of the inventory (default: each; ask: the first)")
+        option(parser, "--model NAME", "this one of the models of the inventory (default: all)")
     if playbook:
         option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")

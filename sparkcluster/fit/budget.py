@@ -7,6 +7,7 @@ run on the node is not known here; checks of the node count it (FIT-003, HOST-00
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,6 +28,9 @@ START_SHARE = 0.4
 """What an engine takes for a moment while it starts, above what it takes then, as a part of its weights: 112 of 119 GiB
 with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is
 one report, and issue 56824 has a tenth of it: no more than a doubt)."""
+
+MOST_MODELS = 10
+"""Of which it is said which may run together: that takes 1,024 sums."""
 
 Kind = Literal["computed", "measured", "at most", "unknown"]
 """How the sizes of a part are known; ``at most`` is what the engine may take of a model that is not known."""
@@ -168,15 +172,11 @@ def _starting(parts: Sequence[Part], machine: Machine) -> list[str]:
 
 
 def _together(parts: Sequence[Part], limit: int) -> list[tuple[str, ...]]:
-    """For each of ``parts`` the most others that fit beside it; without those of which nothing is known."""
-    known = sorted((part for part in parts if part.bytes), key=lambda part: part.bytes)
-    sets: dict[tuple[str, ...], None] = {}
-    for part in (each for each in parts if each.bytes):
-        chosen, left = [part], limit - part.bytes
-        for other in known:
-            if other is not part and other.bytes <= left:
-                chosen.append(other)
-                left -= other.bytes
-        if left >= 0:
-            sets[tuple(each.model for each in parts if any(each is one for one in chosen))] = None
-    return list(sets)
+    """The largest sets of ``parts`` that fit together, of the first ``MOST_MODELS`` of which something is known."""
+    known = [part for part in parts if part.bytes][:MOST_MODELS]
+    found: list[frozenset[int]] = []
+    for number in range(len(known), 0, -1):
+        for chosen in map(frozenset, itertools.combinations(range(len(known)), number)):
+            if sum(known[at].bytes for at in chosen) <= limit and not any(chosen <= larger for larger in found):
+                found.append(chosen)
+    return [tuple(known[at].model for at in sorted(chosen)) for chosen in found]

@@ -13,7 +13,10 @@ from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.spec.load import read
 
-HINT = "lower args.max-num-seqs or args.max-model-len, set args.kv-cache-memory-bytes, or give a model other nodes"
+HINT = (
+    "set a smaller args.kv-cache-memory-bytes for one of them, or lower its args.max-num-seqs or args.max-model-len"
+    "; or give one other nodes"
+)
 
 
 def budget(

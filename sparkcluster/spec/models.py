@@ -87,7 +87,9 @@ def named(written: Inventory, name: str) -> int:
     """
     names = [model.name for model in of(written)]
     if name not in names:
-        hint = did_you_mean(name, names, f"its models: {', '.join(names)}")
+        called = {each.cluster: each.name for each in of(written)}
+        called |= {playbook_name(entry.playbook): each for entry, each in zip(written.models, names, strict=True)}
+        hint = did_you_mean(called.get(name, name), names, f"its models: {', '.join(names)}")
         raise UsageError(f"no model is named {shown(name)}", hint=hint)
     return names.index(name)
 
@@ -185,7 +187,10 @@ def _clashes(
         yield "aliases", f"{other.name} is called {alias} as well", "give each alias to one model"
     if both := sorted(model.spans & other.spans):
         message = f"{both[0]} is in two models that span nodes, {other.name} and {model.name}"
-        yield "nodes", message, "let one of them span nodes: both would need Ray and the interconnect of that node"
+        hint = "write nodes or groups in one of the entries, so that only one model spans this node"
+        if not (entry.nodes or entry.groups):
+            message, hint = f"{message}, which names no nodes and so has all", f"write nodes: [{both[0]}] in its entry"
+        yield "nodes", message, hint
 
 
 def as_written(document: Document) -> None:
@@ -201,5 +206,5 @@ def as_written(document: Document) -> None:
         place = document.values.get(("models", 0, "playbook"), Place())
         document.keys["playbook",] = document.values["playbook",] = place
     elif entries is not None and "playbook" in document.data:
-        message, hint = "stands beside models", "write it as an entry of models"
+        message, hint = "excludes models", "write it as an entry of models"
         document.problems.append(document.problem(("playbook",), message, hint, key=True))

@@ -65,8 +65,8 @@ _OUTRO = {
 - Every node is a machine with its own address. With `groups`, every node belongs to one of them;
   the first node of a group is its head.
 - With `models`, each entry is a cluster of its own: the first one without a `name` has the name of the
-  inventory's `cluster`, every other one `CLUSTER-NAME`. Ports count up from `api.port` in the order of the
-  entries: add new ones at the end, or write `port`. See [models](models.md).
+  inventory's `cluster`, every other one `CLUSTER-NAME`. Entries without `port` get the free
+  ports from `api.port` on, in their order. See [models](models.md).
 - The `ssh` section of a node overrides that of the inventory; keys that neither sets come from
   `~/.ssh/config`.
 - Anchors and aliases are supported; tags (`!…`) and merge keys (`<<`) are not.
