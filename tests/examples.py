@@ -31,6 +31,7 @@ _VARIES = [
     (re.compile(r"(\b\d\d-\d\d )?\b\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
     (re.compile(r"\bpid[ =]\d+"), "pid N"),
     (re.compile(r"\b\d+\.\d+(?= →)|(?:\d+ % )?(?:slower|faster|as before)$", re.MULTILINE), "MEASURED"),
+    (re.compile(r"\b\d+\.\d of (?=\d+\.\d GB)"), ""),  # memory in use, which the lab's Sparks show live
     (re.compile(rf"(?:\b\d[\d.,/]*[ ]?{_UNIT}(?![\w/])[ ]?)+"), "MEASURED "),
     (re.compile(r"\b10\.77\.\d+\."), "10.77.0."),
     (re.compile(r"^  (?:spark-\S+|connect|check|copy|stop|start|verify|change|look): .*\n", re.MULTILINE), ""),
