@@ -91,11 +91,14 @@ def main(
 
 
 def beside(rank_dirs: list[str]) -> list[str]:
-    """Containers of other ranks that run on this node; none where the Docker engine does not answer."""
+    """Other ranks that run on this node: containers, where the Docker engine answers, and processes."""
+    machine, own = Machine(), [common.expand(path) for path in rank_dirs]
+    found = []
+    for state_dir in {path.rpartition("/clusters/")[0] for path in own}:
+        found += ranks.processes(machine, state_dir)
     with contextlib.suppress(Unreadable):
-        found = ranks.containers(Machine(), LABEL_CLUSTER)
-        return [each["name"] for each in found if each["state"] == "running" and each["rank_dir"] not in rank_dirs]
-    return []
+        found += ranks.containers(machine, LABEL_CLUSTER)
+    return [each["name"] for each in found if each["state"] == "running" and each["rank_dir"] not in own]
 
 
 def meminfo() -> dict[str, int]:

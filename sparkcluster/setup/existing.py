@@ -34,10 +34,14 @@ def check(path: Path, text: str, model: str | None = None) -> Spec:
     trial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # a playbook is searched beside the inventory
     try:
         output_file.write(trial, lambda file: file.write(text.encode()), private=True)
-        return load.load(trial, starts=False, model=model)
+        spec = load.load(trial, starts=False, model=model)
+        if spec.inventory.models:
+            load.load_all(trial, starts=False)
     except SpecError as error:
         problems = [each if each.file != str(trial) else each._replace(file=str(path)) for each in error.problems]
         raise SpecError(problems) from None
+    else:
+        return spec
     finally:
         trial.unlink(missing_ok=True)
 

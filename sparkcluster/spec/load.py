@@ -120,6 +120,7 @@ def load_all(
             specs.append(load(inventory_path, playbook, set_=set_, starts=starts, model=model))
         except SpecError as error:
             problems += error.problems
+    problems += models.served_twice(read(inventory_path), specs) if specs and not problems else []
     if problems:
         raise SpecError(_sorted(problems, str(inventory_path)))
     return specs

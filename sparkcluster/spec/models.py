@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import Problem, UsageError
+from sparkcluster.spec import Spec
 from sparkcluster.spec.document import Document, KeyPath, Place, shown
 from sparkcluster.spec.inventory import Inventory, ModelEntry
 from sparkcluster.suggest import did_you_mean, playbook_name
@@ -191,6 +192,17 @@ def _clashes(
         if not (entry.nodes or entry.groups):
             message, hint = f"{message}, which names no nodes and so has all", f"write nodes: [{both[0]}] in its entry"
         yield "nodes", message, hint
+
+
+def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]:
+    """Names in the API that two models have, of all models of the inventory ``document``: clients choose by them."""
+    seen: dict[str, str] = {}
+    for index, spec in enumerate(specs):
+        for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
+            if name in seen:
+                message, hint = f"{seen[name]} is served as {name} as well", "write set: {served_name: another} in one"
+                yield document.problem(("models", index), message, hint)
+            seen.setdefault(name, spec.model)
 
 
 def as_written(document: Document) -> None:

@@ -11,7 +11,7 @@ from sparkcluster import hints
 from sparkcluster.cli import down, releases, saved, status
 from sparkcluster.cli.common import emitted, load_spec
 from sparkcluster.cli.main import guarded
-from sparkcluster.errors import Interrupted, LaunchError, NotServing
+from sparkcluster.errors import Interrupted, LaunchError, NotServing, SpecError
 from sparkcluster.spec.load import load_all
 
 TEXT = """cluster: home
@@ -117,7 +117,9 @@ def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
             "- playbook: qwen3.6-35b-a3b-nvfp4\n  nodes: [spark-1]",
         )
     )
-    chosen = {"playbook": "gpt-oss-20b", "image": "own:1", "args.max-model-len": 8192}
+    with pytest.raises(SpecError, match="embed is served as"):
+        saved.select(file, {"playbook": "gpt-oss-20b"}, model=NAMES[2], dry_run=True)
+    chosen = {"playbook": "qwen3-embedding-4b", "image": "own:1", "args.max-model-len": 8192}
     assert saved.select(file, chosen, model=NAMES[2]) == NAMES[2]
     assert [each.inventory.cluster for each in load_all(file)] == before
     assert load_all(file)[2].selected == chosen

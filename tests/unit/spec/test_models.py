@@ -50,7 +50,9 @@ def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster
 )
 def test_no_two_models_of_a_node_end_at_once(written, victims, order):
     """Those without ``victim`` last, and of equals the later one first."""
-    entries = [f"- {{playbook: gpt-oss-20b, name: m{at}, nodes: [spark-1]" for at in range(2)]
+    entries = [
+        f"- {{playbook: gpt-oss-20b, name: m{at}, nodes: [spark-1], set: {{served_name: m{at}}}" for at in range(2)
+    ]
     models = [f"{entry}{f', victim: {each}' if each else ''}}}\n" for entry, each in zip(entries, victims, strict=True)]
     text = "models:\n" + "".join(models) + "- {playbook: gpt-oss-20b, name: alone, nodes: [spark-2], victim: 1}\n"
     assert [each.victim for each in load_all(written(text))] == [*order, 0]
@@ -71,7 +73,7 @@ def test_one_model_is_the_same_by_either_form(written):
 
 def test_ports_that_entries_name_are_passed_over(written):
     models = "models:\n- {playbook: gpt-oss-120b}\n- {playbook: gpt-oss-20b, port: 8001, nodes: [spark-1]}\n"
-    models += "- {playbook: gpt-oss-20b, name: c, nodes: [spark-2]}\n"
+    models += "- {playbook: qwen3-embedding-4b, name: c, nodes: [spark-2]}\n"
     assert [each.inventory.api.port for each in load_all(written(models))] == [8000, 8001, 8002]
 
 
@@ -100,6 +102,7 @@ def test_ports_that_entries_name_are_passed_over(written):
         (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
         (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
         (["gpt-oss-20b"], 6, "is not a section"),
+        (["{playbook: gpt-oss-120b}", "{playbook: gpt-oss-120b-ngc, nodes: [spark-1]}"], 7, "is served as"),
         (["{playbook: ./my model.yaml}"], 6, "no model can be called"),
         (
             ["{playbook: gpt-oss-120b, aliases: [embed]}", "{playbook: gpt-oss-20b, name: embed}"],
