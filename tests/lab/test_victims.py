@@ -32,7 +32,8 @@ def two_models(lab, tmp_path):
     """An inventory with two models: the first is the victim."""
     playbook = yaml.safe_load(lab.playbook.read_text())
     for name in ("large", "small"):
-        text = yaml.safe_dump({**playbook, "name": name, "env": {**playbook.get("env", {}), "STUB_CONTROL": CONTROL}})
+        own = {"name": name, **({"served_name": name} if name == "large" else {})}
+        text = yaml.safe_dump({**playbook, **own, "env": {**playbook.get("env", {}), "STUB_CONTROL": CONTROL}})
         (tmp_path / f"{name}.yaml").write_text(text)
     inventory = yaml.safe_load(lab.inventory.read_text())
     del inventory["playbook"]
