@@ -6,7 +6,7 @@ import string
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import Painted, data, message, paint
-from sparkcluster.fit.budget import FREE_BYTES
+from sparkcluster.fit.source import FREE_BYTES
 from sparkcluster.inspect.budget import HINT
 from sparkcluster.report import size
 

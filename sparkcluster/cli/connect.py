@@ -61,14 +61,13 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
     """That of ``--model``, else those of all models of the inventory."""
     if args.model:
         return [load_spec(args)]
-    from sparkcluster.errors import UsageError
+    from sparkcluster.cli.each import for_one
     from sparkcluster.spec.load import load_all
 
     specs = load_all(args.inventory)
     chosen = next((flag for flag in ("group", "playbook", "set") if getattr(args, flag)), None)
     if chosen and len(specs) > 1:
-        names = ", ".join(spec.model for spec in specs)
-        raise UsageError(f"--{chosen} is for one model", hint=f"add --model NAME, one of {names}")
+        raise for_one(f"--{chosen}", [spec.model for spec in specs])
     return [load_spec(args)] if chosen else specs
 
 

@@ -34,6 +34,11 @@ _OF_ONE = {
 """Commands, and flags by their names in the parsed line, that are for one model alone."""
 
 
+def for_one(what: str, names: Sequence[str]) -> UsageError:
+    """The error that ``what`` was typed without saying for which of the models ``names``."""
+    return UsageError(f"{what} is for one model", hint=f"add --model NAME, one of {', '.join(names)}")
+
+
 def run(name: str, command: Any, args: argparse.Namespace) -> int:
     """Run the command once, or for each model where the inventory has several and ``--model`` names none.
 
@@ -47,7 +52,7 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
         return int(command.run(args))
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
     if wanting := next((flag or name for key, flag in flags.items() if key == name or vars(args).get(key)), None):
-        raise UsageError(f"{wanting} is for one model", hint=f"add --model NAME, one of {', '.join(names)}")
+        raise for_one(wanting, names)
     specs = load_all(args.inventory, starts=hasattr(args, "playbook"))
     if name == "ask":
         args.model = next((spec.model for spec in specs if spec.playbook.chats), names[0])

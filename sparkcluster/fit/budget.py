@@ -12,14 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sparkcluster.fit import verdict
-from sparkcluster.fit.source import GIB, Machine
-from sparkcluster.fit.verdict import GB
+from sparkcluster.fit.source import FREE_BYTES, GIB, Machine
 from sparkcluster.report import size
 
-FREE_BYTES = 10 * GB
-"""What stays free beside the engines and the system's own use: three models that left 9.9 GiB took 7.4 GiB more within
-3 s, probably for a first large prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services,
-docs/research, July 2026)."""
 HOST_BYTES = int(5.6 * GIB)
 """What the processes of an engine take beside its arguments, as owners of several measured it. It is cautious: others
 measured 5.4 to 6.7 GiB of all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and

@@ -17,6 +17,10 @@ VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
 SYSTEM_BYTES = 5 * GIB
 """A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
 nvfp4-guide)."""
+FREE_BYTES = 10 * 10**9
+"""What stays free of a Spark beside engines and its own use: three models that left 9.9 GiB took 7.4 GiB more within
+3 s, probably for a first large prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services,
+docs/research, July 2026)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

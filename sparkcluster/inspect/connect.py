@@ -114,7 +114,7 @@ def document(
         UsageError: the client needs a model for chat, and there is none.
     """
     each = [_one(connection, release) for connection, release in zip(found, releases, strict=True)]
-    models = [{"name": one.name, "kind": one.kind, **said} for one, said in zip(found, each, strict=True)]
+    models = [{"name": model.name, "kind": model.kind, **said} for model, said in zip(found, each, strict=True)]
     listed = [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()]
     return {
         **each[0],
@@ -127,7 +127,7 @@ def document(
 def _client(name: str, found: Connection) -> dict[str, Any]:
     what = CLIENTS[name]
     if found.kind != "chat" and not what.sends:
-        takes = ", ".join(each for each, one in CLIENTS.items() if one.sends)
+        takes = ", ".join(name for name, known in CLIENTS.items() if known.sends)
         raise UsageError(
             f"{what.title} needs a model for chat, and {found.model} is one for {found.kind}",
             hint=f"of clients that are set up for one model, --client {takes.replace(', ', ' or ')} takes any kind",

@@ -56,8 +56,7 @@ def load(
     if inventory and model is not None and not problems:
         if not inventory.models:
             raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
-        aliases = inventory.models[models.named(inventory, model)].aliases
-        document, more = models.entry(document, inventory, model)
+        document, aliases, more = models.entry(document, inventory, model)
         inventory, problems = _checked(document)
     if inventory and starts:
         problems += check.here(inventory, document, inventory_path.parent)
@@ -105,7 +104,6 @@ def load_all(
     *,
     set_: assignments.Assignments | None = None,
     starts: bool = True,
-    playbook: str | None = None,
 ) -> list[Spec]:
     """The spec of every model of an inventory, in its order; of one that has ``playbook``, that.
 
@@ -117,7 +115,7 @@ def load_all(
     names: list[str | None] = [*model_names(inventory_path)]
     for model in names or [None]:
         try:
-            specs.append(load(inventory_path, playbook, set_=set_, starts=starts, model=model))
+            specs.append(load(inventory_path, set_=set_, starts=starts, model=model))
         except SpecError as error:
             problems += error.problems
     problems += models.served_twice(read(inventory_path), specs) if specs and not problems else []

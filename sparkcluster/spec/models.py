@@ -95,8 +95,8 @@ def named(written: Inventory, name: str) -> int:
     return names.index(name)
 
 
-def entry(document: Document, written: Inventory, name: str) -> tuple[Document, dict[str, Any]]:
-    """The inventory of the entry called ``name``, and what a ``Spec`` has of it beside that.
+def entry(document: Document, written: Inventory, name: str) -> tuple[Document, list[str], dict[str, Any]]:
+    """The inventory of the entry called ``name``, its names in the API, and what a ``Spec`` has of it beside that.
 
     Raises:
         UsageError: none is called so.
@@ -107,7 +107,7 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
     places = [(entry.victim or math.inf, -at) for at, entry in enumerate(written.models)]
     before = sum(places[at] < places[index] for at in beside)
     more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
-    return expand(document, written, index), more
+    return expand(document, written, index), written.models[index].aliases, more
 
 
 def expand(document: Document, written: Inventory, index: int) -> Document:

@@ -13,7 +13,7 @@ from pathlib import Path
 from sparkcluster.engines.common_signatures import common
 from sparkcluster.engines.signature import Cause, Step, rows, signatures
 from sparkcluster.engines.vllm import ENGINE, flags
-from sparkcluster.fit.source import GIB, spark
+from sparkcluster.fit.source import FREE_BYTES, GIB, spark
 from sparkcluster.suggest import closest
 
 
@@ -31,13 +31,8 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
     )
 
 
-# Of a Spark, after its system's own use; a share of 0.90 after such a failure froze and rebooted one
-# (eugr/spark-vllm-docker#388).
-_FREE_BYTES = 10 * 10**9
-
-
 def kv_cache(found: re.Match[str], lines: Sequence[str]) -> Cause:
-    """How much memory the KV cache lacks, and a larger share only where the node keeps ``_FREE_BYTES`` beside it."""
+    """How much memory the KV cache lacks, and a larger share only where the node keeps ``FREE_BYTES`` beside it."""
     said = {name: value for name, value in found.groupdict().items() if value is not None}
     hint = (
         "lower max-num-seqs or max-num-batched-tokens, remove the drafter (speculative-config), or lower max-model-len"
@@ -55,7 +50,8 @@ def kv_cache(found: re.Match[str], lines: Sequence[str]) -> Cause:
     if missing is not None and share is not None:
         larger = math.ceil((share + missing * GIB / machine.visible_bytes) * 100 + 1) / 100
         free = machine.visible_bytes * (1 - larger) - machine.system_bytes
-        if free >= _FREE_BYTES:
+        # A share of 0.90 after such a failure froze and rebooted a Spark (eugr/spark-vllm-docker#388).
+        if free >= FREE_BYTES:
             return Cause(summary, f"{hint} in the playbook; or set gpu-memory-utilization to {larger:.2f}")
         hint += " in the playbook; a larger gpu-memory-utilization would leave less than 10 GB of the node"
         return Cause(summary, hint)
