@@ -150,7 +150,12 @@ def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     if "memory" in found:
         _figures(found, verbose=verbose)
     if measured := found.get("measured"):
-        sizes = {"weights": "load_gib", "KV cache": "kv_gib", "CUDA graphs": "graphs_gib"}
+        sizes = {
+            "weights": "load_gib",
+            "KV cache": "kv_gib",
+            "CUDA graphs": "graphs_gib",
+            "most while it started": "peak_gib",
+        }
         parts = [f"{what} {size(measured[key] * 2**30)}" for what, key in sizes.items() if key in measured]
         parts += [f"{measured['kv_tokens']:,.0f} tokens of KV cache"] if "kv_tokens" in measured else []
         data(f"measured here in release {measured['release']}: {', '.join(parts)}")

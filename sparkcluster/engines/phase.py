@@ -19,8 +19,14 @@ FOOTPRINT: dict[str, Callable[[float, float], float]] = {
     "kv_gib": min,
     "kv_tokens": min,
     "graphs_gib": max,
+    "peak_gib": max,
+    "used_gib": max,
 }
-"""What an engine may log of its memory, and which figure of several ranks counts: that of the rank with least room."""
+"""What an engine may log of its memory, and which figure of several ranks counts: that of the rank with least room.
+
+``peak_gib`` is by how much MemAvailable of the node fell at most while the rank started, ``used_gib`` by how much once
+it had answered.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -130,6 +130,8 @@ class Measured(_Document, total=False):
     kv_gib: Measure | None
     kv_tokens: Measure | None
     graphs_gib: Measure | None
+    peak_gib: Measure | None
+    used_gib: Measure | None
 
 
 class PlaybookDocument(_Document, total=False):

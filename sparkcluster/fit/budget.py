@@ -38,6 +38,7 @@ class Part:
     Attributes:
         step_bytes: what its engine may take beside weights and KV cache: a step, the driver, CUDA graphs.
         host_bytes: what the engine's processes take beside its budget.
+        peak_bytes: what it took for a moment more while it started; None where that was not measured.
         problems: why it does not run even alone.
         doubts: why that is not certain, or its sizes are not known.
     """
@@ -50,6 +51,7 @@ class Part:
     kind: Kind = "computed"
     problems: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    peak_bytes: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -59,8 +61,8 @@ class Part:
 
     @property
     def start_peak_bytes(self) -> int:
-        """What it may take for a moment more while it starts."""
-        return int(START_SHARE * self.weights_bytes)
+        """What it takes for a moment more while it starts, or may take."""
+        return int(START_SHARE * self.weights_bytes) if self.peak_bytes is None else self.peak_bytes
 
     def as_json(self) -> dict[str, Any]:
         """Sizes in bytes; null where they are unknown."""
@@ -136,7 +138,9 @@ def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
             continue
         where, over = ", ".join(nodes), sum(part.bytes for part in parts) - room(machine)
         if over > 0:
-            less = sum(HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes)
+            less = sum(
+                HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes and part.host_bytes == HOST_BYTES
+            )
             certain = over > less and all(part.kind != "at most" for part in parts)
             text = _too_much(parts, over, machine, "are" if certain else "may be")
             (problems if certain else doubts).append(f"{where}: {text}")

@@ -85,7 +85,7 @@ def part(
         playbook: what it serves.
         nodes: how many share it.
         machine: memory of each.
-        measured: what its engine logged when it last served here; its weights count if it had as many nodes.
+        measured: what was measured when it last served here; it counts if it had as many nodes.
     """
     engine = engines.engine(playbook.engine)
     try:
@@ -100,8 +100,9 @@ def part(
         most = int(machine.visible_bytes * engine.memory_share(playbook))
         return Part(name, step_bytes=most, kind="at most", doubts=(f"its model is unknown: {why}",))
     memory, cache, auto = found["memory"], found["kv_cache"], found["gpu_memory_utilization_is_auto"]
-    logged = (measured or {}).get("load_gib") if (measured or {}).get("nodes") == nodes else None
-    weights = int(logged * GIB) if logged else memory["weights_bytes"]
+    logged = {key: int(value * GIB) for key, value in (measured or {}).items() if key.endswith("_gib")}
+    logged = logged if (measured or {}).get("nodes") == nodes else {}
+    weights = logged.get("load_gib", memory["weights_bytes"])
     # Of a utilization the KV cache is what weights and a step leave.
     left = memory["weights_bytes"] - weights if found["gpu_memory_utilization"] is not None else 0
     certain, why_not = cache["bytes_most"] < cache["bytes_wanted"], tuple(found["problems"])
@@ -110,8 +111,23 @@ def part(
         weights,
         cache["bytes_wanted"] if auto else max(0, cache["bytes"] + left),
         memory["runtime_bytes"],
-        max(HOST_BYTES, memory["engine_host_bytes"]),
+        _beside(logged) or max(HOST_BYTES, memory["engine_host_bytes"]),
         "measured" if logged else "computed",
+        peak_bytes=_peak(logged),
         problems=why_not if certain else (),
         doubts=(*(() if certain else why_not), *found["doubts"]),
     )
+
+
+def _beside(measured: Mapping[str, int]) -> int:
+    """What the engine's processes took beside weights, KV cache and CUDA graphs; 0 where that was not measured."""
+    if not measured.keys() >= {"used_gib", "load_gib", "kv_gib"}:
+        return 0
+    return max(0, measured["used_gib"] - measured["load_gib"] - measured["kv_gib"] - measured.get("graphs_gib", 0))
+
+
+def _peak(measured: Mapping[str, int]) -> int | None:
+    """What the engine took for a moment more while it started; None where that was not measured."""
+    if not measured.keys() >= {"peak_gib", "used_gib"}:
+        return None
+    return max(0, measured["peak_gib"] - measured["used_gib"])

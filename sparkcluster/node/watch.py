@@ -3,10 +3,12 @@
 Answers in JSON lines until its input closes, which means that the controller has stopped reading, or without
 ``follow`` until the logs were read to their ends::
 
-    {"states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "links": {"enp1s0f0np0": true}, "listening": true}
+    {"states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "links": {"enp1s0f0np0": true}, "listening": true,
+     "memory": {"before", "lowest", "now"}}
     {"rank": NAME, "lines": ["…"], "times": [1795230001.5], "at": "where the log goes on after them"}
 
 ``links`` are those of ``interfaces``; ``listening`` is whether the API at ``api``, host and port, takes connections.
+``memory`` is MemAvailable in bytes, as watching began, the lowest since then, and now.
 ``times`` are when lines were logged, in seconds since 1970, which only containers have; with ``since``, likewise, those
 before it are left out. With ``"from": {NAME: at}`` a log goes on there: a controller that lost its connection misses no
 line and reads none twice. A state is as in ``ranks``, or ``unreadable`` (with ``error``).
@@ -26,7 +28,7 @@ import time
 from functools import partial
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, ranks
+from sparkcluster.node import common, ranks, start_lock
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 
 # Of one document: in JSON up to six times as many bytes, and the controller takes 1 MB in one line. The progress of
@@ -48,6 +50,7 @@ class Watch:
         self.readers: list[threading.Thread] = []
         self.states: dict[str, dict[str, Any]] = {}
         self.listening: bool | None = None
+        self.memory = dict.fromkeys(("before", "lowest", "now"), start_lock.available())
 
     def follow_container(self, name: str) -> None:
         """Read a container's log to its end; while it is followed, also where the Docker engine did not answer."""
@@ -151,12 +154,15 @@ class Watch:
             reading = self.request["follow"] or any(reader.is_alive() for reader in self.readers)
             for _ in range(round(7.5 * self.interval_s)):
                 time.sleep(0.1)
+                now = start_lock.available()
+                self.memory.update(now=now, lowest=min(now, self.memory["lowest"]))
                 self.emit_lines()
                 if self.states != reported:
                     break
             reported = self.states
             links = {name: carrier(name) for name in self.request.get("interfaces", ())}
-            common.emit({"states": reported, "links": links, "listening": self.listening})
+            found = {"links": links, "listening": self.listening, "memory": self.memory}
+            common.emit({"states": reported, **found})
 
 
 def last_lines(file: BinaryIO, count: int) -> int:

@@ -142,7 +142,8 @@ class _Attempt:
                 self._note("failed")
                 raise
         self._note("answered")
-        return dataclasses.replace(reply, footprint=self._readiness.footprint)
+        taken = {} if self._launch.steps is None else self._readiness.taken
+        return dataclasses.replace(reply, footprint={**self._readiness.footprint, **taken})
 
     def _note(self, outcome: str) -> None:
         """Keep how it ended, for bundles."""

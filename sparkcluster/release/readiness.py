@@ -15,7 +15,7 @@ from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.errors import LaunchError, Reason, SparkclusterError
 from sparkcluster.plan.model import Plan
-from sparkcluster.runtime.watching import SILENCE_S, Event, RankReport, Report
+from sparkcluster.runtime.watching import SILENCE_S, Available, Event, RankReport, Report
 from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
@@ -33,6 +33,7 @@ class RankState:
     Attributes:
         down: interfaces of its node that the group uses and that have no carrier, and since when.
         reported: its state in the last report.
+        memory: what was available on its node, as last reported.
         heard_at: when its node reported last, or watching began.
         longest_silence_s: between two reports of its node.
     """
@@ -46,6 +47,7 @@ class RankState:
     reported: RankReport = dataclasses.field(default_factory=RankReport)
     died_at: float | None = None
     listening: bool = False
+    memory: Available | None = None
     down: dict[str, float] = dataclasses.field(default_factory=dict)
     lines: collections.deque[str] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=KEPT_LINES))
 
@@ -84,6 +86,7 @@ class RankState:
             else:
                 self.down.setdefault(interface, now)
         self.listening = self.listening or bool(report.listening)
+        self.memory = report.memory or self.memory
 
 
 def warnings(event: Event) -> list[str]:
@@ -137,6 +140,13 @@ class Readiness:
     def footprint(self) -> dict[str, float]:
         """What the ranks have logged of their memory."""
         return joined(rank.progress.footprint for rank in self.ranks.values())
+
+    @property
+    def taken(self) -> dict[str, float]:
+        """What the ranks took of the memory of their nodes since watching began, by keys of ``FOOTPRINT``."""
+        seen = [rank.memory for rank in self.ranks.values() if rank.memory is not None]
+        fell = [{"peak_gib": each.before - each.lowest, "used_gib": each.before - each.now} for each in seen]
+        return joined({key: round(max(0, took) / 2**30, 2) for key, took in each.items()} for each in fell)
 
     def failure(self, now: float) -> LaunchError | None:
         """Why the launch has failed, once that is certain and the last log lines are in."""

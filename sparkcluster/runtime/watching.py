@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sparkcluster.answers import checked
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, HostSilent, HostTimeout
-from sparkcluster.facts.base import Fact, Time
+from sparkcluster.facts.base import Fact, Number, Time
 from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.fleet import Fleet
@@ -43,6 +43,14 @@ class RankReport(Fact):
     error: str | None = None
 
 
+class Available(Fact):
+    """MemAvailable of a node in bytes: as watching began, the lowest since then, and now."""
+
+    before: Number
+    lowest: Number
+    now: Number
+
+
 class Report(Fact):
     """One document of the watch program: log lines of a rank, or a sign of life with all states.
 
@@ -53,6 +61,7 @@ class Report(Fact):
         states: by rank; None beside lines.
         links: whether there is a carrier, by interface.
         listening: whether the API takes connections.
+        memory: of the node; None beside lines.
     """
 
     rank: str | None = None
@@ -62,6 +71,7 @@ class Report(Fact):
     states: dict[str, RankReport] | None = None
     links: dict[str, bool] = Field(default_factory=dict)
     listening: bool | None = None
+    memory: Available | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkcluster.errors import HostError
-from sparkcluster.runtime.watching import Event, Report
+from sparkcluster.runtime.watching import Available, Event, Report
 
 
 def lines(node: str, rank: str, found: tuple[str, ...], times: tuple[float, ...] = ()) -> Event:
@@ -16,6 +16,11 @@ def lines(node: str, rank: str, found: tuple[str, ...], times: tuple[float, ...]
 def tick(node: str, states: dict[str, Any], *, links: dict[str, bool] | None = None, listening: bool = False) -> Event:
     """A sign of life."""
     return Event(node, Report(states=states, links=links or {}, listening=listening))
+
+
+def memory(node: str, before: int, lowest: int, now: int) -> Event:
+    """A sign of life with MemAvailable in bytes."""
+    return Event(node, Report(memory=Available(before=before, lowest=lowest, now=now)))
 
 
 def gone(node: str, error: HostError) -> Event:

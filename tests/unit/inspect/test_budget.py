@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sparkcluster.errors import SpecError
+from sparkcluster.fit.budget import HOST_BYTES
 from sparkcluster.inspect.budget import budget, by_size, require_room
 from sparkcluster.spec.load import load_all
 
@@ -73,6 +74,16 @@ def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(sp
         assert (predicted.bytes == measured.bytes) is same
     elsewhere = {"gpt-oss-20b": {"nodes": 2, "load_gib": 20.0}}
     assert budget(both, measured=elsewhere).sparks["spark-1"][0] == predicted
+
+
+def test_what_a_start_took_here_counts_as_its_peak_and_for_its_processes(specs):
+    logged = {"nodes": 1, "load_gib": 14.0, "kv_gib": 4.0, "graphs_gib": 0.5, "used_gib": 22.0, "peak_gib": 30.0}
+    both = specs(entry("gpt-oss-20b"), entry("qwen3.5-4b-dflash", name="other"))
+    found = budget(both, measured={"gpt-oss-20b": logged}).sparks["spark-1"][0]
+    assert (found.host_bytes, found.start_peak_bytes) == (int(3.5 * 2**30), 8 * 2**30)
+    del logged["used_gib"]
+    found = budget(both, measured={"gpt-oss-20b": logged}).sparks["spark-1"][0]
+    assert (found.host_bytes, found.peak_bytes) == (HOST_BYTES, None)
 
 
 def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):

@@ -29,6 +29,13 @@ def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
     assert not launch.ready
 
 
+def test_what_the_ranks_took_is_that_of_the_node_with_the_least_room(launch, tick):
+    launch.feed(watched.memory("alpha", 100 << 30, 30 << 30, 50 << 30), 110)
+    launch.feed(watched.memory("beta", 100 << 30, 60 << 30, 40 << 30), 110)
+    launch.feed(tick("beta"), 111)
+    assert launch.taken == {"peak_gib": 70.0, "used_gib": 60.0}
+
+
 @pytest.mark.parametrize("state", ["exited", "dead", "gone"])
 def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, two, state):
     launch.feed(tick("alpha"), 110)

@@ -86,6 +86,7 @@ def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
             "INFO 11-02 [gpu_model_runner.py:5150] Model loading took 21.94 GiB memory and 61.2 seconds",
             {"load_gib": 21.94},
         ),
+        ("Initial free memory 98.21 GiB, reserved 4.69 GiB memory for KV Cache as specified by", {"kv_gib": 4.69}),
         ("GPU KV cache size: 4,843,965 tokens, Maximum concurrency 3", {"kv_tokens": 4_843_965}),
         ("GPU KV cache size: 9,999,999,999,999,999,999 tokens", {}),
         ("Available KV cache memory: -3.20 GiB", {}),
