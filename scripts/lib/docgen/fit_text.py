@@ -53,7 +53,8 @@ what `auto` computes: a KV cache of `max-num-seqs` requests of full context in b
 first looks whether so much is free. Both follow from that entry alone: a further model restarts none, but the first one that is added to a model alone changes
 that one's arguments, and `upgrade` restarts it. What the inventory sets (`set: {{args.gpu-memory-utilization: 0.5}}`) stays, and so does a playbook's own
 utilization beside its own `kv-cache-memory-bytes`. `up` refuses models that certainly do not fit, before anything starts.
-What releases measured corrects the weights in this answer, and never an argument.
+What releases measured here corrects this answer (weights, what the processes take, the peak of the start), and never an
+argument.
 
 ## Without the hub
 
