@@ -138,6 +138,7 @@ class PlaybookDocument(_Document, total=False):
     """What is read of the playbook in a record; all of it where a release is started again."""
 
     name: str
+    model: dict[str, Any]
     engine: Annotated[str, AfterValidator(_known)]
     verify: VerifyDocument
     request: Annotated[dict[str, Any], _readable_by(Request)]

@@ -160,8 +160,10 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
     """
     others = []
     for each in _recorded(fleet, spec)[0]:
-        groups = recorded_groups(each.release.record) if each.model == spec.playbook.model.label else {}
-        for name, group in groups.items():
+        for name, group in recorded_groups(each.release.record).items():
+            model = (group.playbook or {}).get("model") or {}
+            if spec.playbook.model.label not in (model.get("id"), model.get("path")):
+                continue
             if known := {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}:
                 written = (group.playbook or {}).get("args", {}).items()
                 args = {word: value for key, value in written if (word := key.replace("_", "-")) in _COUNTS}

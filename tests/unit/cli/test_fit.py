@@ -191,7 +191,8 @@ MEASURED = {"load_gib": 7.61, "kv_gib": 76.49, "kv_tokens": 4_843_965.0, "graphs
 
 
 def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, monkeypatch, capsys, tmp_path):
-    one = world(playbook={"args": {"gpu-memory-utilization": 0.85, "max-model-len": 4096}})
+    arguments = {"gpu-memory-utilization": 0.85, "max-model-len": 4096}
+    one = world(playbook={"args": arguments, "served_name": "chat"})
     documents = [one.document(one.plan(number), number) for number in (6, 7)]
     documents[1]["groups"]["default"]["measured"] |= MEASURED
     hosts = {name: FakeHost(name).program("releases", {"records": documents}) for name in one.facts}
