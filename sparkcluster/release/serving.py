@@ -80,10 +80,12 @@ def survey(
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
+        kept = release.groups[name] if release else None
         if group.state in TABLE:
-            groups[name] = dataclasses.replace(group, action=TABLE[group.state])
+            renew = group.state is State.UNLOADED and rotated_secrets(view, group, kept)
+            groups[name] = dataclasses.replace(group, action=Action.START if renew else TABLE[group.state])
             continue
-        rotated = rotated_secrets(view, group, release.groups[name] if release else None)
+        rotated = rotated_secrets(view, group, kept)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
         action = after_asking(asked, again=desired.restarts(group), replace=replace)
         groups[name] = dataclasses.replace(asked, action=action)
@@ -227,6 +229,8 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
     if left and view.lease is None:
         report.note(f"{', '.join(left)}: {LEFT}; continuing with the ranks that it started")
     for group in groups.values():
+        if group.state is State.UNLOADED and group.action is Action.KEEP:
+            report.note(f"{view.spec.inventory.called(group.name)}: on demand: not loaded")
         if group.action is not Action.KEEP or group.recorded is None:
             continue
         name = view.spec.inventory.called(group.name)

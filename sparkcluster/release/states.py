@@ -4,6 +4,8 @@
 
     state     what is there of the group                                  what up does
     EMPTY     no rank of ours                                             start
+    UNLOADED  no rank of ours, and guards load on demand what the plan    keep
+              would do
     STARTED   the ranks of this plan run, and a node has no record that   watch
               they have answered
     SERVING   every rank that the newest release recorded runs, and the   ask
@@ -31,6 +33,7 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.state import is_unloaded
 from sparkcluster.plan.build import build
 from sparkcluster.plan.cost import Difference, classed, edited, missing_on
 from sparkcluster.plan.diff import Change, changes
@@ -105,6 +108,7 @@ class State(enum.Enum):
     """What a group is in."""
 
     EMPTY = "empty"
+    UNLOADED = "unloaded"
     STARTED = "started"
     SERVING = "serving"
     OTHER = "other"
@@ -124,6 +128,7 @@ class Action(enum.Enum):
 
 TABLE: dict[State, Action] = {
     State.EMPTY: Action.START,
+    State.UNLOADED: Action.KEEP,
     State.STARTED: Action.WATCH,
     State.REMAINS: Action.CLEAN,
     State.TAKEN: Action.REFUSE,
@@ -230,6 +235,9 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
     if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
+        loadable = recorded is not None and recorded.verified and is_unloaded(view)
+        if recorded is not None and loadable and not any(compared(view, recorded)):
+            return GroupState(name, State.UNLOADED, ranks, recorded)
         return GroupState(name, State.EMPTY, ranks)
     runs_plan = bool(view.planned and planned and runs_planned(view.planned, planned, ranks))
     if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):
