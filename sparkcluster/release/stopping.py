@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sparkcluster.errors import LeaseLost, SparkclusterError
+from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError
+from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.fleet import failures
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
+from sparkcluster.hosts.program import call
+from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import GRACE_S, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
@@ -48,6 +51,15 @@ def stop(
         failed |= failures(changer.attempt(steps, timeout_s=max(limits_s.values(), default=0) + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
     return failed
+
+
+def end_guards(fleet: Fleet, view: View) -> None:
+    """End the guards of a cluster where one of them has the lease; their units stay."""
+    if view.lease is not None and view.lease.operation == "restart":
+        inventory = view.spec.inventory
+        request = {"state_dir": inventory.state_dir, "cluster": inventory.cluster}
+        ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
+        all_values(ended, LeaseHeld)
 
 
 def is_head(rank: Rank) -> bool:

@@ -154,7 +154,7 @@ REACHED: dict[str, Any] = {
     "cluster": text(),
     "release": integer("that serves; null where the rest is what the inventory says", null=True),
     "endpoint": text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
-    "others": many(text(), "endpoints of the other groups, unless --group chose one"),
+    "others": many(text(), "endpoints of the other groups, unless --group chose one; behind a gateway, of the engines"),
     "tunnel": text("command that has to run while it is used, or null", null=True),
     "model": text("name that requests carry"),
     "key": record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
