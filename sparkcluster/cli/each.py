@@ -48,8 +48,10 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     from sparkcluster.spec.load import load_all, model_names
 
     names = model_names(args.inventory)
-    if args.model is not None or not names or getattr(command, "ALL_MODELS", False):
+    if not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
+    if args.model is not None:
+        return _one(name, command, args)
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
     if wanting := next((flag or name for key, flag in flags.items() if key == name or vars(args).get(key)), None):
         raise for_one(wanting, names)
@@ -58,7 +60,25 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
         args.model = next((spec.model for spec in specs if spec.playbook.chats), names[0])
         hints.command_line = typed(args)
         return int(command.run(args))
-    return _each(command, args, names, [spec.model for spec in _turns(name, args, specs)])
+    return _each(name, command, args, specs, [spec.model for spec in _turns(name, args, specs)])
+
+
+def _one(name: str, command: Any, args: argparse.Namespace) -> int:
+    """Run the command for the model that was named, and then let the gateway know what became of it."""
+    from sparkcluster.cli import gateway
+    from sparkcluster.spec.load import load, load_all
+
+    behind = name in gateway.STARTS and not vars(args).get("dry_run")
+    if not (behind and load(args.inventory, starts=False, model=args.model).gateway_node):
+        return int(command.run(args))
+    specs, found = load_all(args.inventory, starts=False), list[dict[str, Any]]()
+    args.collected = found if args.json or args.json_lines else None
+    code = int(command.run(argparse.Namespace(**vars(args), **gateway.room(name, specs, args.model))))
+    gateway.ensure(args, specs, [args.model])
+    if found:
+        document, said = found
+        emit_json(document | {"gateway": said}, line=args.json_lines)
+    return code
 
 
 def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequence[Spec]:
@@ -82,25 +102,33 @@ def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequen
     return specs[::-1] if name == "down" else specs
 
 
-def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: Sequence[str]) -> int:
-    """Run the command for each of ``turns``, which are ``names`` or some of them, and report in the order of these.
+def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spec], turns: Sequence[str]) -> int:
+    """Run the command for each of ``turns``, which are the models of ``specs`` or some of them, and for the gateway.
 
-    Exit code 0 if all have it, the code of all if it is one, else 1.
+    It is reported in the order of ``specs``. Exit code 0 if all have it, the code of all if it is one, else 1.
     """
-    found: dict[str, list[dict[str, Any]]] = {model: [] for model in names}
+    from sparkcluster.cli import gateway
+
+    behind = gateway.turn(name, args, specs)
+    # First where its models go down.
+    turns = [gateway.NAME, *turns] if behind and name == "down" else [*turns, *([gateway.NAME] if behind else [])]
+    found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), gateway.NAME)}
     as_json = args.json or args.json_lines
-    codes = set()
+    codes, done = set(), list[str]()
     for model in turns:
-        one = argparse.Namespace(**{**vars(args), "model": model, "collected": found[model] if as_json else None})
-        hints.command_line = typed(one)
+        more = {"model": model, "collected": found[model] if as_json else None, **gateway.room(name, specs, model)}
+        one = argparse.Namespace(**vars(args) | more)
+        hints.command_line = typed(args if model == gateway.NAME else one)
         if args.json_lines:
             emit_json({"at": time.time(), "event": "note", "text": f"model: {model}"}, line=True)
         else:
             if not (args.json or model == turns[0]):
                 data()
-            message(model, kind="model")
+            message(model, kind="model" if model != gateway.NAME else "")
         try:
-            codes.add(int(command.run(one)))
+            code = behind(one, specs, done) if behind and model == gateway.NAME else int(command.run(one))
+            done += [] if code else [model]
+            codes.add(code)
         except Interrupted:
             raise
         except SparkclusterError as error:
@@ -110,9 +138,10 @@ def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: S
             else:
                 show_error(error)
     if as_json:
+        said = {"gateway": found.pop(gateway.NAME)[0]} if behind else {}
         documents = [{"name": model, **document} for model, each in found.items() for document in each]
         first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
-        emit_json({**first, "models": documents}, line=args.json_lines)
+        emit_json({**first, "models": documents, **said}, line=args.json_lines)
     return codes.pop() if len(codes) == 1 else 1
 
 

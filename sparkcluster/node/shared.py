@@ -43,6 +43,7 @@ STOPPED_FILE = "stopped"  # written by down: nothing starts until the next relea
 BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it
 _TAG = re.compile(r":[^/]*$")  # a colon before a slash is that of a port
+PACKAGES = ("aiohttp", "prometheus_client")  # what the gateway's program imports
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 
 # Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.

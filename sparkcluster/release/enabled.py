@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
@@ -20,8 +21,7 @@ from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
 from sparkcluster.release import rollback_target
-from sparkcluster.release.down import stop_on_failures
-from sparkcluster.release.stopping import end_guards, stop
+from sparkcluster.release.stopping import end_guards, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import AGAIN_S, START_WAIT_S, Lease, wait_for
@@ -69,7 +69,9 @@ def start_documents(
             "steps": [evict_step(spec.playbook, facts[name], node.containers[0].image), *steps],
             "ask": asked if node.role == "head" else None,
             "ready_timeout_s": ready_timeout_s,
-            **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings else {}),
+            **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings or spec.gateway_node else {}),
+            # also of a model that is not on demand yet: that it is changes nothing of what is recorded
+            **({"door": urlsplit(apis[node.group].url).hostname} if spec.gateway_node and node.role == "head" else {}),
         }
     return documents
 
@@ -116,8 +118,9 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         config = {
             "cluster": spec.inventory.cluster,
             "runtime": spec.inventory.runtime.kind,
-            "port": free_port(facts, nodes),
+            "port": free_port(facts, nodes, FIRST_PORT + sorted([spec.model, *spec.siblings]).index(spec.model)),
             "token": random.token_hex(32),
+            **({"on_demand": True} if spec.idle_s is not None else {}),
             **({"on_event": spec.inventory.on_event} if spec.inventory.on_event else {}),
         }
         step = {"do": "enable", "number": number, "program": standalone("guard", spec.playbook.engine)}
@@ -191,7 +194,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     return [name for name, node in view.facts.items() if read(node.enabled) is not None]
 
 
-def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
-    """A port on which nothing listens on any of ``nodes``."""
+def free_port(facts: Mapping[str, Facts], nodes: Collection[str], first: int) -> int:
+    """A port from ``first`` on, which differs between models of a node, on which nothing listens on any of ``nodes``."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
-    return next(port for port in range(FIRST_PORT, 32_768) if port not in taken)
+    return next(port for port in range(first, 32_768) if port not in taken)

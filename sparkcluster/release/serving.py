@@ -78,6 +78,7 @@ def survey(
         if earlier.verdict and name in to_ask and earlier.ranks == groups[name].ranks
     }
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
+    loading = desired.operation == "up" and desired.spec.idle_s is not None and guard_works(view)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
         kept = release.groups[name] if release else None
@@ -87,6 +88,9 @@ def survey(
             continue
         rotated = rotated_secrets(view, group, kept)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
+        if loading and group.state is State.SERVING:
+            groups[name] = dataclasses.replace(asked, action=Action.KEEP)
+            continue
         action = after_asking(asked, again=desired.restarts(group), replace=replace)
         groups[name] = dataclasses.replace(asked, action=action)
     return groups

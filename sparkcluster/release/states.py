@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import PlanError
@@ -46,6 +46,7 @@ from sparkcluster.plan.release_record import (
     runs_recorded,
     written_network,
 )
+from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
@@ -70,6 +71,7 @@ class Options:
         order: groups that are switched first.
         max_unavailable: how many groups are switched at once, after the first one.
         pause_s: between groups that are switched.
+        make_room: called before a start; whether it stopped something that was loaded on demand.
     """
 
     timeout_s: float | None = None
@@ -82,6 +84,7 @@ class Options:
     order: tuple[str, ...] = ()
     max_unavailable: int = 1
     pause_s: float = 0
+    make_room: Callable[[Report], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

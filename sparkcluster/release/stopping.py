@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError
+from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError, StopError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
@@ -53,9 +53,14 @@ def stop(
     return failed
 
 
+def guard_works(view: View) -> bool:
+    """Whether a guard has the lease of the cluster: it starts or stops its group."""
+    return view.lease is not None and view.lease.operation == "restart"
+
+
 def end_guards(fleet: Fleet, view: View) -> None:
     """End the guards of a cluster where one of them has the lease; their units stay."""
-    if view.lease is not None and view.lease.operation == "restart":
+    if guard_works(view):
         inventory = view.spec.inventory
         request = {"state_dir": inventory.state_dir, "cluster": inventory.cluster}
         ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
@@ -78,3 +83,14 @@ def with_failed_stops(
         final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
         final.args = (final.message,)
     return final
+
+
+def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
+    """Raise StopError where ``command`` could not be carried out on nodes."""
+    for name, error in failed.items():
+        raise StopError(
+            f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
+            node=name,
+            step=command,
+            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
+        )

@@ -1,0 +1,267 @@
+"""The gateway of an inventory: brought to what its models are now, asked to make room, and removed with them.
+
+It is one container, or with runtime ``process`` one process, labelled as a rank of a cluster of its own, which no release
+records: whatever it is to do is in its config.json. Where models are loaded on demand its node has the door as well,
+which is that cluster's guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkcluster.errors import LaunchError, NotServing, SparkclusterError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import Facts
+from sparkcluster.fit.budget import room
+from sparkcluster.fit.source import spark
+from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.program import call, standalone
+from sparkcluster.inspect import gateway as seen
+from sparkcluster.inspect.budget import budget
+from sparkcluster.inspect.cluster import View, see
+from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_PLAN
+from sparkcluster.plan.gateway import config, rank
+from sparkcluster.plan.model import NodePlan
+from sparkcluster.release.enabled import require_running
+from sparkcluster.release.stopping import stop_on_failures
+from sparkcluster.report import Report
+from sparkcluster.runtime import secrets, stop_steps
+from sparkcluster.runtime.change import Changer, Step
+from sparkcluster.runtime.lease import AGAIN_S, Lease
+from sparkcluster.spec import Playbook, Spec
+from sparkcluster.spec.models import GATEWAY
+from sparkcluster.topology.build import gateway as listens
+
+READY_S = 60.0
+"""How long it may take to answer and to reach what serves: a container starts in seconds, and engines are asked every
+5 s."""
+DRAIN_S = 310.0
+"""How long an unload may take: requests in flight get 300 s."""
+_CHANGE_S = 120.0
+
+def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: Report) -> str:
+    """Let the gateway know the models ``specs`` as they are recorded now, and start it unless it runs; its URL.
+
+    Returns once it answers, and reaches those of ``names`` that always serve.
+
+    Raises:
+        UsageError: its image cannot run it, or a key is missing here.
+        LaunchError: its port is in use, it does not answer, it does not reach a model, or no door runs.
+        LeaseHeld: another operator changes it.
+    """
+    spec = seen.of_inventory(specs)
+    node = spec.gateway_node
+    report.step("gateway", f"on {node}")
+    facts = seen.with_packages(fleet, spec, specs)
+    recorded = {each.model: seen.recorded(fleet, each) for each in specs}
+    document = _config([_served(each, recorded[each.model]) for each in specs], facts, recorded)
+    image, engine = read(facts.image), seen.engine_of(facts)
+    program = standalone("program", package="gateway")
+    planned = rank(
+        specs, facts, image_id=image.id if image else None, python=engine.python if engine else "python3", program=program
+    )
+    view = see(fleet, spec)
+    ours = view.ranks.ours
+    former = [name for name, ranks in ours.items() if ranks and name != node]
+    (container,) = planned.containers
+    runs = any(
+        each.state == "running" and each.labels.get(LABEL_PLAN) == container.labels[LABEL_PLAN] for each in ours[node]
+    )
+    if not ours[node]:
+        _require_port(specs, facts, recorded)
+    with Lease(fleet, spec.inventory, "up").acquire([node, *former]) as lease:
+        steps = [*([] if runs else stop_steps(ours[node])), *_steps(planned, document, program, started=runs)]
+        lease.changer.apply({node: steps, **{name: stop_steps(ours[name]) for name in former}}, timeout_s=_CHANGE_S)
+        _door(fleet, spec, specs, facts, recorded, lease.changer)
+    _wait(fleet, spec, [each.model for each in specs if each.idle_s is None and each.model in names], container.name)
+    report.done()
+    return listens(spec, facts)[1]
+
+
+def _served(spec: Spec, groups: seen.Groups) -> Spec:
+    """``spec`` with the playbook that serves, by whose names its engine is asked."""
+    for group in groups.values():
+        with contextlib.suppress(ValidationError):  # of another version of sparkcluster
+            return dataclasses.replace(spec, playbook=Playbook.model_validate(group.playbook))
+    return spec
+
+
+def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> dict[str, Any]:
+    """The document of config.json."""
+    last = {
+        name: next(({**group.measured, "nodes": len(group.plan["nodes"])} for group in groups.values()), None)
+        for name, groups in recorded.items()
+    }
+    found = budget(specs, measured=last)
+    sizes: dict[str, dict[str, int | None]] = {spec.model: {} for spec in specs}
+    for node, parts in found.sparks.items():
+        for part in parts:
+            sizes[part.model][node] = part.bytes or None
+    starts = {name: max((each.measured.get("start_s") or 0 for each in groups.values()), default=0) or None
+              for name, groups in recorded.items()}  # fmt: skip
+    key = secrets.api_key(specs[0]) if specs[0].inventory.api.key is not None else None
+    return config(
+        specs,
+        facts,
+        sizes=sizes,
+        room=dict.fromkeys(found.sparks, room(spark())),
+        backends={name: {each.name: each.plan["endpoints"][each.name] for each in groups.values()}
+                  for name, groups in recorded.items()},
+        start_s=starts,
+        key=key,
+        keys=secrets.gateway_keys(specs[0]),
+    )  # fmt: skip
+
+
+def _require_port(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> None:
+    """Raise LaunchError where something listens on the gateway's port already."""
+    node, gateway = specs[0].gateway_node, specs[0].inventory.gateway
+    port = gateway.port if gateway else 0
+    if not any(listener.port == port for listener in read(facts.listeners) or ()):
+        return
+    for name, groups in recorded.items():
+        for group in groups.values():
+            if group.head == node and group.plan["endpoints"][group.name].endswith(f":{port}/v1"):
+                hint = f"sparkcluster upgrade INVENTORY --model {name}"
+                raise LaunchError(f"port {port} of {node} is still that of {name}", node=node, step="gateway", hint=hint)
+    hint = f"on {node}: ss -ltnp 'sport = :{port}'; or write another gateway.port"
+    raise LaunchError(f"port {port} of {node}, which the gateway needs, is in use", node=node, step="gateway", hint=hint)
+
+
+def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, started: bool) -> list[Step]:
+    """Steps that tell a gateway that runs what it has to know, or else start it."""
+    (container,) = planned.containers
+    place = container.rank_dir
+    told: Step = {"do": "put", "path": f"{place}/config.json", "content": json.dumps(document), "mode": 0o600}
+    if started:
+        return [told]
+    start: Step = {"name": container.name, "argv": list(container.argv), "rank_dir": place}
+    if container.image is not None:
+        start |= {"do": "start-container", "roots": {}}
+    else:
+        start |= {"do": "start-process", "env": planned.env, "env_file": None, "labels": container.labels}
+    made: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
+    return [*made, {"do": "put", "path": f"{place}/gateway.py", "content": program, "mode": 0o644}, told, start]
+
+
+def _door(
+    fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups], changer: Changer
+) -> None:
+    """Install what passes the gateway's word on to the guards of models on demand, or remove it where there are none.
+
+    Raises:
+        LaunchError: it does not run.
+    """
+    node, places = spec.gateway_node, dict[str, dict[str, Any]]()
+    for each in specs:
+        for group in recorded[each.model].values() if each.idle_s is not None else ():
+            request = {"state_dir": each.inventory.state_dir, "cluster": each.inventory.cluster}
+            if place := call(fleet[group.head], "door_place", request, answer=dict[str, Any]):
+                places[each.model] = place
+    if not places:
+        changer.apply({node: [{"do": "disable"}]} if facts.enabled is not None else {}, timeout_s=_CHANGE_S)
+        return
+    told = {
+        "cluster": spec.inventory.cluster,
+        "node": node,
+        "state_dir": facts.state_dir,
+        "socket": f"{facts.state_dir}/clusters/{spec.inventory.cluster}/run/door.sock",
+        "models": places,
+    }
+    step = {"do": "enable", "program": standalone("door"), "config": told}
+    ((installed,),) = changer.apply({node: [step]}, timeout_s=_CHANGE_S).values()
+    require_running(fleet, spec, {node: installed})
+
+
+def _wait(fleet: Fleet, spec: Spec, names: Collection[str], container: str) -> None:
+    """Wait until the gateway answers and reaches ``names``.
+
+    Raises:
+        LaunchError: it does not; with why.
+    """
+    node, until = spec.gateway_node, time.monotonic() + READY_S
+    while True:
+        try:
+            models = seen.ask(fleet, spec).models
+            lost = [name for name in names if name not in models or models[name].state != "ready"]
+            if not lost:
+                return
+            found = models.get(lost[0])
+            why = f"the gateway on {node} does not reach {lost[0]}: {(found and found.why) or 'not asked yet'}"
+            hint = f"sparkcluster doctor INVENTORY --model {lost[0]}"
+        except NotServing as error:
+            why, hint = error.message, f"on {node}: docker logs --tail 20 {container}"
+            if spec.inventory.runtime.kind == "process":
+                place = f"{spec.inventory.state_dir}/clusters/{spec.inventory.cluster}/ranks/{container}"
+                hint = f"on {node}: tail {place}/log"
+        if time.monotonic() > until:
+            raise LaunchError(why, node=node, step="gateway", hint=hint)
+        time.sleep(AGAIN_S)
+
+
+def remove(fleet: Fleet, spec: Spec, report: Report) -> None:
+    """Stop the gateway ``spec``, and its door, on every node that has one.
+
+    Raises:
+        StopError: a node could not be reached, or it could not be stopped there.
+        LeaseHeld: another operator changes it.
+    """
+    view = see(fleet, spec)
+    failed = dict(view.collected.errors)
+    there = [name for name, facts in view.facts.items() if view.ranks.ours[name] or facts.enabled is not None]
+    if there:
+        report.step("stop", "the gateway")
+        with Lease(fleet, spec.inventory, "down").acquire(there, lost=failed) as lease:
+            steps = {
+                name: [
+                    {"do": "disable"},
+                    *stop_steps(view.ranks.ours[name]),
+                    {"do": "delete", "path": f"{view.facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"},
+                ]
+                for name in there
+            }
+            failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
+        report.done()
+    stop_on_failures({name: error for name, error in failed.items() if name in there}, "down")
+
+
+def remove_former(fleet: Fleet, view: View, report: Report) -> None:
+    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
+    spec = view.spec
+    cluster = f"{spec.inventory.cluster.removesuffix(f'-{spec.model}')}-{GATEWAY}"
+    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
+    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
+        inventory = spec.inventory.model_copy(update={"cluster": cluster})
+        remove(fleet, dataclasses.replace(spec, inventory=inventory), report)
+
+
+def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -> bool:
+    """Unload the models on demand that share a node with ``model``, which is about to start; whether there were any.
+
+    Without a gateway that answers there is nothing to do: nobody loads any.
+    """
+    spec, until = seen.of_inventory(specs), time.monotonic() + DRAIN_S
+    beside = next(each.siblings for each in specs if each.model == model)
+    others = [each.model for each in specs if each.idle_s is not None and each.model in beside]
+    asked: set[str] = set()
+    while others:
+        try:
+            models = seen.ask(fleet, spec).models
+            loaded = [name for name in others if name in models and models[name].state not in {"stopped", "failed"}]
+            for name in set(loaded) - asked:
+                report.step("unload", f"{name}, to make room for {model}")
+                seen.ask(fleet, spec, f"/unload/{name}")
+                asked.add(name)
+        except SparkclusterError:
+            break
+        if not loaded or time.monotonic() > until:
+            break
+        time.sleep(AGAIN_S)
+    return bool(asked)
