@@ -26,8 +26,8 @@ from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_PLAN
-from sparkcluster.plan.gateway import config, rank
+from sparkcluster.node.shared import CONFIG_FILE, LABEL_CLUSTER, LABEL_PLAN
+from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.release.enabled import require_running
 from sparkcluster.release.stopping import stop_on_failures
@@ -139,7 +139,7 @@ def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, star
     """Steps that tell a gateway that runs what it has to know, or else start it."""
     (container,) = planned.containers
     place = container.rank_dir
-    told: Step = {"do": "put", "path": f"{place}/config.json", "content": json.dumps(document), "mode": 0o600}
+    told: Step = {"do": "put", "path": f"{place}/{CONFIG_FILE}", "content": json.dumps(document), "mode": 0o600}
     if started:
         return [told]
     start: Step = {"name": container.name, "argv": list(container.argv), "rank_dir": place}
@@ -148,7 +148,7 @@ def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, star
     else:
         start |= {"do": "start-process", "env": planned.env, "env_file": None, "labels": container.labels}
     made: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
-    return [*made, {"do": "put", "path": f"{place}/gateway.py", "content": program, "mode": 0o644}, told, start]
+    return [*made, {"do": "put", "path": f"{place}/{PROGRAM_FILE}", "content": program, "mode": 0o644}, told, start]
 
 
 def _door(

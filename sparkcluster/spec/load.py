@@ -92,8 +92,6 @@ def load(
 def _as_one_of_several(spec: Spec, aliases: Sequence[str]) -> Spec:
     """``spec`` with the names of its entry, and arguments by which its engine leaves models beside it their memory."""
     playbook = spec.playbook
-    if spec.gateway_node and playbook.chats:  # so that the engine takes a body for "auto" unchanged
-        aliases = [*aliases, models.AUTO]
     if aliases:
         playbook = playbook.model_copy(update={"aliases": [*dict.fromkeys([*playbook.aliases, *aliases])]})
     if spec.siblings:

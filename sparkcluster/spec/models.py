@@ -53,9 +53,10 @@ class Model:
 def of(written: Inventory) -> list[Model]:
     """The models of an inventory, in its order; none of one that has ``playbook``.
 
-    Ports count up from ``api.port`` in that order, past those that entries and ``gateway`` name.
+    Ports count up from ``api.port`` in that order, past those that entries name. The one that would have the gateway's
+    gets the next free one below it, so that a gateway moves no other port.
     """
-    taken = {each.port for each in (*written.models, written.gateway) if each and each.port}
+    taken = {entry.port for entry in written.models if entry.port}
     free = (port for port in range(written.api.port, 65536) if port not in taken)
     itself = next((entry for entry in written.models if entry.name is None), None)
     found = []
@@ -70,6 +71,11 @@ def of(written: Inventory) -> list[Model]:
                 frozenset(_spanned(entry, written)),
             )
         )
+    gateway, ports = written.gateway.port if written.gateway else 0, {model.port for model in found}
+    below = next((port for port in range(gateway, 0, -1) if port not in ports), 0)
+    for at, entry in enumerate(written.models):
+        if found[at].port == gateway and not entry.port:
+            found[at] = dataclasses.replace(found[at], port=below)
     return found
 
 
@@ -121,6 +127,7 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
     more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
     on_demand = written.models[index].on_demand
     more |= {"gateway_node": gateway_node(written), "idle_s": on_demand.idle_s if on_demand else None}
+    more["gateway_cluster"] = f"{written.cluster}-{GATEWAY}" if written.gateway else ""
     return expand(document, written, index), written.models[index].aliases, more
 
 
@@ -244,8 +251,7 @@ def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]
     """Names in the API that two models have, of all models of the inventory ``document``: clients choose by them."""
     seen = {AUTO: "the gateway"} if specs[0].gateway_node else {}
     for index, spec in enumerate(specs):
-        aliases = [name for name in spec.playbook.aliases if name != AUTO or not spec.gateway_node]
-        for name in dict.fromkeys([spec.playbook.model_name, *aliases]):
+        for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
             if name in seen:
                 message, hint = f"{seen[name]} is served as {name} as well", "write set: {served_name: another} in one"
                 yield document.problem(("models", index), message, hint)

@@ -135,13 +135,12 @@ models:
 """
 
 
-def test_behind_a_gateway_ports_pass_its_own_and_chat_models_answer_to_auto(written):
+def test_a_gateway_moves_one_port_and_no_other(written):
     """It runs on the first node of a model that always serves, else on the first of the inventory."""
     big, embed, small = load_all(written(GATEWAY))
-    assert [each.inventory.api.port for each in (big, embed, small)] == [8000, 8001, 8003]
+    assert [each.inventory.api.port for each in (big, embed, small)] == [8000, 8001, 7999]
     assert [each.idle_s for each in (big, embed, small)] == [1200, None, 60]
-    assert [each.playbook.aliases for each in (big, embed, small)] == [["auto"], [], ["small", "auto"]]
-    assert {each.gateway_node for each in (big, embed, small)} == {"spark-2"}
+    assert {(each.gateway_node, each.gateway_cluster) for each in (big, embed, small)} == {("spark-2", "home-gateway")}
     assert [each.inventory.gateway.keys["alice"].models for each in (big, embed, small)] == [["embed"]] * 3
     (only,) = load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, on_demand: {}}\n"))
     assert only.gateway_node == "spark-1"
