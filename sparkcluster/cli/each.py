@@ -90,6 +90,8 @@ def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequen
     node = vars(args).get("node")
     if isinstance(node, str):
         specs = [spec for spec in specs if node in [each.label for each in spec.inventory.nodes]] or specs
+    if name in {"enable", "disable"}:  # up does that for those on demand
+        specs = [spec for spec in specs if spec.idle_s is None] or specs
     if name in {"up", "upgrade", "plan", "preflight"}:
         from sparkcluster.inspect.budget import budget, by_size, require_room
 

@@ -58,9 +58,13 @@ class Answer(Fact):
 
 
 class Told(Fact):
-    """Documents of the control socket: models by name, the text of a change, or an error."""
+    """Documents of the control socket: models by name, the text of a change, or an error.
+
+    ``trouble`` is why it does not listen for clients, such as a port that is in use.
+    """
 
     models: dict[str, ModelState] = Field(default_factory=dict)
+    trouble: str | None = None
     text: str = ""
     error: str | None = None
 
@@ -129,7 +133,8 @@ def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     used: dict[str, float] = {}
     try:
         url = listens(spec, see(fleet, spec, [spec.gateway_node]).facts[spec.gateway_node])[1]
-        models = ask(fleet, spec).models
+        told = ask(fleet, spec)
+        models, why = told.models, told.trouble
     except (SparkclusterError, LookupError) as error:
         why = str(error)
     for each in specs:
@@ -158,7 +163,8 @@ def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], *, staged: bo
     """Facts of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
 
     Raises:
-        UsageError: the image is not there, though it is said to be ``staged``, or lacks what the gateway's program imports; with one that has it.
+        UsageError: the image is not there, though it is said to be ``staged``, or lacks what the gateway's program
+            imports; with one that has it.
         SparkclusterError: the node cannot be queried.
     """
     node = spec.gateway_node

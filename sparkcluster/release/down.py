@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import CommandFailed, SparkclusterError, StopError, UsageError
+from sparkcluster.errors import CommandFailed, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures

@@ -131,6 +131,18 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
     return number, {name: found for name, (found,) in results.items()}
 
 
+def by_hand(spec: Spec) -> Spec:
+    """``spec``, whose guards an operator may install and remove.
+
+    Raises:
+        UsageError: it is on demand.
+    """
+    if spec.idle_s is not None:
+        hint = "sparkcluster up INVENTORY; to end it remove on_demand from its entry first"
+        raise UsageError(f"{spec.model} is on demand: only up installs and removes its guards", hint=hint)
+    return spec
+
+
 def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> None:
     """Have guards load what serves from now on, when they are asked to, and stop it.
 
@@ -195,6 +207,6 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
 
 
 def free_port(facts: Mapping[str, Facts], nodes: Collection[str], first: int) -> int:
-    """A port from ``first`` on, which differs between models of a node, on which nothing listens on any of ``nodes``."""
+    """A port on which nothing listens on any of ``nodes``, from ``first`` on: another for each model of a node."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
     return next(port for port in range(first, 32_768) if port not in taken)

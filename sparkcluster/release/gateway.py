@@ -1,8 +1,8 @@
 """The gateway of an inventory: brought to what its models are now, asked to make room, and removed with them.
 
-It is one container, or with runtime ``process`` one process, labelled as a rank of a cluster of its own, which no release
-records: whatever it is to do is in its config.json. Where models are loaded on demand its node has the door as well,
-which is that cluster's guard.
+It is one container, or with runtime ``process`` one process, labelled as a rank of a cluster of its own, which no
+release records: whatever it is to do is in its config.json. Where models are loaded on demand its node has the door as
+well, which is that cluster's guard.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from sparkcluster.errors import LaunchError, NotServing, SparkclusterError
 from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.budget import room
 from sparkcluster.fit.source import spark
@@ -46,6 +47,7 @@ DRAIN_S = 310.0
 """How long an unload may take: requests in flight get 300 s."""
 _CHANGE_S = 120.0
 
+
 def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: Report) -> str:
     """Let the gateway know the models ``specs`` as they are recorded now, and start it unless it runs; its URL.
 
@@ -62,11 +64,9 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     facts = seen.with_packages(fleet, spec, specs)
     recorded = {each.model: seen.recorded(fleet, each) for each in specs}
     document = _config([_served(each, recorded[each.model]) for each in specs], facts, recorded)
-    image, engine = read(facts.image), seen.engine_of(facts)
-    program = standalone("program", package="gateway")
-    planned = rank(
-        specs, facts, image_id=image.id if image else None, python=engine.python if engine else "python3", program=program
-    )
+    image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
+    python, image_id = engine.python if engine else "python3", image.id if image else None
+    planned = rank(specs, facts, image_id=image_id, python=python, program=program)
     view = see(fleet, spec)
     ours = view.ranks.ours
     former = [name for name, ranks in ours.items() if ranks and name != node]
@@ -79,7 +79,7 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     with Lease(fleet, spec.inventory, "up").acquire([node, *former]) as lease:
         steps = [*([] if runs else stop_steps(ours[node])), *_steps(planned, document, program, started=runs)]
         lease.changer.apply({node: steps, **{name: stop_steps(ours[name]) for name in former}}, timeout_s=_CHANGE_S)
-        _door(fleet, spec, specs, facts, recorded, lease.changer)
+        _door(spec, facts, _places(fleet, specs, recorded), lease.changer)
     _wait(fleet, spec, [each.model for each in specs if each.idle_s is None and each.model in names], container.name)
     report.done()
     return listens(spec, facts)[1]
@@ -126,13 +126,12 @@ def _require_port(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, se
     port = gateway.port if gateway else 0
     if not any(listener.port == port for listener in read(facts.listeners) or ()):
         return
+    hint = f"on {node}: ss -ltnp 'sport = :{port}'; or write another gateway.port"
     for name, groups in recorded.items():
         for group in groups.values():
             if group.head == node and group.plan["endpoints"][group.name].endswith(f":{port}/v1"):
-                hint = f"sparkcluster upgrade INVENTORY --model {name}"
-                raise LaunchError(f"port {port} of {node} is still that of {name}", node=node, step="gateway", hint=hint)
-    hint = f"on {node}: ss -ltnp 'sport = :{port}'; or write another gateway.port"
-    raise LaunchError(f"port {port} of {node}, which the gateway needs, is in use", node=node, step="gateway", hint=hint)
+                hint = f"sparkcluster upgrade INVENTORY --model {name}   {name} still has it"
+    raise LaunchError(f"port {port} of {node} is in use", node=node, step="gateway", hint=hint)
 
 
 def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, started: bool) -> list[Step]:
@@ -151,33 +150,32 @@ def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, star
     return [*made, {"do": "put", "path": f"{place}/{PROGRAM_FILE}", "content": program, "mode": 0o644}, told, start]
 
 
-def _door(
-    fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups], changer: Changer
-) -> None:
-    """Install what passes the gateway's word on to the guards of models on demand, or remove it where there are none.
+def _places(fleet: Fleet, specs: Sequence[Spec], recorded: Mapping[str, seen.Groups]) -> dict[str, dict[str, Any]]:
+    """Where the guard of each model on demand hears the door, of those that are enabled."""
+    places = {}
+    for each in specs:
+        for group in recorded[each.model].values() if each.idle_s is not None else ():
+            request = {"state_dir": each.inventory.state_dir, "cluster": each.inventory.cluster}
+            if place := call(fleet[str(group.head)], "door_place", request, answer=dict[str, Any]):
+                places[each.model] = place
+    return places
+
+
+def _door(spec: Spec, facts: Facts, places: Mapping[str, Any], changer: Changer) -> None:
+    """Install what passes the gateway's word on to the guards in ``places``, or remove it where there are none.
 
     Raises:
         LaunchError: it does not run.
     """
-    node, places = spec.gateway_node, dict[str, dict[str, Any]]()
-    for each in specs:
-        for group in recorded[each.model].values() if each.idle_s is not None else ():
-            request = {"state_dir": each.inventory.state_dir, "cluster": each.inventory.cluster}
-            if place := call(fleet[group.head], "door_place", request, answer=dict[str, Any]):
-                places[each.model] = place
+    node, cluster = spec.gateway_node, spec.inventory.cluster
     if not places:
-        changer.apply({node: [{"do": "disable"}]} if facts.enabled is not None else {}, timeout_s=_CHANGE_S)
+        changer.apply({node: [{"do": "disable"}]}, timeout_s=_CHANGE_S)
         return
-    told = {
-        "cluster": spec.inventory.cluster,
-        "node": node,
-        "state_dir": facts.state_dir,
-        "socket": f"{facts.state_dir}/clusters/{spec.inventory.cluster}/run/door.sock",
-        "models": places,
-    }
+    socket = f"{facts.state_dir}/clusters/{cluster}/run/door.sock"
+    told = {"cluster": cluster, "node": node, "state_dir": facts.state_dir, "socket": socket, "models": places}
     step = {"do": "enable", "program": standalone("door"), "config": told}
     ((installed,),) = changer.apply({node: [step]}, timeout_s=_CHANGE_S).values()
-    require_running(fleet, spec, {node: installed})
+    require_running(changer.fleet, spec, {node: installed})
 
 
 def _wait(fleet: Fleet, spec: Spec, names: Collection[str], container: str) -> None:
@@ -189,13 +187,15 @@ def _wait(fleet: Fleet, spec: Spec, names: Collection[str], container: str) -> N
     node, until = spec.gateway_node, time.monotonic() + READY_S
     while True:
         try:
-            models = seen.ask(fleet, spec).models
-            lost = [name for name in names if name not in models or models[name].state != "ready"]
-            if not lost:
+            told = seen.ask(fleet, spec)
+            lost = [name for name in names if name not in told.models or told.models[name].state != "ready"]
+            if not lost and told.trouble is None:
                 return
-            found = models.get(lost[0])
-            why = f"the gateway on {node} does not reach {lost[0]}: {(found and found.why) or 'not asked yet'}"
-            hint = f"sparkcluster doctor INVENTORY --model {lost[0]}"
+            why, hint = f"the gateway on {node} does not listen: {told.trouble}", f"on {node}: ss -ltnp"
+            if told.trouble is None:
+                found = told.models.get(lost[0])
+                why = f"the gateway on {node} does not reach {lost[0]}: {(found and found.why) or 'not asked yet'}"
+                hint = f"sparkcluster doctor INVENTORY --model {lost[0]}"
         except NotServing as error:
             why, hint = error.message, f"on {node}: docker logs --tail 20 {container}"
             if spec.inventory.runtime.kind == "process":

@@ -34,6 +34,7 @@ from sparkcluster.release.states import (
     differences,
     group_states,
 )
+from sparkcluster.release.stopping import guard_works
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets
 
