@@ -77,9 +77,9 @@ def ensure(args: argparse.Namespace, specs: Sequence[Spec], models: Collection[s
 def remove(args: argparse.Namespace, specs: Sequence[Spec], _: Collection[str]) -> int:
     """Stop it."""
     with reached(args, specs) as (fleet, spec, report):
-        from sparkcluster.release.gateway import remove
+        from sparkcluster.release.stopping import remove_gateway
 
-        remove(fleet, spec, report)
+        remove_gateway(fleet, spec, report)
     if not common.emitted(args, {"node": spec.gateway_node, "endpoint": None}):
         data("the gateway is down")
     return 0

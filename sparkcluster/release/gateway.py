@@ -22,22 +22,20 @@ from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.budget import room
 from sparkcluster.fit.source import spark
-from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
-from sparkcluster.inspect.cluster import View, see
-from sparkcluster.node.shared import CONFIG_FILE, LABEL_CLUSTER, LABEL_PLAN
+from sparkcluster.inspect.cluster import see
+from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import NodePlan
 from sparkcluster.release.enabled import require_running
-from sparkcluster.release.stopping import stop_on_failures
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets, stop_steps
 from sparkcluster.runtime.change import Changer, Step
 from sparkcluster.runtime.lease import AGAIN_S, Lease
 from sparkcluster.spec import Playbook, Spec
-from sparkcluster.spec.models import GATEWAY
 from sparkcluster.topology.build import gateway as listens
 
 READY_S = 60.0
@@ -204,42 +202,6 @@ def _wait(fleet: Fleet, spec: Spec, names: Collection[str], container: str) -> N
         if time.monotonic() > until:
             raise LaunchError(why, node=node, step="gateway", hint=hint)
         time.sleep(AGAIN_S)
-
-
-def remove(fleet: Fleet, spec: Spec, report: Report) -> None:
-    """Stop the gateway ``spec``, and its door, on every node that has one.
-
-    Raises:
-        StopError: a node could not be reached, or it could not be stopped there.
-        LeaseHeld: another operator changes it.
-    """
-    view = see(fleet, spec)
-    failed = dict(view.collected.errors)
-    there = [name for name, facts in view.facts.items() if view.ranks.ours[name] or facts.enabled is not None]
-    if there:
-        report.step("stop", "the gateway")
-        with Lease(fleet, spec.inventory, "down").acquire(there, lost=failed) as lease:
-            steps = {
-                name: [
-                    {"do": "disable"},
-                    *stop_steps(view.ranks.ours[name]),
-                    {"do": "delete", "path": f"{view.facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"},
-                ]
-                for name in there
-            }
-            failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
-        report.done()
-    stop_on_failures({name: error for name, error in failed.items() if name in there}, "down")
-
-
-def remove_former(fleet: Fleet, view: View, report: Report) -> None:
-    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
-    spec = view.spec
-    cluster = f"{spec.inventory.cluster.removesuffix(f'-{spec.model}')}-{GATEWAY}"
-    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
-    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
-        inventory = spec.inventory.model_copy(update={"cluster": cluster})
-        remove(fleet, dataclasses.replace(spec, inventory=inventory), report)
 
 
 def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -> bool:

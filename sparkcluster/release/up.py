@@ -17,13 +17,12 @@ from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
 from sparkcluster.release.enabled import disable, guards, load_on_demand
-from sparkcluster.release.gateway import remove_former
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
-from sparkcluster.release.stopping import end_guards, guard_works
+from sparkcluster.release.stopping import end_guards, guard_works, remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -47,7 +46,7 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     with contextlib.ExitStack() as leases:
         leases.callback(rollout.let_start)
         rollout.see(probes)
-        remove_former(fleet, rollout.view, report)
+        remove_former_gateway(fleet, rollout.view, report)
         if desired.spec.idle_s is None and any(each and each.on_demand for each in guards(rollout.view.facts)):
             disable(fleet, desired.spec, report)  # it would stop what no client asked for
             rollout.see()
