@@ -13,19 +13,9 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.facts.model import Facts
-from sparkcluster.node.shared import (
-    CONFIG_FILE,
-    LABEL_CLUSTER,
-    LABEL_GROUP,
-    LABEL_NODE,
-    LABEL_PLAN,
-    LABEL_RANK,
-    LABEL_RANK_DIR,
-    LABEL_RELEASE,
-    LABEL_RUNTIME,
-    LABEL_STATE_DIR,
-)
+from sparkcluster.node.shared import CONFIG_FILE, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE
 from sparkcluster.plan import docker_run
+from sparkcluster.plan.build import labels_of
 from sparkcluster.plan.model import ContainerPlan, NodePlan
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Gateway
@@ -71,18 +61,15 @@ def config(
     """
     spec, written = _of_its_node(specs)
     run = RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts)
-    known: list[tuple[str, str, list[str] | None]] = [] if key is None else [(API_KEY, key, None)]
-    known += [(name, value, written.keys[name].models) for name, value in keys.items()]
+    known = [] if key is None else [_key(API_KEY, key, None)]
+    known += [_key(name, value, written.keys[name].models) for name, value in keys.items()]
     return {
         "version": 1,
         "cluster": spec.gateway_cluster.removesuffix(f"-{GROUP}"),
         "node": spec.gateway_node,
         "listen": addresses(spec, facts)[0],
         "port": written.port,
-        "keys": [
-            {"name": name, "sha256": hashlib.sha256(value.encode()).hexdigest(), "models": models}
-            for name, value, models in known
-        ],
+        "keys": known,
         "engine_key": key,
         "door": f"{run}/door.sock" if any(each.idle_s is not None for each in specs) else None,
         "control": f"{run}/control.sock",
@@ -96,14 +83,19 @@ def config(
                 "sizes": {node.label: sizes.get(each.model, {}).get(node.label) for node in each.inventory.nodes},
                 "idle_s": each.idle_s,
                 "start_s": start_s.get(each.model),
-                "backends": [
-                    {"group": group, "url": url.removesuffix("/v1")}
-                    for group, url in backends.get(each.model, {}).items()
-                ],
+                "backends": [_backend(group, url) for group, url in backends.get(each.model, {}).items()],
             }
             for each in specs
         ],
     }
+
+
+def _key(name: str, value: str, models: list[str] | None) -> dict[str, Any]:
+    return {"name": name, "sha256": hashlib.sha256(value.encode()).hexdigest(), "models": models}
+
+
+def _backend(group: str, url: str) -> dict[str, str]:
+    return {"group": group, "url": url.removesuffix("/v1")}
 
 
 def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: str, program: str) -> NodePlan:
@@ -123,29 +115,18 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     cluster, node, run = spec.gateway_cluster, spec.gateway_node, _run_dir(spec, facts)
     name = docker_run.container_name(f"sparkcluster-{cluster}")
     rank_dir = f"{facts.state_dir}/clusters/{cluster}/ranks/{name}"
-    labels = {
-        LABEL_CLUSTER: cluster,
-        LABEL_GROUP: GROUP,
-        LABEL_NODE: node,
-        LABEL_RANK: "0",
-        LABEL_RELEASE: "0",
-        LABEL_PLAN: "",
-        LABEL_STATE_DIR: facts.state_dir,
-        LABEL_RANK_DIR: rank_dir,
-        LABEL_RUNTIME: spec.inventory.runtime.kind,
-    }
-
-    def argv() -> list[str]:
-        inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GROUP}"
-        command = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
-        if image_id is None:
-            return command
+    labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
+    labels |= {LABEL_GROUP: GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
+    inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GROUP}"
+    argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
+    if image_id is not None:
         mounts = [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
-        return [*_docker_run(name, facts.uid, labels), *mounts, "--entrypoint", python, image_id, *command[1:]]
-
-    takes_restart = [argv(), program, addresses(spec, facts)[0], written.port]
+        argv = [*_docker_run(name, facts.uid, labels), *mounts, "--entrypoint", python, image_id, *argv[1:]]
+    takes_restart = [argv, program, addresses(spec, facts)[0], written.port]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
-    container = ContainerPlan(name, image_id, tuple(argv()), {}, rank_dir, (rank_dir, run), labels=labels)
+    if image_id is not None:
+        argv[2:2] = ["--label", f"{LABEL_PLAN}={labels[LABEL_PLAN]}"]
+    container = ContainerPlan(name, image_id, tuple(argv), {}, rank_dir, (rank_dir, run), labels=labels)
     return NodePlan(node, GROUP, "head", 0, _ENV, (), (container,))
 
 
