@@ -95,7 +95,7 @@ def show(found: dict[str, Any]) -> None:
         message(client["source"], kind="docs")
     if any(each["tunnel"] for each in models):
         message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
-        for tunnel in filter(None, (each["tunnel"] for each in models)):
+        for tunnel in dict.fromkeys(filter(None, (each["tunnel"] for each in models))):
             message(f"  {tunnel}")
     if any(each["endpoint"] is None for each in models):
         message("the address is known once it serves: sparkcluster status INVENTORY", kind="note")
