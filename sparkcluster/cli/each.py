@@ -45,13 +45,16 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     Raises:
         SparkclusterError: as the command; with several models only what concerns all of them.
     """
-    from sparkcluster.spec.load import load_all, model_names
+    from sparkcluster.cli import gateway
+    from sparkcluster.spec.load import load, load_all, model_names
 
     names = model_names(args.inventory)
     if not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
     if args.model is not None:
-        return _one(name, command, args)
+        if name not in gateway.STARTS or not load(args.inventory, starts=False, model=args.model).gateway_node:
+            return int(command.run(args))
+        return _each(name, command, args, load_all(args.inventory, starts=False), [args.model])
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
     if wanting := next((flag or name for key, flag in flags.items() if key == name or vars(args).get(key)), None):
         raise for_one(wanting, names)
@@ -61,24 +64,6 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
         hints.command_line = typed(args)
         return int(command.run(args))
     return _each(name, command, args, specs, [spec.model for spec in _turns(name, args, specs)])
-
-
-def _one(name: str, command: Any, args: argparse.Namespace) -> int:
-    """Run the command for the model that was named, and then let the gateway know what became of it."""
-    from sparkcluster.cli import gateway
-    from sparkcluster.spec.load import load, load_all
-
-    behind = name in gateway.STARTS and not vars(args).get("dry_run")
-    if not (behind and load(args.inventory, starts=False, model=args.model).gateway_node):
-        return int(command.run(args))
-    specs, found = load_all(args.inventory, starts=False), list[dict[str, Any]]()
-    args.collected = found if args.json or args.json_lines else None
-    code = int(command.run(argparse.Namespace(**vars(args), **gateway.room(name, specs, args.model))))
-    gateway.ensure(args, specs, [args.model])
-    if found:
-        document, said = found
-        emit_json(document | {"gateway": said}, line=args.json_lines)
-    return code
 
 
 def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequence[Spec]:
@@ -111,13 +96,15 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
     """
     from sparkcluster.cli import gateway
 
-    behind = gateway.turn(name, args, specs)
-    # First where its models go down.
-    turns = [gateway.NAME, *turns] if behind and name == "down" else [*turns, *([gateway.NAME] if behind else [])]
+    behind = specs[0].gateway_node and name in gateway.TAKES and not vars(args).get("dry_run")
+    if behind:  # it goes before its models, and comes after them
+        turns = [gateway.NAME, *turns] if name == "down" else [*turns, gateway.NAME]
     found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), gateway.NAME)}
     as_json = args.json or args.json_lines
     codes, done = set(), list[str]()
     for model in turns:
+        if model == gateway.NAME and name in gateway.STARTS and not done:
+            continue
         more = {"model": model, "collected": found[model] if as_json else None, **gateway.room(name, specs, model)}
         one = argparse.Namespace(**vars(args) | more)
         hints.command_line = typed(args if model == gateway.NAME else one)
@@ -128,7 +115,7 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
                 data()
             message(model, kind="model" if model != gateway.NAME else "")
         try:
-            code = behind(one, specs, done) if behind and model == gateway.NAME else int(command.run(one))
+            code = int(gateway.run(name, one, specs, done) if model == gateway.NAME else command.run(one))
             done += [] if code else [model]
             codes.add(code)
         except Interrupted:
@@ -140,7 +127,7 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
             else:
                 show_error(error)
     if as_json:
-        said = {"gateway": found.pop(gateway.NAME)[0]} if behind else {}
+        said = dict(zip([gateway.NAME], found.pop(gateway.NAME), strict=False))
         documents = [{"name": model, **document} for model, each in found.items() for document in each]
         first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
         emit_json({**first, "models": documents, **said}, line=args.json_lines)

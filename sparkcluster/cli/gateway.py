@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
@@ -13,28 +12,44 @@ from sparkcluster.cli.progress import reporter
 from sparkcluster.report import duration, size
 
 if TYPE_CHECKING:
-    from sparkcluster.cli.progress import Shown
-    from sparkcluster.hosts.fleet import Fleet
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
 
-Turn = Callable[[argparse.Namespace, Sequence["Spec"], Collection[str]], int]
-"""With arguments, specs of all models, and the names of those that the command did well; its exit code."""
 NAME = "gateway"
 STARTS = ("up", "upgrade", "rollback", "restart")
+TAKES = (*STARTS, "down", "status", "preflight")
+"""Commands that are about the gateway too."""
 
 
-def turn(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Turn | None:
-    """What the command ``name`` does with the gateway of ``specs``; None for nothing."""
-    if not specs[0].gateway_node or vars(args).get("dry_run"):
-        return None
-    return {**dict.fromkeys(STARTS, ensure), "down": remove, "status": status, "preflight": preflight}.get(name)
+def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collection[str]) -> int:
+    """Do with the gateway of ``specs`` what the command ``name`` did well with the models ``done``; its exit code."""
+    from sparkcluster.inspect import gateway as seen
+    from sparkcluster.spec import consent
+
+    spec = seen.of_inventory(specs)
+    found: dict[str, Any] = {"node": spec.gateway_node, "endpoint": None}
+    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        consent.accept_inventory(specs[0], report, yes=vars(args).get("yes"))
+        with common.fleet_of(spec.inventory) as fleet:
+            if name == "status":
+                found = seen.document(fleet, specs)
+            elif name == "preflight":
+                seen.with_packages(fleet, spec, specs, staged=False)
+            elif name == "down":
+                from sparkcluster.release.stopping import remove_gateway
+
+                remove_gateway(fleet, spec, report)
+            else:
+                from sparkcluster.release.gateway import ensure
+
+                found["endpoint"] = ensure(fleet, specs, done, report)
+    if not common.emitted(args, found):
+        show(found)
+    return 1 if found.get("why") else 0
 
 
 def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
-    """What a command that starts ``model`` is given to make room for it."""
-    if name not in STARTS or not specs[0].gateway_node or model == NAME:
-        return {}
+    """What a command that may start ``model`` is given to make room for it."""
 
     def make_room(report: Report) -> bool:
         from sparkcluster.inspect.gateway import of_inventory
@@ -43,91 +58,30 @@ def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
         with common.fleet_of(of_inventory(specs).inventory) as fleet:
             return make_room(fleet, specs, model, report)
 
-    return {"make_room": make_room}
-
-
-@contextmanager
-def reached(args: argparse.Namespace, specs: Sequence[Spec]) -> Iterator[tuple[Fleet, Spec, Shown]]:
-    """All nodes that serve a model, and the spec of the gateway."""
-    from sparkcluster.inspect.gateway import of_inventory
-    from sparkcluster.spec import consent
-
-    spec = of_inventory(specs)
-    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        consent.accept_inventory(specs[0], report, yes=vars(args).get("yes"))
-        with common.fleet_of(spec.inventory) as fleet:
-            yield fleet, spec, report
-
-
-def ensure(args: argparse.Namespace, specs: Sequence[Spec], models: Collection[str]) -> int:
-    """Let the gateway serve ``models`` as they are now; nothing where none came up."""
-    if not models:
-        if not common.emitted(args, {"node": specs[0].gateway_node, "endpoint": None}):
-            message("unchanged, as no model came up", kind="note")
-        return 1
-    with reached(args, specs) as (fleet, spec, report):
-        from sparkcluster.release.gateway import ensure
-
-        url = ensure(fleet, specs, models, report)
-    if not common.emitted(args, {"node": spec.gateway_node, "endpoint": url}):
-        data(paint("one address for all models", "bold good"), "   ", paint(url, "bold"))
-    return 0
-
-
-def remove(args: argparse.Namespace, specs: Sequence[Spec], _: Collection[str]) -> int:
-    """Stop it."""
-    with reached(args, specs) as (fleet, spec, report):
-        from sparkcluster.release.stopping import remove_gateway
-
-        remove_gateway(fleet, spec, report)
-    if not common.emitted(args, {"node": spec.gateway_node, "endpoint": None}):
-        data("the gateway is down")
-    return 0
-
-
-def preflight(args: argparse.Namespace, specs: Sequence[Spec], _: Collection[str]) -> int:
-    """Look whether its image can run it."""
-    with reached(args, specs) as (fleet, spec, _report):
-        from sparkcluster.inspect.gateway import with_packages
-
-        with_packages(fleet, spec, specs, staged=False)
-    if not common.emitted(args, {"node": spec.gateway_node, "endpoint": None}):
-        data(f"on {spec.gateway_node}, by {spec.image or 'the Python of the engine'}")
-    return 0
-
-
-def status(args: argparse.Namespace, specs: Sequence[Spec], _: Collection[str]) -> int:
-    """Show it; exit code 1 where it does not answer."""
-    with reached(args, specs) as (fleet, _spec, _report):
-        from sparkcluster.inspect.gateway import document
-
-        found = document(fleet, specs)
-    if not common.emitted(args, found):
-        show(found)
-    return 1 if found["why"] else 0
+    return {"make_room": make_room} if name in STARTS and specs[0].gateway_node else {}
 
 
 def show(found: dict[str, Any]) -> None:
-    """The gateway as text: its address, and a line for each model."""
-    state = paint("● down", "bold") if found["why"] else paint("● serving", "bold good")
-    data(state, "   ", paint(found["endpoint"] or "address unknown", "bold"), f" on {found['node']}")
-    if found["why"]:
+    """The gateway as text: its address, and of ``status`` a line for each model."""
+    data(paint(found["endpoint"] or "no address", "bold"), f" on {found['node']}")
+    if found.get("why"):
         message(found["why"], kind="warning")
-    names = ("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY")
-    table(names, [_row(each) for each in found["models"]])
-    for each in found["models"]:
-        if each["why"]:
-            data(f"{each['name']}: {each['why']}", indent="  ")
+    if models := found.get("models"):
+        table(("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY"), [_row(each) for each in models])
+        for each in models:
+            if each["why"]:
+                data(f"{each['name']}: {each['why']}", indent="  ")
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    used, left, planned = model["last_used_s"], model["idle_s_left"], model["planned_bytes"]
-    memory = size(planned) if planned else "unknown"
+    used, left, planned, measured = (
+        model[key] for key in ("last_used_s", "idle_s_left", "planned_bytes", "measured_bytes")
+    )
     return (
         model["name"],
-        f"{model['state']} {model['progress']}".rstrip(),
-        str(model["waiting"]),
+        f"{model['state']} {model['progress'] or ''}".rstrip(),
+        str(model["waiting"] or 0),
         "-" if used is None else f"{duration(used)} ago",
         "-" if left is None else duration(left),
-        f"{memory}, measured {size(model['measured_bytes'])}" if model["measured_bytes"] else memory,
+        (size(planned) if planned else "unknown") + (f", measured {size(measured)}" if measured else ""),
     )

@@ -33,7 +33,7 @@ def ask(args: argparse.Namespace, what: str) -> int:
         from sparkcluster.inspect import gateway
 
         found = gateway.ask(fleet, gateway.of_inventory(load_all(args.inventory, starts=False)), f"/{what}/{args.name}")
-    if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found.text}):
-        data(found.text)
+    if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found["text"]}):
+        data(found["text"])
         message(hints.command_line("sparkcluster status INVENTORY"), kind="next")
     return 0

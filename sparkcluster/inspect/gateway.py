@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import Field
-
-from sparkcluster.answers import checked
 from sparkcluster.errors import NotServing, SparkclusterError, UsageError
-from sparkcluster.facts.base import Fact, read
+from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import collect_facts, inspect_images
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
@@ -23,6 +20,7 @@ from sparkcluster.inspect.budget import budget
 from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import PACKAGES
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
+from sparkcluster.printable import one_line
 from sparkcluster.spec import Spec
 from sparkcluster.spec.models import GATEWAY
 from sparkcluster.topology.build import gateway as listens
@@ -31,42 +29,8 @@ MAY_S = 30.0
 """For one question to the gateway, with SSH."""
 
 
-class ModelState(Fact):
-    """A model as the gateway knows it; None for what it does not know.
-
-    Attributes:
-        idle_s_left: until it is unloaded if nobody asks for it.
-        last_used_s: seconds since its last request.
-        progress: of a load, such as ``42 %``.
-    """
-
-    state: str
-    why: str | None = None
-    waiting: int = 0
-    in_flight: int = 0
-    idle_s_left: float | None = None
-    last_used_s: float | None = None
-    progress: str = ""
-
-
-class Answer(Fact):
-    """What the gateway said: the HTTP status, and a document; or why it said nothing."""
-
-    status: int = 0
-    answer: dict[str, Any] = Field(default_factory=dict)
-    unread: str | None = None
-
-
-class Told(Fact):
-    """Documents of the control socket: models by name, the text of a change, or an error.
-
-    ``trouble`` is why it does not listen for clients, such as a port that is in use.
-    """
-
-    models: dict[str, ModelState] = Field(default_factory=dict)
-    trouble: str | None = None
-    text: str = ""
-    error: str | None = None
+_KNOWN = ("state", "why", "waiting", "in_flight", "idle_s_left", "last_used_s", "progress")
+"""What the gateway says of a model; None where it does not know."""
 
 
 def of_inventory(specs: Sequence[Spec]) -> Spec:
@@ -87,29 +51,25 @@ def of_inventory(specs: Sequence[Spec]) -> Spec:
     return dataclasses.replace(model, inventory=inventory, playbook=playbook, build=build, model=GATEWAY, idle_s=None)
 
 
-def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> Told:
-    """What the gateway ``spec`` answers to ``GET /state``, or to a ``POST`` of ``path``.
+def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
+    """What the gateway ``spec`` answers to ``GET /state``, or to a ``POST`` of another ``path``.
+
+    Of the state: ``models`` by name, and ``trouble``, why it does not listen for clients, or None.
 
     Raises:
         NotServing: it does not answer, or refuses.
         HostError: its node does not answer.
     """
-    node = spec.gateway_node
-    request = {
-        "state_dir": spec.inventory.state_dir,
-        "cluster": spec.inventory.cluster,
-        "method": "GET" if path == "/state" else "POST",
-        "path": quote(path),
-    }
-    found = call(fleet[node], "gateway_control", request, answer=Answer, timeout_s=MAY_S)
-    if found.unread is not None:
-        hint = "sparkcluster up INVENTORY   starts it"
-        raise NotServing(f"the gateway on {node} does not answer: {found.unread}", node=node, step="gateway", hint=hint)
-    told = checked(Told, found.answer, node=node, step="gateway")
-    if told.error or found.status != 200:
-        why = told.error or f"HTTP {found.status}"
-        raise NotServing(why, node=node, step="gateway", hint="sparkcluster status INVENTORY")
-    return told
+    node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
+    place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
+    request = {**place, "method": method, "path": quote(path)}
+    found = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
+    answer = dict(found.get("answer") or {})
+    if found.get("status") != 200:
+        why = answer.get("error") or f"the gateway on {node} does not answer: {found.get('unread')}"
+        hint = "sparkcluster up INVENTORY   starts it where it does not run"
+        raise NotServing(one_line(str(why)), node=node, step="gateway", hint=hint)
+    return answer
 
 
 Groups = dict[str, RecordedGroup]
@@ -129,34 +89,22 @@ def recorded(fleet: Fleet, spec: Spec) -> Groups:
 
 def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
-    spec, models, why, url = of_inventory(specs), dict[str, ModelState](), None, None
-    used: dict[str, float] = {}
+    spec, told, url = of_inventory(specs), dict[str, Any](), None
     try:
         url = listens(spec, see(fleet, spec, [spec.gateway_node]).facts[spec.gateway_node])[1]
         told = ask(fleet, spec)
-        models, why = told.models, told.trouble
     except (SparkclusterError, LookupError) as error:
-        why = str(error)
-    for each in specs:
-        with contextlib.suppress(SparkclusterError):
-            measured = [group.measured.get("used_gib") or 0 for group in recorded(fleet, each).values()]
-            used[each.model] = max(measured, default=0)
+        told["trouble"] = str(error)
     planned = {part.model: part.bytes or None for parts in budget(specs).sparks.values() for part in parts}
-    return {
-        "node": spec.gateway_node,
-        "endpoint": url,
-        "why": why,
-        "models": [
-            {
-                "name": each.model,
-                "on_demand": each.idle_s is not None,
-                **models.get(each.model, ModelState(state="unknown")).model_dump(),
-                "planned_bytes": planned[each.model],
-                "measured_bytes": int(used.get(each.model, 0) * GIB) or None,
-            }
-            for each in specs
-        ],
-    }
+    models = []
+    for each in specs:
+        known, measured = told.get("models", {}).get(each.model, {"state": "unknown"}), [0.0]
+        with contextlib.suppress(SparkclusterError):
+            measured += [group.measured.get("used_gib") or 0 for group in recorded(fleet, each).values()]
+        sizes = {"planned_bytes": planned[each.model], "measured_bytes": int(max(measured) * GIB) or None}
+        said = {key: known.get(key) for key in _KNOWN}
+        models.append({"name": each.model, "on_demand": each.idle_s is not None, **said, **sizes})
+    return {"node": spec.gateway_node, "endpoint": url, "why": told.get("trouble"), "models": models}
 
 
 def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
@@ -177,17 +125,14 @@ def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], *, staged: bo
         return found
     lacking = " and ".join((engine and engine.lacks) or PACKAGES)
     if spec.inventory.runtime.kind == "process":
-        why = f"the gateway needs {lacking} beside the engine in {spec.inventory.runtime.python or 'python3'} on {node}"
+        why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
         raise UsageError(why, hint="install them there, or name another Python as runtime.python")
     sizes: dict[str, int] = {}
     for other, facts in zip(specs, collected.also, strict=True):
         inside = engine_of(here := inspect_images(fleet, other, facts)[node])
         if inside is not None and not inside.lacks and (image := read(here.image)) is not None:
             sizes[image.reference] = image.size_bytes
-    smallest = min(sizes, key=lambda name: sizes[name], default=None)
-    wrong = "lacks " + lacking if engine is not None else f"is not on {node}, or cannot be read"
-    hint = f"write gateway: {{image: {smallest}}} in the inventory: it is on {node}, and has them" if smallest else None
-    raise UsageError(
-        f"the gateway cannot run: its image {spec.image} {wrong}",
-        hint=hint or f"name an image that has {lacking} as gateway.image, and on {node}: docker pull IMAGE",
-    )
+    smallest = min(sizes, key=lambda name: sizes[name], default="NAME")
+    why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"
+    hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
+    raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

@@ -21,7 +21,6 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.budget import room
-from sparkcluster.fit.source import spark
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
@@ -30,6 +29,7 @@ from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import NodePlan
+from sparkcluster.printable import one_line
 from sparkcluster.release.enabled import require_running
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets, stop_steps
@@ -72,13 +72,17 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     runs = any(
         each.state == "running" and each.labels.get(LABEL_PLAN) == container.labels[LABEL_PLAN] for each in ours[node]
     )
-    if not ours[node]:
-        _require_port(specs, facts, recorded)
     with Lease(fleet, spec.inventory, "up").acquire([node, *former]) as lease:
         steps = [*([] if runs else stop_steps(ours[node])), *_steps(planned, document, program, started=runs)]
         lease.changer.apply({node: steps, **{name: stop_steps(ours[name]) for name in former}}, timeout_s=_CHANGE_S)
         _door(spec, facts, _places(fleet, specs, recorded), lease.changer)
-    _wait(fleet, spec, [each.model for each in specs if each.idle_s is None and each.model in names], container.name)
+    always = [each.model for each in specs if each.idle_s is None and each.model in names]
+    # Before the gateway came to the inventory, an engine may have had its port.
+    old = [name for name, model in recorded.items() for each in model.values()
+           if each.head == node and each.plan["endpoints"][each.name].endswith(f":{document['port']}/v1")]  # fmt: skip
+    deaf = f"sparkcluster upgrade INVENTORY --model {old[0]}" if old else f"on {node}: ss -ltnp"
+    log = f"docker logs --tail 20 {container.name}" if image_id else f"tail {container.rank_dir}/log"
+    _wait(fleet, spec, always, silent=f"on {node}: {log}", deaf=deaf)
     report.done()
     return listens(spec, facts)[1]
 
@@ -93,43 +97,22 @@ def _served(spec: Spec, groups: seen.Groups) -> Spec:
 
 def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> dict[str, Any]:
     """The document of config.json."""
-    last = {
-        name: next(({**group.measured, "nodes": len(group.plan["nodes"])} for group in groups.values()), None)
-        for name, groups in recorded.items()
-    }
-    found = budget(specs, measured=last)
+    starts: dict[str, float | None] = {}
+    logged: dict[str, dict[str, Any]] = {}
+    backends: dict[str, dict[str, str]] = {}
+    for name, groups in recorded.items():
+        backends[name] = {group: each.plan["endpoints"][group] for group, each in groups.items()}
+        for each in groups.values():
+            logged[name], starts[name] = {**each.measured, "nodes": len(each.ranks)}, each.measured.get("start_s")
+    found = budget(specs, measured=logged)
     sizes: dict[str, dict[str, int | None]] = {spec.model: {} for spec in specs}
     for node, parts in found.sparks.items():
         for part in parts:
             sizes[part.model][node] = part.bytes or None
-    starts = {name: max((each.measured.get("start_s") or 0 for each in groups.values()), default=0) or None
-              for name, groups in recorded.items()}  # fmt: skip
+    rooms = dict.fromkeys(found.sparks, room(found.machine))
     key = secrets.api_key(specs[0]) if specs[0].inventory.api.key is not None else None
-    return config(
-        specs,
-        facts,
-        sizes=sizes,
-        room=dict.fromkeys(found.sparks, room(spark())),
-        backends={name: {each.name: each.plan["endpoints"][each.name] for each in groups.values()}
-                  for name, groups in recorded.items()},
-        start_s=starts,
-        key=key,
-        keys=secrets.gateway_keys(specs[0]),
-    )  # fmt: skip
-
-
-def _require_port(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> None:
-    """Raise LaunchError where something listens on the gateway's port already."""
-    node, gateway = specs[0].gateway_node, specs[0].inventory.gateway
-    port = gateway.port if gateway else 0
-    if not any(listener.port == port for listener in read(facts.listeners) or ()):
-        return
-    hint = f"on {node}: ss -ltnp 'sport = :{port}'; or write another gateway.port"
-    for name, groups in recorded.items():
-        for group in groups.values():
-            if group.head == node and group.plan["endpoints"][group.name].endswith(f":{port}/v1"):
-                hint = f"sparkcluster upgrade INVENTORY --model {name}   {name} still has it"
-    raise LaunchError(f"port {port} of {node} is in use", node=node, step="gateway", hint=hint)
+    known = {"sizes": sizes, "room": rooms, "backends": backends, "start_s": starts}
+    return config(specs, facts, **known, key=key, keys=secrets.gateway_keys(specs[0]))
 
 
 def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, started: bool) -> list[Step]:
@@ -176,31 +159,28 @@ def _door(spec: Spec, facts: Facts, places: Mapping[str, Any], changer: Changer)
     require_running(changer.fleet, spec, {node: installed})
 
 
-def _wait(fleet: Fleet, spec: Spec, names: Collection[str], container: str) -> None:
-    """Wait until the gateway answers and reaches ``names``.
+def _wait(fleet: Fleet, spec: Spec, names: Collection[str], *, silent: str, deaf: str) -> None:
+    """Wait until the gateway answers, listens, and reaches ``names``.
 
     Raises:
-        LaunchError: it does not; with why.
+        LaunchError: it does not; with why, and the hint ``silent`` where it does not answer, ``deaf`` if not listen.
     """
     node, until = spec.gateway_node, time.monotonic() + READY_S
     while True:
         try:
             told = seen.ask(fleet, spec)
-            lost = [name for name in names if name not in told.models or told.models[name].state != "ready"]
-            if not lost and told.trouble is None:
+            models, trouble = told.get("models", {}), told.get("trouble")
+            lost = [name for name in names if models.get(name, {}).get("state") != "ready"]
+            if not lost and trouble is None:
                 return
-            why, hint = f"the gateway on {node} does not listen: {told.trouble}", f"on {node}: ss -ltnp"
-            if told.trouble is None:
-                found = told.models.get(lost[0])
-                why = f"the gateway on {node} does not reach {lost[0]}: {(found and found.why) or 'not asked yet'}"
+            why, hint = f"the gateway on {node} does not listen: {trouble}", deaf
+            if trouble is None:
+                why = f"the gateway on {node} does not reach {lost[0]}: {models.get(lost[0], {}).get('why')}"
                 hint = f"sparkcluster doctor INVENTORY --model {lost[0]}"
         except NotServing as error:
-            why, hint = error.message, f"on {node}: docker logs --tail 20 {container}"
-            if spec.inventory.runtime.kind == "process":
-                place = f"{spec.inventory.state_dir}/clusters/{spec.inventory.cluster}/ranks/{container}"
-                hint = f"on {node}: tail {place}/log"
+            why, hint = error.message, silent
         if time.monotonic() > until:
-            raise LaunchError(why, node=node, step="gateway", hint=hint)
+            raise LaunchError(one_line(why), node=node, step="gateway", hint=hint)
         time.sleep(AGAIN_S)
 
 
@@ -213,17 +193,17 @@ def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -
     beside = next(each.siblings for each in specs if each.model == model)
     others = [each.model for each in specs if each.idle_s is not None and each.model in beside]
     asked: set[str] = set()
-    while others:
-        try:
-            models = seen.ask(fleet, spec).models
-            loaded = [name for name in others if name in models and models[name].state not in {"stopped", "failed"}]
-            for name in set(loaded) - asked:
+    with contextlib.suppress(SparkclusterError):
+        while others and time.monotonic() < until:
+            models = seen.ask(fleet, spec).get("models", {})
+            loaded = {
+                name for name in others if models.get(name, {}).get("state", "stopped") not in {"stopped", "failed"}
+            }
+            if not loaded:
+                break
+            for name in loaded - asked:
                 report.step("unload", f"{name}, to make room for {model}")
                 seen.ask(fleet, spec, f"/unload/{name}")
-                asked.add(name)
-        except SparkclusterError:
-            break
-        if not loaded or time.monotonic() > until:
-            break
-        time.sleep(AGAIN_S)
+            asked |= loaded
+            time.sleep(AGAIN_S)
     return bool(asked)

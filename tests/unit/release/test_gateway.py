@@ -41,7 +41,7 @@ class Nodes:
     def __init__(self, specs, spark):
         self.specs, self.sent, self.asked, self.ranks = specs, {"alpha": [], "beta": []}, [], {}
         self.says = {"models": READY, "trouble": None}
-        self.lacks, self.listeners, self.runs = [], [], True
+        self.lacks, self.runs = [], True
         self.others = [{}, {}] * 9  # images of the models, in each look at all of them
         self.facts = {
             name: spark(
@@ -66,7 +66,7 @@ class Nodes:
             more = {"release": self.records.get(request["cluster"], {}).get(name), "image": image}
             if request["cluster"] == "home-gateway":
                 guard = {"runs": self.runs} if [each for each in self.sent[name] if each["do"] == "enable"] else None
-                more |= {"ranks": self.ranks.get(name, []), "enabled": guard, "listeners": self.listeners}
+                more |= {"ranks": self.ranks.get(name, []), "enabled": guard}
             of_release = {**dict.fromkeys(("layers", "weights")), "companions": {}}
             also = [of_release | {"image": {**image, **self.others.pop(0)}} for _ in request["also"]]
             return self.facts[name].model_dump(mode="json") | json.loads(json.dumps(more)) | {"also": also}
@@ -129,13 +129,11 @@ def test_one_that_runs_is_told_and_not_started_again(nodes):
     words = start["argv"]
     labels = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--label")
     nodes.ranks["alpha"] = [{"name": start["name"], "state": "running", "labels": labels}]
-    nodes.listeners = [{"address": "192.168.86.11", "port": 8000}]
     nodes.sent["alpha"].clear()
     nodes.ensure()
     assert nodes.did("alpha") == ["put", "enable"]
     # On another node it would go on with the old keys, at the old address.
     nodes.ranks = {"beta": nodes.ranks["alpha"]}
-    nodes.listeners = []
     nodes.ensure()
     assert nodes.did("beta") == ["stop"]
     remove_gateway(nodes.fleet, of_inventory(nodes.specs), Report())
@@ -149,7 +147,6 @@ def test_one_that_runs_is_told_and_not_started_again(nodes):
         ({"says": {"models": {"embed": {"state": "failed", "why": "http://127.0.0.1:7999: refused"}}}},
          "does not reach embed: http://127.0.0.1:7999: refused", "doctor INVENTORY --model embed"),
         ({"says": {"models": READY, "trouble": "192.168.86.11:8000: in use"}}, "does not listen: 192.168.86.11:8000", "ss"),
-        ({"listeners": [{"address": "0.0.0.0", "port": 8000}]}, "port 8000 of alpha is in use", "ss -ltnp"),
         ({"runs": False}, "the guard of home-gateway on alpha does not run", "on alpha: python3 guard.py"),
     ],
 )  # fmt: skip
@@ -172,7 +169,7 @@ def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes
     nodes.others = [{**has, "reference": "large", "size_bytes": 9}, {**has, "reference": "slim", "size_bytes": 5}]
     with pytest.raises(UsageError, match="lacks aiohttp") as caught:
         nodes.ensure()
-    assert "gateway: {image: slim}" in caught.value.hint
+    assert "write image: slim under gateway" in caught.value.hint
     assert nodes.did("alpha") == []
 
 
@@ -189,7 +186,7 @@ def test_status_tells_of_each_model_what_the_gateway_knows(nodes):
 
 
 def test_room_is_made_on_the_nodes_of_what_starts_alone(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(gateway, "DRAIN_S", 0)
+    monkeypatch.setattr(gateway, "DRAIN_S", 0.2)
     beside = WRITTEN + "- {playbook: qwen3-8b-dflash, nodes: [beta], name: other}\n"
     (tmp_path / "home.yaml").write_text(beside)
     specs = load_all(tmp_path / "home.yaml")
