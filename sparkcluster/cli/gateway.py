@@ -74,9 +74,8 @@ def show(found: dict[str, Any]) -> None:
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    used, left, planned, measured = (
-        model[key] for key in ("last_used_s", "idle_s_left", "planned_bytes", "measured_bytes")
-    )
+    used, left = model["last_used_s"], model["idle_s_left"]
+    planned, measured = model["planned_bytes"], model["measured_bytes"]
     return (
         model["name"],
         f"{model['state']} {model['progress'] or ''}".rstrip(),

@@ -109,10 +109,16 @@ def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Gro
     for node, parts in found.sparks.items():
         for part in parts:
             sizes[part.model][node] = part.bytes or None
-    rooms = dict.fromkeys(found.sparks, room(found.machine))
-    key = secrets.api_key(specs[0]) if specs[0].inventory.api.key is not None else None
-    known = {"sizes": sizes, "room": rooms, "backends": backends, "start_s": starts}
-    return config(specs, facts, **known, key=key, keys=secrets.gateway_keys(specs[0]))
+    return config(
+        specs,
+        facts,
+        sizes=sizes,
+        room=dict.fromkeys(found.sparks, room(found.machine)),
+        backends=backends,
+        start_s=starts,
+        key=secrets.api_key(specs[0]) if specs[0].inventory.api.key is not None else None,
+        keys=secrets.gateway_keys(specs[0]),
+    )
 
 
 def _steps(planned: NodePlan, document: Mapping[str, Any], program: str, *, started: bool) -> list[Step]:
@@ -196,9 +202,8 @@ def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -
     with contextlib.suppress(SparkclusterError):
         while others and time.monotonic() < until:
             models = seen.ask(fleet, spec).get("models", {})
-            loaded = {
-                name for name in others if models.get(name, {}).get("state", "stopped") not in {"stopped", "failed"}
-            }
+            states = {name: models.get(name, {}).get("state", "stopped") for name in others}
+            loaded = {name for name, state in states.items() if state not in {"stopped", "failed"}}
             if not loaded:
                 break
             for name in loaded - asked:
