@@ -224,7 +224,7 @@ def bracketed(address: str) -> str:
 
 
 class Api(Section):
-    """Where the OpenAI-compatible endpoint listens on the head of each group."""
+    """Where the OpenAI-compatible endpoint listens: on the head of each group, or that of the gateway on its node."""
 
     host: Listen = Field("127.0.0.1", description="address to listen on; management, interconnect: the head's there")
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")

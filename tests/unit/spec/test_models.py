@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.spec import library
+from sparkcluster.spec import library, powers
 from sparkcluster.spec.load import load, load_all
 
 HEAD = """cluster: home
@@ -142,6 +142,8 @@ def test_a_gateway_moves_one_port_and_no_other(written):
     assert [each.idle_s for each in (big, embed, small)] == [1200, None, 60]
     assert {(each.gateway_node, each.gateway_cluster) for each in (big, embed, small)} == {("spark-2", "home-gateway")}
     assert [each.inventory.gateway.keys["alice"].models for each in (big, embed, small)] == [["embed"]] * 3
+    asked = [each.what for each in powers.of_inventory(big) if each.kind == "gateway.keys"]
+    assert asked == ["$ALICE_KEY"], "a variable of this machine is read for whoever wrote the inventory"
     (only,) = load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, on_demand: {}}\n"))
     assert only.gateway_node == "spark-1"
 
