@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"
 LABEL_GROUP = "io.sparkcluster.group"
+GATEWAY_GROUP = "gateway"  # of the container of a gateway, which is no engine
 LABEL_NODE = "io.sparkcluster.node"
 LABEL_RANK = "io.sparkcluster.rank"
 LABEL_RELEASE = "io.sparkcluster.release"
