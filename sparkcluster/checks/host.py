@@ -90,7 +90,7 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
     for rank in (read(facts.ranks) or ()) if engine else ():
         cluster = rank.labels.get(LABEL_CLUSTER)
         first = rank.state == "running" and rank.labels.get(LABEL_RANK, "0") == "0"
-        if first and cluster and cluster != context.spec.inventory.cluster:
+        if first and cluster and cluster not in {context.spec.inventory.cluster, context.spec.gateway_cluster}:
             return f"{process}, of {rank.name} in all likelihood,", [], cluster
     hosted = [each for each in facts.containers if each.host_network]
     inside = [each for each in hosted if each.engine] or (hosted if len(hosted) == 1 else [])

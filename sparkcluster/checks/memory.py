@@ -126,8 +126,11 @@ def contiguous(context: Context, name: str, member: Member) -> Iterator[Seen]:
 
 
 def _needs(context: Context) -> Iterator[tuple[str, Facts, Memory, int]]:
-    """Nodes on which the engine has not taken its memory yet, with the bytes that it needs, once that is planned."""
-    for name, facts in context.facts.items():
+    """Nodes on which the engine has not taken its memory yet, with the bytes that it needs, once that is planned.
+
+    Not of a model on demand: what others hold now may be given up when it is loaded.
+    """
+    for name, facts in context.facts.items() if context.spec.idle_s is None else ():
         memory = read(facts.memory)
         if memory is not None and not context.runs_rank(name):
             try:

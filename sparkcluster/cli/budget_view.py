@@ -36,6 +36,8 @@ def show(found: Budget) -> None:
 def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
     """A node's memory: one letter for each model, s for the system, - for what stays free, and blanks."""
     free = found.free_bytes(node)
+    on_demand = [part for part in parts if part.on_demand]
+    parts = tuple(part for part in parts if not part.on_demand)
     rows = [(_MARKS[at % 26], part.model, part.bytes, _of(part)) for at, part in enumerate(parts)]
     rows += [("s", "system", found.machine.system_bytes, ""), ("-", "stays free", FREE_BYTES, "")]
     whole = max(found.machine.visible_bytes, sum(row[2] for row in rows))
@@ -48,6 +50,9 @@ def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
     for at, (mark, name, amount, more) in enumerate(rows):
         data(_painted(mark, at, len(parts)), f" {name:<28}{size(amount) if amount else 'unknown':>9}  {more}".rstrip())
     data(f"  {'free' if free >= 0 else 'too much':<28}{size(abs(free)):>9}")
+    for part in on_demand:
+        taken = size(part.bytes) if part.bytes else "unknown"
+        data(f"  {part.model:<28}{taken:>9}  {', '.join(filter(None, ['on demand', _of(part)]))}")
     if sets := found.together.get(node):
         pairs = [" + ".join(names) for names in sets if len(names) > 1]
         data(f"may run together: {'; '.join(pairs) or 'no two of them'}")

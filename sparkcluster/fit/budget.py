@@ -41,6 +41,7 @@ class Part:
         peak_bytes: what it took for a moment more while it started; None where that was not measured.
         problems: why it does not run even alone.
         doubts: why that is not certain, or its sizes are not known.
+        on_demand: whether it is loaded beside those that always serve, and others on demand make room for it.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Part:
     problems: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     peak_bytes: int | None = None
+    on_demand: bool = False
 
     @property
     def bytes(self) -> int:
@@ -68,7 +70,8 @@ class Part:
         """Sizes in bytes; null where they are unknown."""
         names = ("weights_bytes", "kv_cache_bytes", "step_bytes", "host_bytes", "start_peak_bytes")
         sizes = {name: getattr(self, name) if self.kind in {"computed", "measured"} else None for name in names}
-        return {"model": self.model, "bytes": self.bytes or None, "kind": self.kind, **sizes}
+        said = {"model": self.model, "on_demand": self.on_demand, "bytes": self.bytes or None, "kind": self.kind}
+        return {**said, **sizes}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,12 +94,12 @@ class Budget:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all may run at once; None where it is not certain."""
+        """Whether all may run at once, of those on demand one at a time; None where it is not certain."""
         return False if self.problems else None if self.doubts else True
 
     def free_bytes(self, node: str) -> int:
-        """What is free on a node beyond what has to stay free; negative where they take more."""
-        return room(self.machine) - sum(part.bytes for part in self.sparks[node])
+        """What those that always serve leave of a node beyond what has to stay free; negative where they take more."""
+        return room(self.machine) - sum(part.bytes for part in self.sparks[node] if not part.on_demand)
 
     def as_json(self) -> dict[str, Any]:
         """The document of ``fit --json`` for several models."""
@@ -136,19 +139,35 @@ def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
     for parts, nodes in alike.items():
         if len(parts) == 1:
             continue
-        where, over = ", ".join(nodes), sum(part.bytes for part in parts) - room(machine)
-        if over > 0:
-            less = sum(
-                HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes and part.host_bytes == HOST_BYTES
-            )
-            certain = over > less and all(part.kind != "at most" for part in parts)
-            text = _too_much(parts, over, machine, "are" if certain else "may be")
-            (problems if certain else doubts).append(f"{where}: {text}")
-        else:
-            doubts += [f"{where}: {why}" for why in _starting(parts, machine)]
-        if over > 0 or any(part.kind == "unknown" for part in parts):
+        where = ", ".join(nodes)
+        for at_once in _at_once(parts):
+            certainly, perhaps = _judged(at_once, machine)
+            problems += [f"{where}: {why}" for why in certainly]
+            doubts += [f"{where}: {why}" for why in perhaps if f"{where}: {why}" not in doubts]
+        if sum(part.bytes for part in parts) > room(machine) or any(part.kind == "unknown" for part in parts):
             together |= dict.fromkeys(nodes, _together(parts, room(machine)))
     return Budget(by_node, machine, problems, doubts, together)
+
+
+def _at_once(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """What runs at once: those that always serve, with each of those on demand."""
+    always = tuple(part for part in parts if not part.on_demand)
+    return [(*always, part) for part in parts if part.on_demand] or [always]
+
+
+def _judged(parts: Sequence[Part], machine: Machine) -> tuple[list[str], list[str]]:
+    """Why ``parts`` certainly do not fit at once, and why they may not."""
+    unknown = [part.model for part in parts if part.kind == "unknown" and not part.on_demand]
+    if unknown and parts[-1].on_demand:
+        why = f"what {unknown[0]} takes is unknown, so that {parts[-1].model} cannot be given room beside it"
+        return [f"{why}: set its args.gpu-memory-utilization"], []
+    over = sum(part.bytes for part in parts) - room(machine)
+    if over <= 0:
+        return [], _starting(parts, machine)
+    less = sum(HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes and part.host_bytes == HOST_BYTES)
+    certain = over > less and all(part.kind != "at most" for part in parts)
+    text = _too_much(parts, over, machine, "are" if certain else "may be")
+    return ([text], []) if certain else ([], [text])
 
 
 def _too_much(parts: Sequence[Part], over: int, machine: Machine, verb: str) -> str:
@@ -160,9 +179,9 @@ def _too_much(parts: Sequence[Part], over: int, machine: Machine, verb: str) -> 
 
 
 def _starting(parts: Sequence[Part], machine: Machine) -> list[str]:
-    """Which of ``parts`` may take too much while it starts: they start one after the other, the biggest first."""
+    """Which of ``parts`` may take too much while it starts: the biggest starts first, one on demand last."""
     found, left = [], room(machine)
-    for part in sorted(parts, key=lambda part: -part.bytes):
+    for part in sorted(parts, key=lambda part: (part.on_demand, -part.bytes)):
         left -= part.bytes
         if part.start_peak_bytes > left:
             peak = f"{part.model} may take {size(part.start_peak_bytes)} more for a moment while it starts"

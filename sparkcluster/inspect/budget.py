@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ def budget(
         name, nodes = name_of(spec), max(spec.inventory.group_sizes)
         logged = (measured or {}).get(name)
         found = part(name, spec.playbook, nodes, machine, measured=logged)
+        found = dataclasses.replace(found, on_demand=spec.idle_s is not None)
         for node in spec.inventory.nodes:
             parts.setdefault(node.label, []).append(found)
     return add_up(parts, machine)
@@ -50,11 +52,12 @@ def name_of(spec: Spec) -> str:
 def by_size(specs: Sequence[Spec], found: Budget | None = None) -> list[Spec]:
     """``specs`` in the order in which they start: the biggest first, and before it what is not known.
 
-    While it starts an engine takes more than later, and the biggest needs most room for that.
+    While it starts an engine takes more than later, and the biggest needs most room for that. Those on demand come
+    last: before, they would have the room of one that always serves.
     """
     found = found or budget(specs)
     sizes = {part.model: part.bytes or found.machine.visible_bytes for parts in found.sparks.values() for part in parts}
-    return sorted(specs, key=lambda spec: -sizes[name_of(spec)])
+    return sorted(specs, key=lambda spec: (spec.idle_s is not None, -sizes[name_of(spec)]))
 
 
 def require_room(specs: Sequence[Spec]) -> Budget:

@@ -213,17 +213,8 @@ class _Rank:
         name = container_name(cluster, release, self.member.name)
         rank_dir = f"{state_dir}/clusters/{cluster}/ranks/{name}"
         env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets else None
-        labels = {
-            LABEL_CLUSTER: cluster,
-            LABEL_GROUP: self.group.name,
-            LABEL_NODE: self.member.name,
-            LABEL_RANK: str(self.member.rank),
-            LABEL_RELEASE: str(release),
-            LABEL_PLAN: plan_hash,
-            LABEL_STATE_DIR: state_dir,
-            LABEL_RANK_DIR: rank_dir,
-            LABEL_RUNTIME: self.spec.inventory.runtime.kind,
-        }
+        labels = {**labels_of(self.spec, cluster, self.member.name, state_dir, rank_dir), LABEL_PLAN: plan_hash}
+        labels |= {LABEL_GROUP: self.group.name, LABEL_RANK: str(self.member.rank), LABEL_RELEASE: str(release)}
         # Requests are the head's.
         if self.role == "head" and (drain_s := self.engine.drain_s(self.playbook)):
             labels[LABEL_DRAIN] = str(drain_s)
@@ -349,6 +340,17 @@ class _Rank:
             roots[source] = paths.root(source, "mounts", self.spec.inventory, facts, node=self.member.name)
             mounts.append(docker_run.bind(source, mount.target, read_only=mount.read_only))
         return mounts, directories, roots
+
+
+def labels_of(spec: Spec, cluster: str, node: str, state_dir: str, rank_dir: str) -> dict[str, str]:
+    """Labels of whatever sparkcluster runs on a node: whose it is, and where its files are."""
+    return {
+        LABEL_CLUSTER: cluster,
+        LABEL_NODE: node,
+        LABEL_STATE_DIR: state_dir,
+        LABEL_RANK_DIR: rank_dir,
+        LABEL_RUNTIME: spec.inventory.runtime.kind,
+    }
 
 
 def ray_start(group: Group, member: Member) -> list[str]:

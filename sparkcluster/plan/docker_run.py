@@ -23,6 +23,8 @@ HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
 HOME = f"{INSIDE}/home"
 """Of a user that is not root."""
 NAME_LIMIT = 120
+# What logs every request would otherwise fill the disk in weeks.
+LOGS = ("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3")
 _ULIMITS: Mapping[Ulimit, int] = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
 
 
@@ -117,9 +119,7 @@ def run(
         argv += ["--device", device]
     argv += limits(container.ulimits)
     argv += ["--init", "--pull", "never", *([] if container.user is None else ["--user", container.user])]
-    # An engine that logs every request would otherwise fill the disk in weeks.
-    argv += ["--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"]
-    argv += ["--security-opt", "no-new-privileges"]
+    argv += [*LOGS, "--security-opt", "no-new-privileges"]
     for capability in sorted({"MKNOD", "NET_RAW"} - set(container.cap_add)):
         argv += ["--cap-drop", capability]
     for capability in container.cap_add:

@@ -15,6 +15,7 @@ from sparkcluster import engines
 from sparkcluster.endpoint.find import KEY_NOT_IN_USE, RESTART
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
+from sparkcluster.spec.inventory import ApiKey
 from sparkcluster.spec.variables import RAY_TOKEN
 
 if TYPE_CHECKING:
@@ -123,6 +124,24 @@ def check(spec: Spec) -> None:
         _value(name, spec)
     if spec.inventory.api.key is not None:
         api_key(spec)
+    gateway_keys(spec)
+
+
+def gateway_keys(spec: Spec) -> dict[str, str]:
+    """Values of ``gateway.keys`` of the inventory, by name.
+
+    Raises:
+        UsageError: as ``api_key``, or two of them are the same: it would be unknown whose models a client may use.
+    """
+    keys = spec.inventory.gateway.keys if spec.inventory.gateway else {}
+    make = "write one line into it, such as that of: openssl rand -hex 24"
+    found = {name: _key(key, f"key {name}", make) for name, key in keys.items()}
+    whose = {api_key(spec): "api.key"} if found else {}
+    for name, value in found.items():
+        if value in whose:
+            raise UsageError(f"gateway.keys: {name} has the value of {whose[value]}", hint="give each its own value")
+        whose[value] = name
+    return found
 
 
 def api_key(spec: Spec) -> str:
@@ -131,21 +150,25 @@ def api_key(spec: Spec) -> str:
     Raises:
         UsageError: there is none, or the variable or file that it is in does not hold one line of text.
     """
-    source = spec.inventory.api.key
-    if source is None:
+    if spec.inventory.api.key is None:
         raise UsageError("the inventory has no API key", hint="sparkcluster key INVENTORY")
+    return _key(spec.inventory.api.key, "API key", MAKE)
+
+
+def _key(source: ApiKey, called: str, make: str) -> str:
+    """The value of the key that is ``called`` so; ``make`` is how its file is made."""
     if source.env:
-        return _from_environment(source.env, "the inventory takes the API key from it")
+        return _from_environment(source.env, f"the inventory takes the {called} from it")
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not text"
-        raise UsageError(f"cannot read the API key from {path}: {why}", hint=MAKE) from error
+        raise UsageError(f"cannot read the {called} from {path}: {why}", hint=make) from error
     if not key or not key.isprintable():
         # What else is in that file is not replaced.
-        hint = f"{MAKE} --file FILE" if key else MAKE
-        raise UsageError(f"the API key file {path} has not one line of text", hint=hint)
+        hint = f"{MAKE} --file FILE" if key and make == MAKE else make
+        raise UsageError(f"the file {path} of the {called} has not one line of text", hint=hint)
     return key
 
 

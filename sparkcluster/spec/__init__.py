@@ -41,6 +41,9 @@ class Spec:
         bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
         model: name of its entry in ``models`` of the inventory; empty of one that has ``playbook``.
         siblings: names of the other entries that share a node with it.
+        gateway_node: label of the node that runs the gateway of the inventory; empty without one.
+        gateway_cluster: the name under which it is in labels and paths on that node; likewise.
+        idle_s: after how many seconds without a request it is stopped; None of a model that serves all along.
         victim: how many of them end before it where a node runs out of memory.
         accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
     """
@@ -60,6 +63,9 @@ class Spec:
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     model: str = ""
     siblings: tuple[str, ...] = ()
+    gateway_node: str = ""
+    gateway_cluster: str = ""
+    idle_s: float | None = None
     victim: int = 0
     accepted: str = dataclasses.field(default="", compare=False)
 

@@ -162,6 +162,12 @@ class Group(Section):
     nodes: list[str] = Field(min_length=1, description="names of its nodes; the first is the head")
 
 
+class OnDemand(Section):
+    """That a model is loaded when it is asked for, and makes room when it idles."""
+
+    idle_s: float = Field(1200, ge=10, le=31_536_000, description="seconds without a request after which it is stopped")
+
+
 class ModelEntry(Section):
     """One of several models that the Sparks serve."""
 
@@ -178,6 +184,9 @@ class ModelEntry(Section):
     victim: int | None = Field(
         None, ge=1, le=64, description="when memory runs out it is stopped in this order: 1 first; default: last"
     )
+    on_demand: OnDemand | None = Field(
+        None, description="loaded by the first request, in place of serving all along; {} is enough; needs gateway"
+    )
 
 
 class ApiKey(Section):
@@ -193,13 +202,29 @@ class ApiKey(Section):
         return self
 
 
+class GatewayKey(ApiKey):
+    """A further key, of the clients that may use some of the models."""
+
+    models: list[str] | None = Field(None, min_length=1, description="names of the models it is for; default: all")
+
+
+class Gateway(Section):
+    """One address for all models, at ``api.host`` on one node; engines listen where it alone reaches them."""
+
+    port: int = Field(8000, ge=1, le=65535, description="TCP port of that address")
+    image: Image | None = Field(
+        None, description="image with aiohttp and prometheus_client; default: that of a model on its node"
+    )
+    keys: dict[Name, GatewayKey] = Field({}, max_length=64, description="further keys beside api.key, by name")
+
+
 def bracketed(address: str) -> str:
     """``address`` as URLs and ``ssh -L`` have it."""
     return f"[{address}]" if ":" in address else address
 
 
 class Api(Section):
-    """Where the OpenAI-compatible endpoint listens on the head of each group."""
+    """Where the OpenAI-compatible endpoint listens: on the head of each group, or that of the gateway on its node."""
 
     host: Listen = Field("127.0.0.1", description="address to listen on; management, interconnect: the head's there")
     port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
@@ -286,6 +311,7 @@ class Inventory(Section):
     models: list[ModelEntry] = Field(
         [], max_length=64, description="several models, in place of playbook, image, set and groups"
     )
+    gateway: Gateway | None = Field(None, description="one address for all models; needs models")
     runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
     api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")

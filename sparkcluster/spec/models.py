@@ -17,12 +17,16 @@ from typing import Any
 from sparkcluster.errors import Problem, UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import Document, KeyPath, Place, shown
-from sparkcluster.spec.inventory import Inventory, ModelEntry
+from sparkcluster.spec.inventory import Gateway, Inventory, ModelEntry
 from sparkcluster.suggest import did_you_mean, playbook_name
 
 OWN = ("playbook", "image", "set", "groups")
 """Keys of an inventory that each entry has for itself."""
 
+GATEWAY = "gateway"
+"""End of the name of the cluster that the gateway is."""
+AUTO = "auto"
+"""Name in the API of whichever chat model the gateway chooses."""
 _LONGEST = 63
 """Characters of a cluster's name, which is in names of containers (``spec.base.Name``)."""
 
@@ -49,7 +53,8 @@ class Model:
 def of(written: Inventory) -> list[Model]:
     """The models of an inventory, in its order; none of one that has ``playbook``.
 
-    Ports count up from ``api.port`` in that order, past those that entries name.
+    Ports count up from ``api.port`` in that order, past those that entries name. The one that would have the gateway's
+    gets the next free one below it, so that a gateway moves no other port.
     """
     taken = {entry.port for entry in written.models if entry.port}
     free = (port for port in range(written.api.port, 65536) if port not in taken)
@@ -66,6 +71,11 @@ def of(written: Inventory) -> list[Model]:
                 frozenset(_spanned(entry, written)),
             )
         )
+    gateway, ports = written.gateway.port if written.gateway else 0, {model.port for model in found}
+    below = next((port for port in range(gateway, 0, -1) if port not in ports), 0)
+    for at, entry in enumerate(written.models):
+        if found[at].port == gateway and not entry.port:
+            found[at] = dataclasses.replace(found[at], port=below)
     return found
 
 
@@ -95,6 +105,14 @@ def named(written: Inventory, name: str) -> int:
     return names.index(name)
 
 
+def gateway_node(written: Inventory) -> str:
+    """Label of the node that runs the gateway: the first of a model that always serves; empty without ``gateway``."""
+    if written.gateway is None:
+        return ""
+    always = [model.nodes for entry, model in zip(written.models, of(written), strict=True) if not entry.on_demand]
+    return always[0][0] if always else written.nodes[0].label
+
+
 def entry(document: Document, written: Inventory, name: str) -> tuple[Document, list[str], dict[str, Any]]:
     """The inventory of the entry called ``name``, its names in the API, and what a ``Spec`` has of it beside that.
 
@@ -107,6 +125,9 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
     places = [(entry.victim or math.inf, -at) for at, entry in enumerate(written.models)]
     before = sum(places[at] < places[index] for at in beside)
     more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
+    on_demand = written.models[index].on_demand
+    more |= {"gateway_node": gateway_node(written), "idle_s": on_demand.idle_s if on_demand else None}
+    more["gateway_cluster"] = f"{written.cluster}-{GATEWAY}" if written.gateway else ""
     return expand(document, written, index), written.models[index].aliases, more
 
 
@@ -147,11 +168,14 @@ def check(written: Inventory, document: Document) -> Iterator[Problem]:
         yield document.problem((key,), f"{key} belongs to one of the models", "write it in the entry", key=True)
     models, labels = of(written), [node.label for node in written.nodes]
     for index, (entry, model) in enumerate(zip(written.models, models, strict=True)):
-        for key, message, hint in _wrong(entry, model, labels):
+        for key, message, hint in (*_wrong(entry, model, labels), *_behind(entry, model, written.gateway)):
             yield document.problem(("models", index, key), message, hint)
         for earlier, other in enumerate(models[:index]):
             for key, message, hint in _clashes(model, other, entry, written.models[earlier]):
                 yield document.problem(("models", index, key), message, hint)
+    if written.gateway:
+        for path, message, hint in _gateway(written, written.gateway, [model.name for model in models]):
+            yield document.problem(path, message, hint)
     listed = {label for model in models for label in model.nodes}
     if unused := [label for label in labels if label not in listed]:
         message = f"in no model: {', '.join(unused)}"
@@ -172,6 +196,35 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[t
             yield "nodes", f"lists {label} {times} times", "list each node once"
     if len(model.cluster) > _LONGEST:
         yield "name", f"{model.cluster} is longer than {_LONGEST} characters", "write a shorter name"
+
+
+def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Iterator[tuple[str, str, str | None]]:
+    """What is wrong with an entry by the inventory's ``gateway``, or without one: key, message and hint."""
+    if gateway is None:
+        if entry.on_demand:
+            yield "on_demand", "needs a gateway, which loads the model", "write gateway: {port: 8000} in the inventory"
+        return
+    if model.name == GATEWAY:
+        yield "name", "gateway is the name of the gateway", "write another name"
+    if entry.port == gateway.port:
+        yield "port", f"the gateway has port {gateway.port}", "write another port, or none"
+    if AUTO in entry.aliases:
+        message = "auto is the gateway's name for the largest chat model that is loaded"
+        yield "aliases", message, "write another alias"
+
+
+def _gateway(written: Inventory, gateway: Gateway, names: Sequence[str]) -> Iterator[tuple[KeyPath, str, str | None]]:
+    """What is wrong with ``gateway`` beside models of these names: path, message and hint."""
+    cluster = f"{written.cluster}-{GATEWAY}"
+    if len(cluster) > _LONGEST:
+        yield ("cluster",), f"{cluster} is longer than {_LONGEST} characters", "write a shorter name"
+    for name, key in gateway.keys.items():
+        if written.api.key is None:
+            message, hint = "needs api.key: without it every client is let in", "write api.key as well"
+            yield ("gateway", "keys", name), message, hint
+        for label in (each for each in key.models or () if each not in names):
+            instead = did_you_mean(label, names, f"its models: {', '.join(names)}")
+            yield ("gateway", "keys", name, "models"), f"no model is named {shown(label)}", instead
 
 
 def _clashes(
@@ -196,7 +249,7 @@ def _clashes(
 
 def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]:
     """Names in the API that two models have, of all models of the inventory ``document``: clients choose by them."""
-    seen: dict[str, str] = {}
+    seen = {AUTO: "the gateway"} if specs[0].gateway_node else {}
     for index, spec in enumerate(specs):
         for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
             if name in seen:
@@ -211,6 +264,9 @@ def as_written(document: Document) -> None:
     Any text where that is malformed, which is reported when it is checked.
     """
     entries = document.data.get("models")
+    if entries is None and document.data.get("gateway") is not None:
+        message, hint = "needs models", "write the playbook as its entry: models: [{playbook: …}]"
+        document.problems.append(document.problem(("gateway",), message, hint, key=True))
     if entries and "playbook" not in document.data:
         first = entries[0] if isinstance(entries, list) else None
         named = first.get("playbook") if isinstance(first, dict) else None

@@ -135,6 +135,8 @@ def of_inventory(spec: Spec) -> list[Power]:
         own = [f"{KEYS}/{name}.key" for name in (inventory.cluster, inventory.cluster.removesuffix(f"-{spec.model}"))]
         if key.file and _here(key.file) not in map(_here, own):
             found.append(("api.key", key.file))
+    more = inventory.gateway.keys.values() if inventory.gateway else ()
+    found += [("gateway.keys", f"${each.env}" if each.env else str(each.file)) for each in more]
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)
         folder, name = posixpath.split(_here(ssh.known_hosts or "~/.ssh/known_hosts"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Api, Interconnect, Node
@@ -75,7 +77,8 @@ def _group(
         )
     head, api = nodes[0], spec.inventory.api
     if head is written[0]:
-        host, endpoint = _api(api, head, facts[head.label], members[0])
+        found = facts[head.label], members[0]
+        host, endpoint = _behind_gateway(spec, head, *found) if spec.gateway_node else _api(api, head, *found)
     else:
         # The address of the API depends on facts of the missing head.
         host, endpoint = LOOPBACK, api.url(LOOPBACK)
@@ -107,17 +110,10 @@ def _member(node: Node, rank: int, rendezvous: Link, links: Sequence[Link], idle
 
 def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Kind, Links]:
     """How the nodes are cabled, and the links of each node in the order of the rails."""
-    written = spec.inventory.interconnect
-    rails = [Network(rail, strict=False) for rail in written.rails] if isinstance(written, Interconnect) else []
+    rails = _rails(spec)
     found: Links = {}
     for node in nodes:
-        name = node.label
-        if node.interconnect is not None:
-            found[name] = candidates.explicit(name, facts[name], node.interconnect)
-        elif rails:
-            found[name] = candidates.on_rails(name, facts[name], rails)
-        else:
-            found[name] = candidates.automatic(name, facts[name])
+        found[node.label] = _candidates(node, facts[node.label], rails)
     listed = {node.label for node in nodes if node.interconnect is not None or rails}
     # NVIDIA's netplan leaves 169.254/16 on interfaces without a configured address: used only if there is no other.
     configured = {
@@ -131,6 +127,17 @@ def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts])
         # Different subnets may be routed, if the inventory lists the interfaces of every node.
         return ("direct" if len(nodes) == 2 else "switch"), found
     return "management", {name: [] for name in found}
+
+
+def _rails(spec: Spec) -> list[Network]:
+    written = spec.inventory.interconnect
+    return [Network(rail, strict=False) for rail in written.rails] if isinstance(written, Interconnect) else []
+
+
+def _candidates(node: Node, facts: Facts, rails: list[Network]) -> list[Link]:
+    if node.interconnect is not None:
+        return candidates.explicit(node.label, facts, node.interconnect)
+    return candidates.on_rails(node.label, facts, rails) if rails else candidates.automatic(node.label, facts)
 
 
 def _cabling(links: Links, rails: Sequence[Network]) -> tuple[Kind, Links] | None:
@@ -204,6 +211,42 @@ def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
         problem = f"{head.label} has no management address for the API to listen on"
         raise candidates.refused(head.label, problem, "set api.host in the inventory to an address")
     return host, api.url(shown)
+
+
+def _behind_gateway(spec: Spec, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
+    """As ``_api``, of an engine that the gateway alone has to reach.
+
+    That is loopback on the gateway's node, else where the ranks meet, of a single rank its first link of the
+    interconnect; the management address only where there is no other.
+    """
+    host: str | None = member.address
+    if head.label == spec.gateway_node:
+        host = LOOPBACK
+    elif host == LOOPBACK:
+        host = _first_link(spec, head, facts) or _management_address(head, facts, member)
+    if host is None:
+        problem = f"{head.label} has no address at which the gateway on {spec.gateway_node} can reach it"
+        raise candidates.refused(head.label, problem, "check `ip -br addr` on the node")
+    return host, spec.inventory.api.url(host)
+
+
+def gateway(spec: Spec, facts: Facts) -> tuple[str, str]:
+    """Address that the gateway listens on, and its URL; ``facts`` are of its node, which ``spec`` has.
+
+    Raises:
+        PlanError: its node lacks that address.
+    """
+    node = next(node for node in spec.inventory.nodes if node.label == spec.gateway_node)
+    member = Member(node.label, node.host, 0, _first_link(spec, node, facts) or LOOPBACK, "", (), None)
+    port = spec.inventory.gateway.port if spec.inventory.gateway else 0
+    return _api(spec.inventory.api.model_copy(update={"port": port}), node, facts, member)
+
+
+def _first_link(spec: Spec, node: Node, facts: Facts) -> str | None:
+    """Its first configured address on the interconnect; None without one."""
+    with contextlib.suppress(PlanError):
+        return next((li.address for li in _candidates(node, facts, _rails(spec)) if li.ip not in LINK_LOCAL), None)
+    return None
 
 
 def _management_address(head: Node, facts: Facts, member: Member) -> str | None:

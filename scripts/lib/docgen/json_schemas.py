@@ -699,6 +699,7 @@ DOCUMENTS: dict[str, Schema] = {
                 parts=many(
                     record(
                         model=text("its name in the inventory, or the playbook's"),
+                        on_demand=boolean("whether it is loaded beside those that always serve"),
                         bytes=integer("once it serves; null where that is unknown", null=True),
                         kind=text(enum=["computed", "measured", "at most", "unknown"]),
                         weights_bytes=integer("null unless computed or measured, as the next ones", null=True),
@@ -709,7 +710,7 @@ DOCUMENTS: dict[str, Schema] = {
                     ),
                     "what each model takes of it",
                 ),
-                free_bytes=integer("beyond kept_free_bytes; negative where they take more"),
+                free_bytes=integer("beyond kept_free_bytes and models on demand; negative where they take more"),
                 together=many(STRINGS, "where not all may run at once: which may, for each model its largest set"),
             ),
             "of an inventory, or several playbooks, which have these, fits, problems and doubts alone",

@@ -53,6 +53,20 @@ def test_what_is_too_much_is_said_in_one_sentence_with_what_may_run_together():
     assert found.free_bytes("spark-1") < 0
 
 
+def test_models_on_demand_each_have_to_fit_beside_those_that_always_serve():
+    small, large = part("small", 20, on_demand=True), part("large", 50, on_demand=True)
+    found = judged(GPT_OSS, small, part("other", 18, on_demand=True))
+    assert (found.problems, found.free_bytes("spark-1")) == (
+        [],
+        judged(GPT_OSS, LLAMA).free_bytes("spark-1") + LLAMA.bytes,
+    )
+    assert found.together == {"spark-1": [("gpt-oss-120b", "small"), ("gpt-oss-120b", "other"), ("small", "other")]}
+    (problem,) = judged(GPT_OSS, small, large).problems
+    assert problem.startswith("spark-1: gpt-oss-120b 75.7 GB, large 59.0 GB, the system's")
+    (problem,) = judged(part("mine", 0, kind="unknown"), small).problems
+    assert problem.startswith("spark-1: what mine takes is unknown, so that small cannot be given room beside it")
+
+
 def test_one_that_takes_more_while_it_starts_than_the_others_leave_is_a_doubt():
     """Biggest first: its own peak has the room, that of the next one has not (vllm#46307)."""
     found = judged(part("next", 40), part("big", 40, 9))

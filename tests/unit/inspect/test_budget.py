@@ -23,7 +23,8 @@ def specs(tmp_path, monkeypatch):
     def do(*entries, playbook=UNKNOWN):
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(playbook))
         node = {"host": "192.168.86.11", "name": "spark-1"}
-        path.write_text(yaml.safe_dump({"cluster": "atlas", "nodes": [node], "models": list(entries)}))
+        written = {"cluster": "atlas", "nodes": [node], "gateway": {}, "models": list(entries)}
+        path.write_text(yaml.safe_dump(written))
         return load_all(path)
 
     return do
@@ -89,3 +90,5 @@ def test_what_a_start_took_here_counts_as_its_peak_and_for_its_processes(specs):
 def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):
     entries = [entry("gpt-oss-20b"), entry("gpt-oss-120b"), entry("mine.yaml")]
     assert [spec.model for spec in by_size(specs(*entries))] == ["mine", "gpt-oss-120b", "gpt-oss-20b"]
+    entries[1]["on_demand"] = {}
+    assert [spec.model for spec in by_size(specs(*entries))] == ["mine", "gpt-oss-20b", "gpt-oss-120b"]

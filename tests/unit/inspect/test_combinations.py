@@ -30,6 +30,13 @@ def test_what_fits_is_what_the_inventory_says(name):
     assert budget(load_all(INVENTORIES / f"models-{name}.yaml")).fits is FITS[name]
 
 
+def test_behind_a_gateway_those_on_demand_fit_one_at_a_time(capsys):
+    found = budget(load_all(INVENTORIES / "gateway-two-spark.yaml"))
+    budget_view.show(found)
+    assert (found.fits, found.free_bytes("spark-1") > 0) == (True, True)
+    assert "  dense                         55.9 GB  on demand, weights 26.4 GB" in capsys.readouterr().out
+
+
 def test_without_glm_combination_d_fits():
     specs = load_all(INVENTORIES / "models-d.yaml")
     assert budget([spec for spec in specs if spec.model != "glm"]).problems == []

@@ -58,3 +58,28 @@ def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, 
         secrets.check(keyed(file=str(file)).spec)
     assert str(file) in caught.value.message
     assert "sparkcluster key INVENTORY" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("alice", "bob", "told"),
+    [
+        ("hers", "his", None),
+        ("", "his", "ALICE_KEY is not set to one line of text, and the inventory takes the key alice from it"),
+        ("hers", "", "the file FILE of the key bob has not one line of text"),
+        ("shared", "his", "gateway.keys: alice has the value of api.key"),
+        ("his", "his", "gateway.keys: bob has the value of alice"),
+    ],
+)
+def test_each_key_of_the_gateway_has_a_value_of_its_own(cluster, monkeypatch, tmp_path, alice, bob, told):
+    monkeypatch.setenv("MY_KEY", "shared")
+    monkeypatch.setenv("ALICE_KEY", alice)
+    (tmp_path / "bob.key").write_text(f"{bob}\n")
+    keys = {"alice": {"env": "ALICE_KEY"}, "bob": {"file": str(tmp_path / "bob.key")}}
+    spec = cluster({"a": "10.0.0.1"}, api={"key": {"env": "MY_KEY"}}, gateway={"keys": keys})
+    if told is None:
+        secrets.check(spec)
+        assert secrets.gateway_keys(spec) == {"alice": "hers", "bob": "his"}
+        return
+    with pytest.raises(UsageError) as caught:
+        secrets.check(spec)
+    assert caught.value.message.replace(str(tmp_path / "bob.key"), "FILE") == told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import SpecError, UsageError
-from sparkcluster.spec import library
+from sparkcluster.spec import library, powers
 from sparkcluster.spec.load import load, load_all
 
 HEAD = """cluster: home
@@ -124,6 +124,36 @@ def test_what_is_wrong_is_said_at_its_line(written, entries, line, message):
     found = {(each.line, each.message) for each in caught.value.problems}
     assert any(at == line and message in text for at, text in found), found
     assert all(at >= 5 for at, _ in found), found
+
+
+GATEWAY = """gateway: {port: 8002, keys: {alice: {env: ALICE_KEY, models: [embed]}}}
+api: {key: {env: SPARK_API_KEY}}
+models:
+- {playbook: gpt-oss-120b, on_demand: {}}
+- {playbook: qwen3-embedding-4b, nodes: [spark-2], name: embed}
+- {playbook: gpt-oss-20b, nodes: [spark-1], aliases: [small], on_demand: {idle_s: 60}}
+"""
+
+
+def test_a_gateway_moves_one_port_and_no_other(written):
+    """It runs on the first node of a model that always serves, else on the first of the inventory."""
+    big, embed, small = load_all(written(GATEWAY))
+    assert [each.inventory.api.port for each in (big, embed, small)] == [8000, 8001, 7999]
+    assert [each.idle_s for each in (big, embed, small)] == [1200, None, 60]
+    assert {(each.gateway_node, each.gateway_cluster) for each in (big, embed, small)} == {("spark-2", "home-gateway")}
+    assert [each.inventory.gateway.keys["alice"].models for each in (big, embed, small)] == [["embed"]] * 3
+    asked = [each.what for each in powers.of_inventory(big) if each.kind == "gateway.keys"]
+    assert asked == ["$ALICE_KEY"], "a variable of this machine is read for whoever wrote the inventory"
+    (only,) = load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, on_demand: {}}\n"))
+    assert only.gateway_node == "spark-1"
+
+
+def test_no_model_is_served_as_auto_behind_a_gateway(written):
+    with pytest.raises(SpecError) as caught:
+        load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, set: {served_name: auto}}\n"))
+    assert [(each.line, "the gateway is served as auto" in each.message) for each in caught.value.problems] == [
+        (7, True)
+    ]
 
 
 def test_what_stands_beside_models_belongs_to_an_entry(written):

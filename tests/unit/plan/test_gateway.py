@@ -1,0 +1,149 @@
+"""The gateway's container and document, whole."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from sparkcluster.plan import gateway
+from sparkcluster.spec.load import load_all
+
+WRITTEN = """cluster: home
+nodes:
+- {host: 192.168.86.11, name: alpha}
+- {host: 192.168.86.12, name: beta}
+gateway: {port: 8080, keys: {alice: {env: ALICE_KEY, models: [embed]}, bob: {env: BOB_KEY}}}
+api: {host: management, key: {env: SPARK_API_KEY}}
+models:
+- {playbook: gpt-oss-120b, on_demand: {idle_s: 600}, set: {args.max-model-len: 4096}}
+- {playbook: qwen3-embedding-4b, nodes: [alpha], name: embed, aliases: [text-embedding]}
+"""
+
+
+@pytest.fixture
+def specs(tmp_path):
+    def write(more="", port=8080):
+        (tmp_path / "home.yaml").write_text(WRITTEN.replace("8080", str(port)) + more)
+        return load_all(tmp_path / "home.yaml")
+
+    return write
+
+
+@pytest.fixture
+def facts(spark):
+    return spark({"enp1s0f0np0": "192.168.177.11/24"}, management="192.168.86.11/24")
+
+
+def document(specs, facts, **more):
+    known = {
+        "sizes": {"gpt-oss-120b": {"alpha": 5, "beta": None}},
+        "room": {"alpha": 9, "beta": 9},
+        "backends": {"embed": {"default": "http://127.0.0.1:8001/v1"}},
+        "start_s": {"embed": 95.0},
+        "key": "shared",
+        "keys": {"alice": "hers", "bob": "his"},
+    }
+    return gateway.config(specs, facts, **{**known, **more})
+
+
+def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, facts):
+    def sha256(value):
+        return hashlib.sha256(value.encode()).hexdigest()
+
+    assert document(specs(), facts) == {
+        "version": 1,
+        "cluster": "home",
+        "node": "alpha",
+        "listen": "192.168.86.11",
+        "port": 8080,
+        "keys": [
+            {"name": "api.key", "sha256": sha256("shared"), "models": None},
+            {"name": "alice", "sha256": sha256("hers"), "models": ["embed"]},
+            {"name": "bob", "sha256": sha256("his"), "models": None},
+        ],
+        "engine_key": "shared",
+        "door": "/sparkcluster/run/door.sock",
+        "control": "/sparkcluster/run/control.sock",
+        "room": {"alpha": 9, "beta": 9},
+        "models": [
+            {
+                "name": "gpt-oss-120b",
+                "served": ["gpt-oss-120b"],
+                "kind": "chat",
+                "context": 4096,
+                "sizes": {"alpha": 5, "beta": None},
+                "idle_s": 600.0,
+                "start_s": None,
+                "backends": [],
+            },
+            {
+                "name": "embed",
+                "served": ["qwen3-embedding-4b", "text-embedding"],
+                "kind": "embeddings",
+                "context": 32768,
+                "sizes": {"alpha": None},
+                "idle_s": None,
+                "start_s": 95.0,
+                "backends": [{"group": "default", "url": "http://127.0.0.1:8001"}],
+            },
+        ],
+    }
+    assert document(specs()[1:], facts)["door"] is None
+    without = document(specs(), facts, key=None, keys={})
+    assert (without["keys"], without["engine_key"]) == ([], None)
+
+
+def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, facts):
+    node = gateway.rank(specs(), facts, image_id="sha256:abc", python="/opt/venv/bin/python", program="pass")
+    (container,) = node.containers
+    state = f"{facts.state_dir}/clusters/home-gateway"
+    labels = {f"io.sparkcluster.{name}" for name in ("cluster", "group", "node", "rank", "release", "plan")}
+    assert container.labels.keys() == labels | {
+        f"io.sparkcluster.{name}" for name in ("state_dir", "rank_dir", "runtime")
+    }
+    labelled = [each for each in sorted(container.labels.items()) if not each[0].endswith(".plan")]
+    assert [*container.argv] == [
+        *(
+            "docker",
+            "run",
+            "--label",
+            f"io.sparkcluster.plan={container.labels['io.sparkcluster.plan']}",
+            "--detach",
+            "--name",
+            "sparkcluster-home-gateway",
+            "--network",
+            "host",
+        ),
+        *("--restart", "unless-stopped", "--user", f"{facts.uid}:{facts.uid}", "--read-only", "--tmpfs", "/tmp"),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
+        *("--ulimit", "nofile=1048576", "--init", "--pull", "never"),
+        *("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"),
+        *(word for name, value in labelled for word in ("--label", f"{name}={value}")),
+        *("--env", "HOME=/tmp", "--env", "NVIDIA_VISIBLE_DEVICES=void"),
+        "--mount",
+        f"type=bind,source={state}/ranks/sparkcluster-home-gateway,target=/sparkcluster/gateway,readonly",
+        *("--mount", f"type=bind,source={state}/run,target=/sparkcluster/run"),
+        *("--entrypoint", "/opt/venv/bin/python", "sha256:abc", "-I"),
+        *("/sparkcluster/gateway/gateway.py", "/sparkcluster/gateway/config.json"),
+    ]
+    assert container.directories == (container.rank_dir, f"{state}/run")
+
+
+def test_only_what_takes_a_restart_changes_the_hash(specs, facts):
+    def plan(found, image="sha256:abc", program="pass"):
+        node = gateway.rank(found, facts, image_id=image, python="python3", program=program)
+        return node.containers[0].labels["io.sparkcluster.plan"]
+
+    found = specs()
+    assert plan(found) == plan(specs("- {playbook: qwen3-reranker-4b, nodes: [beta], name: rerank}\n"))
+    assert len({plan(found), plan(found, "sha256:def"), plan(found, program="pass\n"), plan(specs(port=9))}) == 4
+
+
+def test_without_containers_it_runs_from_its_directory(specs, facts):
+    found = specs("runtime: {kind: process}\n")
+    container = gateway.rank(found, facts, image_id=None, python="/venv/bin/python", program="pass").containers[0]
+    directory = f"{facts.state_dir}/clusters/home-gateway"
+    files = [f"{container.rank_dir}/{name}" for name in ("gateway.py", "config.json")]
+    assert [*container.argv] == ["/venv/bin/python", "-I", *files]
+    assert document(found, facts)["control"] == f"{directory}/run/control.sock"

@@ -1,0 +1,94 @@
+"""Where engines listen behind a gateway, and the gateway itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sparkcluster import checks, topology
+from sparkcluster.checks.check import Context
+from sparkcluster.errors import PlanError
+from sparkcluster.topology.build import gateway
+
+PORTS = ("enp1s0f0np0", "enP2p1s0f0np0")
+HOSTS = {"alpha": "192.168.86.11", "beta": "192.168.86.12"}
+
+
+def cabled(number, first="192.168.177"):
+    return {PORTS[0]: f"{first}.{number}/24", PORTS[1]: f"192.168.178.{number}/24"}
+
+
+@pytest.fixture
+def behind(cluster):
+    """``behind(node, *names, **inventory)``: the spec of a model on nodes ``names`` behind a gateway on ``node``."""
+
+    def make(node, *names, **inventory):
+        spec = cluster({name: HOSTS[name] for name in names}, gateway={"port": 8080}, **inventory)
+        return dataclasses.replace(spec, gateway_node=node)
+
+    return make
+
+
+@pytest.fixture
+def facts(spark):
+    """``facts(**beta)`` of both Sparks."""
+
+    def make(**beta):
+        return {
+            "alpha": spark(cabled(11), management="192.168.86.11/24"),
+            "beta": spark(**{"rails": cabled(12), "management": "192.168.86.12/24", **beta}),
+        }
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("node", "names", "beta", "listens"),
+    [
+        ("alpha", ("alpha",), {}, "127.0.0.1"),
+        ("alpha", ("alpha", "beta"), {}, "127.0.0.1"),
+        ("beta", ("alpha", "beta"), {}, "192.168.177.11"),
+        ("alpha", ("beta",), {}, "192.168.177.12"),
+        ("alpha", ("beta",), {"rails": cabled(12, "169.254.3")}, "192.168.178.12"),
+        ("alpha", ("beta",), {"rails": {}}, "192.168.86.12"),
+    ],
+)
+def test_an_engine_listens_where_the_gateway_alone_reaches_it(behind, facts, node, names, beta, listens):
+    """On the management network only where there is no other, and then with a key or an error."""
+    inventory = {"api": {"host": "management"}}
+    spec, known = behind(node, *names, **inventory), {name: facts(**beta)[name] for name in names}
+    built = topology.build(spec, known)
+    assert (built.groups[0].api_host, built.groups[0].endpoint) == (listens, f"http://{listens}:8000/v1")
+    found = [each for each in checks.run_checks(spec, known, built) if each.code == "NET-020"]
+    errors = [each.node for each in found if each.severity == "error"]
+    assert errors == (["beta"] if listens == "192.168.86.12" else [])
+    assert ["port 8080" in each.seen for each in found if each.severity == "warning"] == [True]
+    locked = behind(node, *names, api={"host": "management", "key": {"env": "KEY"}})
+    assert not [each for each in checks.run_stage(Context(locked, known, built), ["written"]) if each.code == "NET-020"]
+
+
+def test_an_address_that_the_gateways_node_lacks_is_told(behind, facts):
+    spec, known = behind("alpha", "alpha", api={"host": "192.168.86.12"}), {"alpha": facts()["alpha"]}
+    found = checks.run_checks(spec, known, topology.build(spec, known))
+    assert [(each.node, each.severity) for each in found if each.code == "NET-012"] == [("alpha", "error")]
+
+
+@pytest.mark.parametrize(
+    ("host", "listens", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("management", "192.168.86.11", "192.168.86.11"),
+        ("interconnect", "192.168.177.11", "192.168.177.11"),
+        ("0.0.0.0", "0.0.0.0", "192.168.86.11"),
+    ],
+)
+def test_the_gateway_listens_at_the_host_of_the_api(behind, facts, host, listens, shown):
+    found = gateway(behind("alpha", "alpha", api={"host": host}), facts()["alpha"])
+    assert found == (listens, f"http://{shown}:8080/v1")
+
+
+def test_a_node_without_any_address_is_refused_with_its_name(behind, spark):
+    facts = {"beta": spark(interfaces=())}
+    with pytest.raises(PlanError, match="beta has no address at which the gateway on alpha can reach it"):
+        topology.build(behind("alpha", "beta"), facts)
