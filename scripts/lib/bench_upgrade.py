@@ -129,14 +129,6 @@ def switch(engine: str, times: int) -> bool:
         return within
 
 
-def boot_guards(made: Lab) -> None:
-    """Start the guards as systemd does after a boot: a virtual Spark has none."""
-    for spark in made.sparks:
-        directory = f"{STATE}/{made.name}/enabled"
-        command = f"python3 -I {directory}/guard.py {directory}"
-        spark.run(["sh", "-c", f"setsid {command} >> /root/guard.log 2>&1 < /dev/null &"])
-
-
 def served_again(made: Lab) -> int:
     """How often the guards brought the group back."""
     journal = f"{STATE}/{made.name}/enabled/journal.jsonl"
@@ -149,7 +141,6 @@ def guards(engine: str, times: int) -> None:
     with lab(2, engine) as made:
         as_usual(made.inventory)
         timed([PROGRAM, "up", str(made.inventory), "--yes"])
-        timed([PROGRAM, "enable", str(made.inventory)])
         plan = running_plan(made)
         url, model = next(iter(plan["endpoints"].values())), str(plan["model"])  # type: ignore[attr-defined]
         ours, bare = [], []
@@ -163,11 +154,10 @@ def guards(engine: str, times: int) -> None:
         for _ in range(times):
             # Beside guards a restart by hand would be two restarts.
             bare.append(Client(url, model).during(partial(restart_by_hand, made.inventory, plan))[0])
-            boot_guards(made)
+            timed([PROGRAM, "enable", str(made.inventory)])
             time.sleep(WATCHING_S)
             ours.append(Client(url, model).during(die)[0])
-            for spark in made.sparks:
-                spark.run(["pkill", "-KILL", "-f", "enabled/guard.py"], check=False)
+            timed([PROGRAM, "disable", str(made.inventory)])
         ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
         detail = f"{statistics.median(ours):.3g} s / {statistics.median(bare):.3g} s"
         show(f"dead group found and serving again / restart by hand, {engine}", ratio, detail)

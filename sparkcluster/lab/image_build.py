@@ -77,7 +77,7 @@ class StoredImage:
 def made_of(engine: str) -> list[str]:
     """Everything that the image of an engine depends on."""
     parts = [_code(__file__), _code(rootfs.__file__)]
-    parts += [repr(rootfs.apt_source()), platform.machine(), *rootfs.LIGHT_PACKAGES, *rootfs.ENGINE_PACKAGES]
+    parts += [repr(rootfs.apt_source()), platform.machine()]
     if engine == "vllm":
         return [*parts, install.recipe(), _code(install.__file__)]
     files = [path for path in sorted(stub.HERE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
@@ -120,7 +120,7 @@ def write_archive(folder: Path, reference: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def _stub() -> Iterator[Path]:
-    base = rootfs.light()
+    base = rootfs.full(rootfs.STUB_PACKAGES)
     with rootfs.unpacked(base) as root:
         site = root / f"usr/local/lib/python{base.python}/dist-packages"
         shutil.copytree(stub.HERE, root / "opt/stub", ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
@@ -136,7 +136,7 @@ def _stub() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _vllm() -> Iterator[Path]:
-    base = rootfs.full()
+    base = rootfs.full(rootfs.ENGINE_PACKAGES)
     with rootfs.unpacked(base) as root:
         site = root / f"usr/local/lib/python{base.python}/dist-packages"
         try:

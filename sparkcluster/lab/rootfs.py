@@ -25,6 +25,8 @@ from sparkcluster.lab.machine import run
 # image has that can run Triton (the launcher compiles a small library with it).
 LIGHT_PACKAGES = ("python3", "ibverbs-providers")  # the latter brings libibverbs, which NCCL loads
 ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
+# What the gateway needs, which every image of vLLM has.
+STUB_PACKAGES = ("python3-aiohttp", "python3-prometheus-client")
 _LEFT_OUT = (
     "./var/lib/apt/lists/*",
     "./var/cache/apt/*",
@@ -79,7 +81,7 @@ def apt_source(release: str | None = None) -> Source:
 
 
 def light() -> Base:
-    """The smallest system that runs Python and has the libraries of RDMA, for the stub engine."""
+    """The smallest system that runs Python and has the libraries of RDMA."""
     source = apt_source()
     folder = folder_of("light", [repr(source), *LIGHT_PACKAGES])
     if not (folder / "about.json").is_file():
@@ -91,8 +93,8 @@ def light() -> Base:
     return _read_base(folder)
 
 
-def full(packages: Iterable[str] = ENGINE_PACKAGES) -> Base:
-    """The system below the real engine."""
+def full(packages: Iterable[str]) -> Base:
+    """The system below an engine that needs ``packages`` too."""
     base, names = light(), sorted(packages)
     folder = folder_of("full", [str(base.archive.parent.name), *names])
     if not (folder / "about.json").is_file():

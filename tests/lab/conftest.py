@@ -208,11 +208,13 @@ def two_images(lab: Lab, cli: Callable[..., Done], image: Callable[..., str]) ->
 def clean() -> Callable[[Lab], None]:
     """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""
 
-    script = 'set -e; ids=$(docker ps -aq); [ -z "$ids" ] || docker rm -f $ids > /dev/null; '
+    # a worker that is just ending writes into its directory by path: moved away first, nothing new comes in, and no
+    # guard is started again
+    script = "set -e; cd /root/.local/state/sparkcluster 2> /dev/null || cd /run; "
+    script += "[ ! -e clusters ] || mv clusters removed.$$; pkill -KILL -f [e]nabled/guard.py || true; "
+    script += 'ids=$(docker ps -aq); [ -z "$ids" ] || docker rm -f $ids > /dev/null; '
     script += "docker images --filter 'reference=sparkcluster/*' --format '{{.Repository}}:{{.Tag}}' | "
-    # a worker that is just ending writes into its directory by path: moved away first, nothing new comes in
-    script += "xargs -r docker rmi > /dev/null; cd /root/.local/state/sparkcluster 2> /dev/null || exit 0; "
-    script += "[ ! -e clusters ] || mv clusters removed.$$; rm -rf removed.*"
+    script += "xargs -r docker rmi > /dev/null; rm -rf removed.*"
 
     def do(lab: Lab) -> None:
         lab.heal()

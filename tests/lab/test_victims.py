@@ -7,7 +7,7 @@ import threading
 import pytest
 import yaml
 
-from tests.lab.test_enable import acts, boot
+from tests.lab.test_enable import acts
 from tests.lab.test_serving import complete, until
 
 CONTROL = "/tmp/takes"
@@ -113,9 +113,8 @@ def end_of(spark, container):
 def guarded(lab, cli, two_models):
     """Both serve, and a guard watches the first."""
     cli("up", two_models).ok()
-    boot(lab, cli("enable", two_models, "--model", "large", "--json").ok().json)
-    yield two_models
-    lab.sparks[0].run(["pkill", "-KILL", "-f", "enabled/guard.py"], check=False)
+    cli("enable", two_models, "--model", "large").ok()
+    return two_models
 
 
 def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(lab, cli, guarded):

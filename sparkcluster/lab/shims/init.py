@@ -1,4 +1,4 @@
-"""First process of a virtual Spark: runs sshd, Docker and avahi, updates the simulated hardware, reaps processes."""
+"""First process of a virtual Spark: runs services and guards, updates the simulated hardware, reaps processes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from . import netplan, services, settings, sysfs
+from .guards import Guards
 from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
@@ -168,15 +169,16 @@ def answers(path: str) -> bool:
         return False
 
 
-def reap() -> None:
-    """Wait for every orphan that has ended."""
+def reap(guards: Guards) -> None:
+    """Wait for every child and orphan that has ended."""
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
+        guards.ended(pid, status)
 
 
 def raise_limits() -> None:
@@ -206,7 +208,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-    running = Services()
+    running, guards = Services(), Guards()
     virtual_memory = settings.VirtualMemory()
     start_all(running, virtual_memory)
     docker_ready = False
@@ -218,6 +220,7 @@ def main() -> None:
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
             replace(READY, json.dumps({"docker": True, "at": time.time()}))
+        guards.look()
         if not readable:
             continue
         signals = os.read(wake_in, 65536) if wake_in in readable else b""
@@ -226,7 +229,7 @@ def main() -> None:
         if watch in readable:
             time.sleep(SETTLE_S)
             drain(watch)
-        reap()
+        reap(guards)
         if watch in readable or signal.SIGHUP in signals:
             apply(running)
 

@@ -156,9 +156,6 @@ class Handler(BaseHTTPRequestHandler):
     def _request(self, body):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
         options = self.server.options
-        name = body.get("model") or options["names"][0]
-        if name not in options["names"]:
-            raise Refusal(404, "NotFoundError", "The model `%s` does not exist." % name, "model")
         if body.get("tools") and body.get("tool_choice", "auto") == "auto" and not options["tools"]:
             raise Refusal(
                 400,
@@ -182,7 +179,11 @@ class Handler(BaseHTTPRequestHandler):
             )
         thinks = options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         facts = {
-            "head": {"id": "chatcmpl-" + os.urandom(8).hex(), "created": int(time.time()), "model": name},
+            "head": {
+                "id": "chatcmpl-" + os.urandom(8).hex(),
+                "created": int(time.time()),
+                "model": options["names"][0],  # as vLLM, whatever name was asked for
+            },
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 0,
             "reasoning": REASONING_TOKENS if thinks else 0,
@@ -207,12 +208,15 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "BadRequestError", "Input should be a valid dictionary")
         if self.server.options["pooling"] != pooling:
             raise Refusal(400, "BadRequestError", "The model does not support this API")
+        if body.get("model") and body["model"] not in self.server.options["names"]:
+            raise Refusal(404, "NotFoundError", "The model `%s` does not exist." % body["model"], "model")
         return body
 
     def embeddings(self, raw):
         """Vectors of which the angle says how many words two texts share."""
         found = [{"object": "embedding", "index": at, "embedding": each} for at, each in self._vectors(raw, "input")]
-        self._json(200, {"object": "list", "data": found, "usage": {"prompt_tokens": 1, "total_tokens": 1}})
+        head = {"object": "list", "model": self.server.options["names"][0]}
+        self._json(200, dict(head, data=found, usage={"prompt_tokens": 1, "total_tokens": 1}))
 
     def rerank(self, raw):
         """How many words each text shares with the query."""
@@ -234,11 +238,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def completion(self, raw):
         """An answer as one body or as a stream."""
+        self._counted(raw, self._answer)
+
+    def messages(self, raw):
+        """The same, as Anthropic's API has it; of text alone."""
+        self._counted(raw, self._message)
+
+    def _counted(self, raw, answer):
         body = self._parsed(raw, False)
         with self.server.lock:
             self.server.answering += 1
         try:
-            self._answer(body)
+            answer(body)
         finally:
             with self.server.lock:
                 self.server.answering -= 1
@@ -262,16 +273,47 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "finish_reason": finish, "message": message}
         self._json(200, dict(facts["head"], object="chat.completion", choices=[choice], usage=usage(facts)))
 
-    def _chunk(self, data):
+    def _message(self, body):
+        words, facts = self._request(dict(body, tools=None))
+        texts = (piece for field, piece, _ in in_pieces(words, facts) if field == "content")
+        first = next(texts, "")
+        usage = {"input_tokens": facts["prompt_tokens"], "output_tokens": 0}
+        head = {"id": facts["head"]["id"], "model": facts["head"]["model"], "type": "message", "role": "assistant"}
+        head = dict(head, content=[], stop_reason=None, stop_sequence=None, usage=usage)
+        end = {"stop_reason": "end_turn", "stop_sequence": None}
+        if not body.get("stream"):
+            text = first + "".join(texts)
+            usage["output_tokens"] = facts["completion_tokens"]
+            self._json(200, dict(head, content=[{"type": "text", "text": text}], **end))
+            return
+        self._open_stream()
+
+        def send(kind, **data):
+            self._chunk(dict(data, type=kind), kind)
+
+        send("message_start", message=head)
+        send("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        for text in itertools.chain([first], texts):
+            send("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+        send("content_block_stop", index=0)
+        send("message_delta", delta=end, usage={"output_tokens": facts["completion_tokens"]})
+        send("message_stop")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, data, event=None):
         line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+        line = (b"event: %s\n" % event.encode() if event else b"") + line
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
-    def _stream(self, pieces, facts, with_usage):
-        first = next(pieces)  # a dead engine is answered with 500, not with a stream
+    def _open_stream(self):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+
+    def _stream(self, pieces, facts, with_usage):
+        first = next(pieces)  # a dead engine is answered with 500, not with a stream
+        self._open_stream()
         head = dict(facts["head"], object="chat.completion.chunk")
 
         def send(finish, delta):
@@ -295,6 +337,7 @@ ROUTES = {
     ("/metrics", "GET"): Handler.metrics,
     ("/v1/models", "GET"): Handler.models,
     ("/v1/chat/completions", "POST"): Handler.completion,
+    ("/v1/messages", "POST"): Handler.messages,
     ("/v1/embeddings", "POST"): Handler.embeddings,
     ("/v1/rerank", "POST"): Handler.rerank,
 }
