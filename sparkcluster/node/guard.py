@@ -20,6 +20,9 @@ from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_token, ke
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 
+Listening = dict[tuple[str | None, bool], tuple[wire.Greeter, threading.Thread]]
+"""At an address, as a head or not: who proves the token, and the thread that answers."""
+
 
 def main(argv: list[str]) -> NoReturn:
     """Run the guard of the directory ``argv[1]``: watch the group on its head, and listen on its other nodes."""
@@ -27,7 +30,7 @@ def main(argv: list[str]) -> NoReturn:
     lock = unit.alone(own.directory)  # noqa: F841 - as long as it is open
     own.say("guards %(cluster)s on %(node)s" % own.config)
     group = GroupGuard(own)
-    listening: dict[tuple[str | None, bool], wire.Greeter] = {}
+    listening: Listening = {}
     while True:
         try:
             start = own.start_document()
@@ -44,12 +47,7 @@ def main(argv: list[str]) -> NoReturn:
         group.wake.clear()
 
 
-def listen(
-    own: OwnRank,
-    listening: dict[tuple[str | None, bool], wire.Greeter],
-    address: str | None,
-    group: GroupGuard | None,
-) -> None:
+def listen(own: OwnRank, listening: Listening, address: str | None, group: GroupGuard | None) -> None:
     """Listen at the ``address`` of the recorded release, and at no other: for this group's head, or for the door.
 
     Whoever comes is answered in a thread, also while ``group``, that of a head, starts its ranks.
@@ -58,12 +56,16 @@ def listen(
         Failed: that is not possible now.
     """
     place = address, group is not None
-    for other in listening.keys() - {place}:
-        listening.pop(other).close()
+    for other, (greeter, thread) in list(listening.items()):
+        if other != place or not thread.is_alive():
+            greeter.close()
+            del listening[other]
     if address and not listening:
         token = door_token(own.config["token"]) if group else own.config["token"]
-        greeter = listening[place] = wire.Greeter(address, secret(token, own.node), own.config["port"])
-        threading.Thread(target=welcome, args=(own.directory, greeter, group), daemon=True).start()
+        greeter = wire.Greeter(address, secret(token, own.node), own.config["port"])
+        thread = threading.Thread(target=welcome, args=(own.directory, greeter, group), daemon=True)
+        listening[place] = greeter, thread
+        thread.start()
 
 
 def welcome(directory: str, greeter: wire.Greeter, group: GroupGuard | None) -> None:
