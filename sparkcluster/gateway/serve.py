@@ -178,6 +178,8 @@ class Gateway:
         exchange.key = self._key(request)
         if lists:
             return self._tell(path, exchange.key)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # curl waits for it where a body is large
         body = Body(request, self._limits.body_bytes, self._limits.body_s)
         try:
             await body.find_model()

@@ -153,6 +153,21 @@ async def test_the_model_of_another_key_looks_like_none() -> None:
 
 
 @run
+async def test_a_client_that_asks_before_it_sends_its_body_is_answered() -> None:
+    """As curl does with large ones: with a wrong key it is not sent at all."""
+    body, keys = b'{"model": "gpt"}', [key("api.key", "right")]
+    async with serving(Recorder()) as url, gateway(model("gpt", url), keys=keys) as it:
+        for secret, statuses in (("right", [b"100", b"200"]), ("wrong", [b"401"])):
+            reader, writer = await it.connect()
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nAuthorization: Bearer {secret}\r\n"
+            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+            for status in statuses:
+                assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == status
+                writer.write(body)
+            writer.close()
+
+
+@run
 async def test_headers_may_be_as_long_as_64_kib() -> None:
     """aiohttp's own limit is 8 KiB, which tracing and proxies exceed."""
     async with gateway(model("gpt", REFUSING)) as it:
