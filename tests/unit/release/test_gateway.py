@@ -186,7 +186,7 @@ def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
     schema = json_schemas.DOCUMENTS["status"]["properties"]["gateway"]
     jsonschema.validate(found, json_schemas.closed(schema))
     show(found, "")
-    assert re.search(r"small +stopped +0 +- +- +29.8 GB", capsys.readouterr().out)
+    assert re.search(r"small +stopped +0 +- +- +45.2 GB", capsys.readouterr().out)
     nodes.says = None
     lost = document(nodes.fleet, nodes.specs)
     assert "does not answer" in lost["why"]
