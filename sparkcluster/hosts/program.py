@@ -40,14 +40,15 @@ boot["modules"] = json.loads(zlib.decompress(binascii.a2b_base64(boot["packed"])
 # Runs on the node with ``boot`` in scope: makes the sent modules importable, then calls main.
 _LOADER = """
 import types
-for name in ("sparkcluster", "sparkcluster.node"):
+package = "sparkcluster." + boot.get("package", "node")
+for name in ("sparkcluster", package):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = []
 for name, text in boot["modules"]:
-    module = types.ModuleType("sparkcluster.node." + name)
-    module.__file__ = "<sparkcluster/node/%s.py>" % name
+    module = types.ModuleType(package + "." + name)
+    module.__file__ = "<%s/%s.py>" % (package.replace(".", "/"), name)
     sys.modules[module.__name__] = module
-    setattr(sys.modules["sparkcluster.node"], name, module)
+    setattr(sys.modules[package], name, module)
     exec(compile(text, module.__file__, "exec"), module.__dict__)
 answer = module.main(boot["request"], sys.stdin.buffer)
 if answer is not None:
@@ -59,26 +60,26 @@ if answer is not None:
 _MAX_VALUES = 1_000_000
 _DEPTH = 64
 
-_IMPORT = re.compile(r"^ *from sparkcluster\.node(?:\.(\w+) import| import (.+))", re.MULTILINE)
+_IMPORT = re.compile(r"^ *from sparkcluster\.(?:node|gateway)(?:\.(\w+) import| import (.+))", re.MULTILINE)
 
 
 @functools.cache
-def source(module: str, engine: str = "") -> str:
+def source(module: str, engine: str = "", package: str = "node") -> str:
     """Source of ``sparkcluster.node.<module>``; of its ``engine``, that in the engine's directory, if there is one."""
     if module == "engine" and engine:
         engine_program = importlib.resources.files(f"sparkcluster.engines.{engine}") / "node.py"
         if engine_program.is_file():
             return engine_program.read_text()
-    return (importlib.resources.files("sparkcluster.node") / f"{module}.py").read_text()
+    return (importlib.resources.files(f"sparkcluster.{package}") / f"{module}.py").read_text()
 
 
-def _modules(module: str, engine: str) -> dict[str, str]:
-    """Sources of ``sparkcluster.node.<module>`` and of what it imports by name, imported ones first."""
+def _modules(module: str, engine: str, package: str = "node") -> dict[str, str]:
+    """Sources of ``sparkcluster.<package>.<module>`` and of what it imports by name, imported ones first."""
     found: dict[str, str] = {}
-    for single, several in _IMPORT.findall(source(module, engine)):
+    for single, several in _IMPORT.findall(source(module, engine, package)):
         for name in [single] if single else several.split(", "):
-            found |= _modules(name, engine)
-    return {**found, module: source(module, engine)}
+            found |= _modules(name, engine, package)
+    return {**found, module: source(module, engine, package)}
 
 
 @functools.cache
@@ -88,14 +89,14 @@ def _packed(module: str, engine: str) -> str:
     return base64.b64encode(zlib.compress(json.dumps(modules).encode())).decode()
 
 
-def standalone(module: str, engine: str = "") -> str:
-    """``sparkcluster.node.<module>`` and what it imports as one program in a file of its own.
+def standalone(module: str, engine: str = "", package: str = "node") -> str:
+    """``sparkcluster.<package>.<module>`` and what it imports of its package as one program in a file of its own.
 
     It calls ``main`` with its command line and exits with what that returns.
     """
-    modules = list(_modules(module, engine).items())
+    boot = {"modules": list(_modules(module, engine, package).items()), "package": package}
     start = _LOADER.rsplit("answer = ", 1)[0]
-    return f"import sys\nboot = {{'modules': {modules!r}}}\n{start}sys.exit(module.main(sys.argv))\n"
+    return f"import sys\nboot = {boot!r}\n{start}sys.exit(module.main(sys.argv))\n"
 
 
 def command(module: str, request: dict[str, Any], *, task: str = "", engine: str = "") -> tuple[list[str], bytes]:

@@ -1,0 +1,43 @@
+"""What the gateway tells Prometheus; the label ``model`` is a name of the inventory, or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+# Seconds, to the first byte: from a cached answer to a load of some minutes.
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+_PREFIX = "sparkcluster_gateway_"
+
+
+class Metrics:
+    """Counters of requests, and the state of all models, which ``view`` gives when it is asked for."""
+
+    def __init__(self, view: Callable[[], dict[str, dict[str, Any]]]) -> None:
+        self._view = view
+        self._registry = CollectorRegistry()
+        self.requests = Counter(f"{_PREFIX}requests", "Requests answered", ["model", "code"], registry=self._registry)
+        text, name = "From a request to the first byte of its answer", f"{_PREFIX}first_byte_seconds"
+        self.first_byte = Histogram(name, text, ["model"], buckets=_BUCKETS, registry=self._registry)
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The state of all models, for prometheus_client."""
+        families: list[tuple[Any, str, str]] = [
+            (GaugeMetricFamily, "in_flight", "Requests that an engine answers"),
+            (GaugeMetricFamily, "waiting", "Requests that wait for a model"),
+            (GaugeMetricFamily, "model_ready", "Whether the model answers"),
+            (CounterMetricFamily, "loads", "Loads of a model on demand"),
+        ]
+        for family, name, text in families:
+            metric = family(_PREFIX + name, text, labels=["model"])
+            for model, state in self._view().items():
+                metric.add_metric([model], {**state, "model_ready": state["state"] == "ready"}[name])
+            yield metric
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,122 @@
+"""The program as it is sent: one file, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from sparkcluster.hosts.program import standalone
+from tests.unit.gateway.served import CHAT, document, key, model, run, serving
+
+
+class Program:
+    """The gateway's process, and its directory, whose path is too long for a socket's."""
+
+    def __init__(self, place: Path, port: int) -> None:
+        self.place, self.port = place, port
+        self.config = place / ("long" * 30) / "config.json"
+        self.control = self.config.with_name("control.sock")
+        self.config.parent.mkdir()
+        (place / "gateway.py").write_text(standalone("program", package="gateway"))
+
+    def put(self, *models: dict[str, Any], secret: str) -> None:
+        where = {"port": self.port, "control": str(self.control)}
+        new = self.place / "new.json"
+        new.write_text(json.dumps(document(list(models), [key("api.key", secret)], **where)))
+        new.replace(self.config)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[aiohttp.ClientSession]:
+        argv = [sys.executable, "-I", str(self.place / "gateway.py"), str(self.config)]
+        process = subprocess.Popen(argv, env={"HOME": str(self.place)})  # noqa: ASYNC220
+        try:
+            async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}") as client:
+                yield client
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 10) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+    async def ask(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
+        """What the control socket answers."""
+        directory = os.open(self.config.parent, os.O_RDONLY)
+        try:
+            connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory}/{self.control.name}")
+            async with aiohttp.ClientSession(connector=connector) as client:
+                async with client.request(method, f"http://gateway{path}") as answer:
+                    return answer.status, await answer.json()
+        finally:
+            os.close(directory)
+
+    async def until_listening(self) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                if (await self.ask("GET", "/state"))[1]["trouble"] is None:
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def status(client: aiohttp.ClientSession, secret: str) -> int:
+    async with client.get("/v1/models", headers={"Authorization": f"Bearer {secret}"}) as answer:
+        return answer.status
+
+
+def test_a_new_config_is_taken_in_and_no_stream_ends(tmp_path: Path) -> None:
+    """A broken one is ignored; the control socket is its owner's, who hears what runs."""
+
+    @run
+    async def scenario() -> None:
+        more = asyncio.Event()
+
+        async def engine(request: web.BaseRequest) -> web.StreamResponse:
+            if request.method == "GET":
+                return web.json_response({"data": [{"id": "gpt", "max_model_len": 8192}]})
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"begin ")
+            await more.wait()
+            await response.write(b"end")
+            return response
+
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            program = Program(tmp_path, busy.getsockname()[1])
+            async with serving(engine) as url:
+                program.put(model("gpt", url), secret="old")
+                async with program.running() as client:
+                    while not program.control.exists():
+                        await asyncio.sleep(0.05)
+                    await asyncio.sleep(0.2)
+                    assert "address already in use" in (await program.ask("GET", "/state"))[1]["trouble"]
+                    busy.close()
+                    await program.until_listening()
+                    assert program.control.stat().st_mode & 0o777 == 0o600
+                    old = {"Authorization": "Bearer old"}
+                    async with client.post(CHAT, json={"model": "gpt"}, headers=old) as answer:
+                        assert await answer.content.readany() == b"begin "
+                        program.config.write_text("{")
+                        await asyncio.sleep(1.2)
+                        assert await status(client, "old") == 200
+                        program.put(model("gpt", url), model("late"), secret="new")
+                        while await status(client, "new") != 200:
+                            await asyncio.sleep(0.05)
+                        assert await status(client, "old") == 401
+                        _, state = await program.ask("GET", "/state")
+                        assert (state["models"]["gpt"]["in_flight"], set(state["models"])) == (1, {"gpt", "late"})
+                        assert (await program.ask("POST", "/load/no-such"))[0] == 404
+                        assert (await program.ask("POST", "/unload/gpt"))[0] == 409
+                        more.set()
+                        assert await answer.content.read() == b"end"
+
+    scenario()

@@ -1,0 +1,427 @@
+"""The gateway's answers to clients, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import random
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sparkcluster.gateway.serve import Limits
+from tests.unit.gateway.served import CHAT, REFUSING, gateway, key, model, run, serving
+
+FORM = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt\r\n--X\r\n'
+EVENTS = {"Content-Type": "text/event-stream"}
+
+
+class Recorder:
+    """An engine that answers every request alike, and keeps what it was sent."""
+
+    def __init__(self, status: int = 200, text: str = "{}") -> None:
+        self.status, self.text = status, text
+        self.requests: list[web.BaseRequest] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        self.requests.append(request)
+        self.bodies.append(await request.read())
+        return web.Response(status=self.status, text=self.text, headers={"Set-Cookie": "a=b", "X-Request-Id": "7"})
+
+
+@run
+async def test_64_streams_at_once_lose_no_byte() -> None:
+    """Neither order nor content of any stream changes, whatever the size of its chunks."""
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        chance = random.Random(json.loads(await request.read())["seed"])
+        response = web.StreamResponse(headers=EVENTS)
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(
+                chance.randbytes(chance.choice([1, 80, 5000, 200_000 if chance.random() < 0.1 else 9]))
+            )
+            await asyncio.sleep(0)
+        return response
+
+    def expected(seed: int) -> str:
+        chance = random.Random(seed)
+        sent = [
+            chance.randbytes(chance.choice([1, 80, 5000, 200_000 if chance.random() < 0.1 else 9])) for _ in range(100)
+        ]
+        return hashlib.sha256(b"".join(sent)).hexdigest()
+
+    async with serving(engine) as url, gateway(model("gpt", url)) as it:
+
+        async def ask(seed: int) -> str:
+            async with it.post(json={"model": "gpt", "stream": True, "seed": seed}) as answer:
+                return hashlib.sha256(await answer.read()).hexdigest()
+
+        assert await asyncio.gather(*map(ask, range(64))) == [expected(seed) for seed in range(64)]
+        assert it.keeper.left == 64
+
+
+@run
+async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connection_and_secret() -> None:
+    """The body byte for byte; no key of a client goes on, and no cookie comes back."""
+    engine, body = Recorder(), '{"x":  1.0,"model" : "gpt-alias", "é":"\\u00e9"}\n'.encode()
+    keys, path = [key("api.key", "clients")], "/v1/messages?beta=true"
+    for engine_key in ("engines", None):
+        async with serving(engine) as url, gateway(model("gpt", url), keys=keys, engine_key=engine_key) as it:
+            for sent in ({"Authorization": "Bearer clients"}, {"x-api-key": "clients"}):
+                headers = {**sent, "Content-Type": "application/json", "Cookie": "c=clients", "anthropic-version": "1"}
+                async with it.post(path, data=body, headers=headers) as answer:
+                    assert (answer.status, await answer.text(), answer.headers["X-Request-Id"]) == (200, "{}", "7")
+                    assert "Set-Cookie" not in answer.headers
+                request = engine.requests.pop()
+                assert request.headers.get("Authorization") == (engine_key and f"Bearer {engine_key}")
+                assert (request.headers["anthropic-version"], request.path_qs) == ("1", path)
+                assert "clients" not in str(request.raw_headers)
+    assert engine.bodies == [body] * 4
+
+
+@run
+async def test_a_multipart_body_is_routed_by_its_model_and_streamed() -> None:
+    """The engine has its beginning before the client has sent its end; parts before and after ``model`` are kept."""
+    began, received = asyncio.Event(), bytearray()
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        async for chunk in request.content.iter_any():
+            received.extend(chunk)
+            began.set()
+        return web.Response(text=request.headers["Content-Type"])
+
+    part = b'--XX\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    head = part % (b"prompt", b'name="model"') + part % (b"model", b"whisper") + part % (b"file", b"\0" * 300_000)
+    tail = b"\xff" * 70_000 + b"\r\n--XX--\r\n"
+
+    async def body():
+        for at in range(0, 300, 3):
+            yield head[at : at + 3]
+            await asyncio.sleep(0.001)
+        yield head[300:]
+        await began.wait()
+        yield tail
+
+    headers = {"Content-Type": 'multipart/form-data; boundary="XX"'}
+    async with serving(engine) as url, gateway(model("gpt", REFUSING), model("whisper", REFUSING, url)) as it:
+        async with it.post("/v1/audio/transcriptions", data=body(), headers=headers) as answer:
+            assert (answer.status, await answer.text()) == (200, headers["Content-Type"])
+    assert bytes(received) == head + tail
+
+
+@run
+async def test_a_wrong_key_reaches_no_engine() -> None:
+    """Each client library gets the error in the form that it knows; /health alone needs no key."""
+    engine = Recorder()
+    async with serving(engine) as url, gateway(model("gpt", url), keys=[key("api.key", "right")]) as it:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}, {"x-api-key": "é"}):
+            async with it.post(json={"model": "gpt"}, headers=headers) as answer:
+                assert (answer.status, (await answer.json())["error"]["type"]) == (401, "authentication_error")
+            async with it.post("/v1/messages", json={"model": "gpt"}, headers=headers) as answer:
+                assert (answer.status, (await answer.json())["type"]) == (401, "error")
+            for path, status in (("/v1/models", 401), ("/metrics", 401), ("/health", 200)):
+                async with it.get(path, headers=headers) as answer:
+                    assert answer.status == status
+    assert engine.requests == []
+
+
+@run
+async def test_the_model_of_another_key_looks_like_none() -> None:
+    """A limited key can neither use nor learn of other models, also not by ``auto``, a listing or metrics."""
+    keys = [key("api.key", "all"), key("alice", "alices", ["embed"])]
+    models = [model("gpt", REFUSING), model("embed", REFUSING, kind="embeddings")]
+    async with gateway(*models, keys=keys) as it:
+        alice = {"Authorization": "Bearer alices"}
+        seen = set()
+        for name in ("gpt", "no-such", "auto"):
+            async with it.post(json={"model": name}, headers=alice) as answer:
+                seen.add((answer.status, await answer.text()))
+        assert [status for status, _ in seen] == [404]
+        async with it.get("/v1/models", headers=alice) as answer:
+            assert [entry["id"] for entry in (await answer.json())["data"]] == ["embed", "embed-alias"]
+        for path, status in (("/v1/models/gpt", 404), ("/v1/models/embed", 200), ("/metrics", 403)):
+            async with it.get(path, headers=alice) as answer:
+                assert answer.status == status
+        async with it.post("/v1/embeddings", json={"model": "embed"}, headers=alice) as answer:
+            assert (answer.status, "gpt" in await answer.text()) == (503, False)
+
+
+@run
+async def test_other_paths_of_an_engine_are_not_there() -> None:
+    """What stops an engine, loads code into it or tells of other clients."""
+    engine = Recorder()
+    async with serving(engine) as url, gateway(model("gpt", url)) as it:
+        for path in (
+            "/sleep",
+            "/collective_rpc",
+            "/v1/load_lora_adapter",
+            "/v1/chat/completions/",
+            "/v1/../sleep",
+            "//sleep",
+        ):
+            reader, writer = await it.connect()
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            assert (await reader.readline()).split()[1] == b"404", path
+            writer.close()
+        for path in ("/load", "/ping", CHAT):
+            async with it.get(path, headers={"Connection": "Upgrade", "Upgrade": "websocket"}) as answer:
+                assert (answer.status, (await answer.json())["error"]["type"]) == (404, "not_found_error")
+        async with it.get("/metrics") as answer:
+            assert 'sparkcluster_gateway_model_ready{model="gpt"} 1.0' in await answer.text()
+    assert engine.requests == []
+
+
+@run
+async def test_a_body_that_never_ends_is_refused() -> None:
+    """One that stops arriving after a time, one that goes on at a size, in either kind of body."""
+    engine = Recorder()
+    limits = Limits(body_bytes=100_000, body_s=0.3, look_s=0.02)
+    kinds = {"application/json": b'{"model": "gpt", "x": "', "multipart/form-data; boundary=X": FORM}
+
+    async def body(begin: bytes, endless: bool):
+        yield begin
+        while endless:
+            yield b"x" * 10_000
+            await asyncio.sleep(0)
+        await asyncio.sleep(2)
+
+    async with serving(engine) as url, gateway(model("gpt", url), limits=limits) as it:
+        for kind, begin in kinds.items():
+            for endless, status in ((True, 413), (False, 408)):
+                async with it.post(data=body(begin, endless), headers={"Content-Type": kind}) as answer:
+                    assert (answer.status, url in await answer.text()) == (status, False)
+        async with it.post(json={"model": "gpt"}) as answer:
+            assert answer.status == 200
+    assert len(engine.bodies) == 1
+
+
+@run
+async def test_a_body_that_no_engine_could_read_is_refused() -> None:
+    """Among them what takes hundreds of times its size in memory, and what any web page may send."""
+    bodies = {b"[" * 1_100_000: 413, b"[" * 10_000: 400, b"[]": 400, b"{": 400, b'{"model": 1}': 400, b"": 400}
+    async with gateway(model("gpt", REFUSING)) as it:
+        for body, status in bodies.items():
+            async with it.post(data=io.BytesIO(body), headers={"Content-Type": "application/json"}) as answer:
+                assert answer.status == status, body[:20]
+        for headers in (
+            {"Content-Type": "text/plain"},
+            {"Content-Encoding": "gzip", "Content-Type": "application/json"},
+        ):
+            async with it.post(data=b"{}", headers=headers) as answer:
+                assert answer.status == 415
+
+
+@run
+async def test_another_engine_is_asked_where_one_is_gone_or_full() -> None:
+    """Before the first byte; if none takes it, the client is told when to ask again, and no address."""
+    full, engine = Recorder(503), Recorder()
+    async with serving(full) as busy, serving(engine) as url:
+        async with gateway(model("gpt", REFUSING, busy, url), model("one", REFUSING, busy)) as it:
+            async with it.post(json={"model": "gpt"}) as answer:
+                assert answer.status == 200
+            async with it.post(json={"model": "one"}) as answer:
+                text = await answer.text()
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+                assert "loaded: gpt, one" in text
+                assert "127.0.0.1" not in text
+            headers = {"Content-Type": "multipart/form-data; boundary=X"}
+            async with it.post(data=FORM + b"x" * 1_000_000, headers=headers) as answer:
+                assert answer.status == 503
+    assert [len(body) for body in full.bodies[2:]] == [len(FORM) + 1_000_000]
+    assert (len(full.requests), len(engine.requests)) == (3, 1)
+
+
+@run
+async def test_large_requests_at_once_are_refused_before_they_take_all_memory() -> None:
+    """It has room for eight of the largest: those that come later are told to, and none is remembered."""
+    limits, big = Limits(body_bytes=1000, wait_s=0.3), {"model": "gpt", "x": "y" * 900}
+    async with serving(Recorder()) as url, gateway(model("gpt", url), limits=limits) as it:
+
+        async def ask() -> str:
+            async with it.post(json=big) as answer:
+                return await answer.text()
+
+        it.keeper.loading.add("gpt")
+        answers = await asyncio.gather(*(ask() for _ in range(10)))
+        assert sum("too many large requests" in text for text in answers) == 2
+        it.keeper.loading.clear()
+        assert [await ask() for _ in range(20)] == ["{}"] * 20
+
+
+@run
+async def test_an_engine_that_wants_another_key_is_not_taken_for_a_wrong_key_of_the_client() -> None:
+    async with serving(Recorder(401)) as url, gateway(model("gpt", url), engine_key="old") as it:
+        async with it.post(json={"model": "gpt"}) as answer:
+            assert (answer.status, "another api.key" in await answer.text()) == (503, True)
+
+
+@run
+async def test_an_answer_that_breaks_off_is_not_asked_for_again_and_does_not_look_whole() -> None:
+    """A stream of events ends with an error; any other answer ends without its end."""
+    asked = []
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        asked.append(request)
+        response = web.StreamResponse(headers=EVENTS if b"true" in await request.read() else {})
+        await response.prepare(request)
+        await response.write(b"data: 1")
+        request.transport.abort()
+        return response
+
+    async with serving(engine) as url, gateway(model("gpt", url, url.replace("127.0.0.1", "127.1"))) as it:
+        async with it.post(json={"model": "gpt", "stream": True}) as answer:
+            first, _, event = (await answer.text()).partition("\n\n")
+            assert (first, json.loads(event.removeprefix("data: "))["error"]["code"]) == ("data: 1", 503)
+        with pytest.raises(aiohttp.ClientError):
+            async with it.post(json={"model": "gpt"}) as answer:
+                await answer.read()
+    assert len(asked) == 2
+
+
+@run
+async def test_an_engine_that_dies_before_it_answers_is_an_error_with_text() -> None:
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        request.transport.abort()
+        return web.Response()
+
+    async with serving(engine) as url, gateway(model("gpt", url)) as it, it.post(json={"model": "gpt"}) as answer:
+        assert (answer.status, (await answer.json())["error"]["type"]) == (503, "overloaded_error")
+
+
+@run
+async def test_a_client_that_leaves_ends_the_work_of_the_engine() -> None:
+    """Also before the first byte, where nothing would be written to it."""
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers=EVENTS)
+        if b"true" in await request.read():
+            await response.prepare(request)
+            await response.write(b"data: 1\n\n")
+        asked.set()
+        while request.transport is not None:
+            await asyncio.sleep(0.01)
+            if response.prepared and request.transport is not None:
+                await response.write(b"data: 2\n\n")
+        ended.set()
+        return response
+
+    async with serving(engine) as url, gateway(model("gpt", url)) as it:
+        for stream in (False, True):
+            task = asyncio.ensure_future(it.client.post(it.url + CHAT, json={"model": "gpt", "stream": stream}))
+            await asked.wait()
+            if stream:
+                (await task).close()
+            task.cancel()
+            await asyncio.wait_for(ended.wait(), 5)
+            asked.clear(), ended.clear()
+        assert it.keeper.left == 2
+        async with it.get("/metrics") as answer:
+            assert 'requests_total{code="499",model="gpt"} 2.0' in await answer.text()
+
+
+@run
+async def test_a_client_that_does_not_read_is_closed() -> None:
+    """Its engine is free again, however long its answer would have been."""
+    ended = asyncio.Event()
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"x" * 100_000)
+        finally:
+            ended.set()
+
+    limits = Limits(unread_s=0.2, look_s=0.02)
+    async with serving(engine) as url, gateway(model("gpt", url), limits=limits) as it:
+        async with it.post(json={"model": "gpt"}):
+            await asyncio.wait_for(ended.wait(), 10)
+
+
+@run
+async def test_auto_is_the_largest_chat_model_that_is_ready_else_the_first() -> None:
+    """The engine is asked by its own name."""
+    engine = Recorder()
+    async with serving(engine) as url:
+        models = [model("first", url), model("large", url, size=9), model("embed", url, kind="embeddings", size=99)]
+        async with gateway(*models) as it:
+            for loading in (set(), {"large"}):
+                it.keeper.loading = loading
+                async with it.post(json={"model": "auto", "x": 1}) as answer:
+                    assert answer.status == 200
+            it.keeper.loading, it.keeper.failed = {"first", "large"}, {"first"}
+            async with it.post(json={"model": "auto"}) as answer:
+                assert "first failed to load; loaded: embed" in await answer.text()
+            async with it.get("/v1/models") as answer:
+                ids = [entry["id"] for entry in (await answer.json())["data"]]
+    assert [json.loads(body) for body in engine.bodies] == [{"model": "large", "x": 1}, {"model": "first", "x": 1}]
+    assert ids == ["first", "first-alias", "large", "large-alias", "embed", "embed-alias", "auto"]
+
+
+@run
+async def test_a_stream_gets_comments_while_its_model_loads_then_the_engines_bytes() -> None:
+    """What goes wrong then is an event: neither a second answer nor a silent end."""
+    engine = Recorder(text="data: [DONE]\n\n")
+    async with serving(engine) as url, gateway(model("gpt", url), limits=Limits(look_s=0.02, comment_s=0.05)) as it:
+        for status, end in (
+            (200, "data: [DONE]"),
+            (400, "data: data: [DONE]"),
+            (503, "data: {"),
+            (None, "event: error"),
+        ):
+            it.keeper.loading.add("gpt")
+            engine.status = status or 200
+            path = CHAT if status else "/v1/messages"
+            async with it.post(path, json={"model": "gpt", "stream": True}) as answer:
+                assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
+                assert await answer.content.readline() == b": loading 42 %\n"
+                it.keeper.loading.clear() if status else it.keeper.failed.add("gpt")
+                text = (await answer.text()).replace(": loading 42 %\n\n", "").strip()
+                assert text.startswith(end)
+    assert len(engine.requests) == 3
+
+
+@run
+async def test_the_time_of_a_body_does_not_run_while_its_model_loads() -> None:
+    """Of neither kind of body, the second of which is still to be read then."""
+    engine, loaded = Recorder(), asyncio.Event()
+
+    async def form():
+        yield FORM
+        await loaded.wait()
+        yield b"end"
+
+    kinds = {"application/json": io.BytesIO(b'{"model": "gpt"}'), "multipart/form-data; boundary=X": form()}
+    async with serving(engine) as url, gateway(model("gpt", url), limits=Limits(body_s=0.1, wait_s=30)) as it:
+
+        async def load() -> None:
+            await asyncio.sleep(0.3)
+            it.keeper.loading.clear()
+            loaded.set()
+
+        for kind, body in kinds.items():
+            it.keeper.loading.add("gpt")
+            loading = asyncio.ensure_future(load())
+            async with it.post(data=body, headers={"Content-Type": kind}) as answer:
+                assert answer.status == 200
+            await loading
+    assert engine.bodies == [b'{"model": "gpt"}', FORM + b"end"]
+
+
+@run
+async def test_another_request_waits_for_its_model_then_hears_what_is_loaded() -> None:
+    async with gateway(model("gpt", REFUSING), model("embed", REFUSING), limits=Limits(wait_s=0.05)) as it:
+        it.keeper.loading.add("gpt")
+        async with it.post(json={"model": "gpt"}) as answer:
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "30")
+            assert "loaded: embed" in await answer.text()
+        async with it.get("/v1/models/gpt") as answer:
+            found = await answer.json()
+            assert (found["state"], found["max_model_len"], found["aliases"]) == ("stopped", 4096, ["gpt-alias"])
