@@ -4,7 +4,7 @@ A program in ``node/`` is a module with ``main(request, lines)``. Its source, th
 in, compressed, through the standard input of one ``python3 -I -S -c …`` line that is the same for every program and
 holds no user data (``hosts/program.py``). So one command is one round trip, nothing has to be installed, nothing is
 left behind, and no value of the user's is ever parsed by a shell. ``all_gather`` and ``launcher`` run inside a
-container, ``guard`` without a controller; they have ``main(argv)`` instead.
+container, ``guard`` and ``door`` without a controller; they have ``main(argv)`` instead.
 
 program: changes something; lives for.
 - ``probe``: no; one answer, under a second
@@ -34,6 +34,7 @@ program: changes something; lives for.
 - ``memory``: no; until the memory of a stopped rank is back, a minute at most
 - ``guard``: of its own node: starts and stops its rank under its lease, by the agent's functions; installed by
   ``enable``, started by systemd; until the cluster is disabled
+- ``door``: tells the guards of models on demand what the gateway wants; installed with the gateway, as a guard is
 - ``unit``: ends a guard that has the lease, for ``disable``; one answer
 - ``launcher``: inside the container: ptxas link, names that stay per node, Ray; becomes the engine, or runs a
   worker's Ray until it ends; a process beside it looks for sockets on all addresses
@@ -55,8 +56,8 @@ Files on a node
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             the secrets of this node's rank of it, as long as it can be gone back to
     │   ├── start.json                      what starts this node's rank of the recorded release again
-    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, journal.jsonl, and what the
-                                            guard waits for, but for an operator
+    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, journal.jsonl, what the
+                                            guard waits for, but for an operator, and whether it is wanted
     │   ├── switch.json                     the switch from one release to another that is under way
     │   └── ranks/RANK/                     launcher.json, entry.py, bind.so, memory.json; with runtime process also
                                             log and rank.json
@@ -116,4 +117,18 @@ guard and as long as the conversation with the head lasts; look again; stop all 
 What failed is stopped. The cap and the pauses are those of the journal on the head's disk, so that a reboot does not
 reset them. A group whose engine was dead while its ranks ran is restarted once in ten minutes; then it is stopped.
 Of a group that is left down, each look stops what still runs; what ended stays, for its log.
+
+Of a model on demand (``on_demand`` in the guard's config.json), the head's guard also listens, where the engine's API
+does, for the ``door`` of the gateway's node, which has a token of its own for that. Threads answer it, from what the
+last look saw, and note in ``wanted.json`` whether the model is wanted; the loop alone starts and stops:
+
+- wanted, and no rank runs: one start, ``load`` in the journal, which is none of the restarts that are counted. If it
+  fails, or cannot begin within two minutes, the model is not wanted any more, until it is wanted anew.
+- wanted, and a rank has ended or the engine is dead: a restart as of any group, with its cap and pauses. What would be
+  left down after that, until an operator starts it, is not wanted any more.
+- not wanted, and a rank runs: it is stopped, also while it starts.
+- wanted, and ranks run that a guard started which ended before they answered: it waits for them under the locks.
+
+After a reboot nothing is wanted. While an operator has the lease the model counts as starting, and while a node cannot
+be reached as unreachable: either may take memory.
 """

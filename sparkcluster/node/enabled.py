@@ -5,9 +5,10 @@ Below ``clusters/NAME``::
     start.json              what starts this node's rank of the release that was recorded last
     enabled/guard.py        the program that starts it after a reboot, and restarts a dead group (``guard``)
     enabled/config.json     cluster, node, state_dir, runtime, port, limits, and the token by which guards know each
-                            other: random, the same on all nodes
+                            other: random, the same on all nodes; whether its model is loaded ``on_demand``
     enabled/stopped         written by down and before a start: nothing starts until the next release is recorded
     enabled/waits.json      what the guard waits for
+    enabled/wanted.json     of a model that is loaded on demand: whether it is to run, and in which boot that was said
     enabled/journal.jsonl   every restart and how it ended
     enabled/guard.lock      held while the guard runs
 """
@@ -22,7 +23,15 @@ from typing import Any
 
 from sparkcluster.node import common, unit
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START_FILE, STOPPED_FILE, WAITS_FILE
+from sparkcluster.node.shared import (
+    CONFIG_FILE,
+    ENABLED_DIR,
+    GUARD_FILE,
+    START_FILE,
+    STOPPED_FILE,
+    WAITS_FILE,
+    WANTED_FILE,
+)
 
 
 def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
@@ -68,18 +77,22 @@ def stop(request: dict[str, Any], step: dict[str, Any]) -> None:
 def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Install the guard: its ``program``, ``config`` and systemd unit. ``number`` is the release recorded.
 
-    Answers as ``unit.install`` does.
+    A model on demand is not wanted then. Without a ``number`` it is the ``door``, which has no release. Answers as
+    ``unit.install`` does.
     """
-    start = common.read_json(_place(request, START_FILE))
-    if start.get("number") != step["number"]:
+    start, number = common.read_json(_place(request, START_FILE)), step.get("number")
+    if start.get("number") != number:
         hint = "sparkcluster down, then up, records it"
-        raise Failed("this node has not recorded what starts its rank of release %d: %s" % (step["number"], hint))
+        raise Failed("this node has not recorded what starts its rank of release %s: %s" % (number, hint))
     directory = _place(request, ENABLED_DIR)
     unit.end(directory)
-    _write_start(request, start, step["number"])
+    if start:
+        _write_start(request, start, step["number"])
     for name, text in ((GUARD_FILE, step["program"]), (CONFIG_FILE, json.dumps(step["config"]))):
         common.write_atomically(os.path.join(directory, name), text.encode())
     _clear(directory)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directory, WANTED_FILE))
     return unit.install(directory)
 
 

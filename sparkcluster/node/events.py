@@ -13,7 +13,7 @@ from typing import Any
 LIMIT_S = 60.0
 # Of the guard's own environment: no other variable of it is known to hold no secret.
 PASSED = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
-_EVENTS = {"gave up": "gave-up", "victim": "victim"}
+_EVENTS = {"gave up": "gave-up", "victim": "victim", "load failed": "load-failed"}
 
 
 def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], None]) -> None:

@@ -3,22 +3,29 @@
 All ranks or none, as ``up`` does: the head's guard takes the lease on every node of the group, has all ranks stopped,
 then started, and lets go once the model has answered. Each node runs the steps that it has recorded itself; nothing
 that comes over the network says what is run.
+
+Of a model on demand, the gateway says by the ``door`` of its node whether it is wanted. A group that is wanted and does
+not run is started once; one that is not wanted is stopped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from sparkcluster.node import ask, events, wire
+from sparkcluster.node import ask, common, events, wire
 from sparkcluster.node.own_rank import OwnRank, Report
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import GAVE_UP, Movement, stall_limit_s
+from sparkcluster.node.shared import GAVE_UP, STOPPED_FILE, WANTED_FILE, Movement, stall_limit_s
 
 DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
@@ -29,13 +36,20 @@ FIRST_S = 120.0
 """The first answer compiles kernels, which takes 25 to 60 s on a Spark (seed)."""
 LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
+JOURNAL_BYTES = 1 << 18
+"""Of a journal that is set aside, as it is read in every look. Of 70 loads a day that is a week."""
+BOOT_FILE = "/proc/sys/kernel/random/boot_id"
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
+LIMITS["load_s"] = 120.0
 """Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at.
 
 An engine that is dead while its ranks run has wedged. One that wedges again within ``wedge_s`` of its first answer
-after that restart stays down.
+after that restart stays down. A load that cannot begin within ``load_s``, while no other cluster starts or stops on its
+nodes, has failed.
 """
+LEFT = ("load failed", "gave up", "victim")
+"""Acts after which a group stays down: until an operator starts it, or a model on demand is wanted anew."""
 NOT_TOLD = "on_event failed"
 """In the journal: what is no act of the guard's own."""
 
@@ -43,6 +57,11 @@ NOT_TOLD = "on_event failed"
 def secret(token: str, listener: str) -> str:
     """What the guard of node ``listener`` and who calls it prove to each other: the token, for that node alone."""
     return "%s %s" % (token, listener)
+
+
+def door_token(token: str) -> str:
+    """The token by which the ``door`` proves itself to heads, of that of a cluster's guards: it says no other words."""
+    return hmac.new(token.encode(), b"door", hashlib.sha256).hexdigest()
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -60,15 +79,15 @@ class Peer:
         self._place = (start["peers"][name], config["port"], secret(config["token"], name), start["address"], DIAL_S)
         self._sock: socket.socket | None = None
 
-    def ask(self, word: str) -> Report:
+    def ask(self, word: str, **more: Any) -> Report:
         """As of an ``OwnRank``; Failed also where there is no connection, or it broke: with it ends the lease."""
         try:
             if self._sock is None:
                 self._sock = wire.dial(*self._place)
                 self._lines = self._sock.makefile("rb")
                 keep_alive(self._sock)
-            self._sock.settimeout(HELLO_S if word == "hello" else ANSWER_S)
-            self._sock.sendall(json.dumps({"do": word}).encode() + b"\n")
+            self._sock.settimeout({"hello": HELLO_S, "states": DIAL_S, "want": DIAL_S}.get(word, ANSWER_S))
+            self._sock.sendall(json.dumps({"do": word, **more}).encode() + b"\n")
             answer = json.loads(self._lines.readline(LINE_BYTES))
         except (Failed, OSError, ValueError) as error:
             self.close()  # an answer that comes late would be taken for that to the next question
@@ -127,14 +146,19 @@ class Group:
         return found
 
 
-def why_dead(request: dict[str, Any]) -> str | None:
-    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
+def why_dead(request: dict[str, Any], wanted: Callable[[], bool]) -> str | None:
+    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said.
+
+    Nothing is said either of one that is not ``wanted`` any more.
+    """
     limit_s, why = stall_limit_s(ask.longest(request)), None
     asked = {**request, "first_s": 2 * limit_s + 60, "token_s": limit_s}
     for pause_s in (0.0, AGAIN_S):
         time.sleep(pause_s)
         movement, completion = Movement(), ThreadPoolExecutor(1).submit(ask.answer, asked, lambda _: None)
         while not wait([completion], COUNTERS_S).done:
+            if not wanted():
+                return None
             movement.feed(time.monotonic(), ask.read_counters(request))
             stalled_s = movement.stalled_s(time.monotonic()) or 0.0
             if stalled_s >= limit_s:
@@ -146,78 +170,172 @@ def why_dead(request: dict[str, Any]) -> str | None:
     return why
 
 
-def until_answered(group: Group, start: Report) -> None:
+def until_answered(group: Group, start: Report, wanted: Callable[[], bool]) -> None:
     """Wait until the engine, which may be starting, answers a completion.
 
     Raises:
-        Failed: it takes too long, or a rank ended meanwhile.
+        Failed: it takes too long, a rank ended meanwhile, or it is not ``wanted`` any more.
     """
     until = time.monotonic() + start["ready_timeout_s"]
     while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
         ended = gone(group.all())
         if ended or time.monotonic() > until:
             raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
+        if not wanted():
+            raise Failed("it was unloaded while it started")
         time.sleep(REFUSED_S)
 
 
 class GroupGuard:
-    """What the guard on the head of a group does, one ``look`` after the other."""
+    """What the guard on the head of a group does, one ``look`` after the other.
+
+    Attributes:
+        wake: set by ``tell`` of another thread when there is a reason to look at once.
+    """
 
     def __init__(self, own: OwnRank) -> None:
         self._own = own
         self._path = os.path.join(own.directory, JOURNAL_FILE)
         self.limits = {**LIMITS, **own.config.get("limits", {})}
-        self._next = time.monotonic() + self.limits["probe_s"]
+        self.wake = threading.Event()
+        self._next, self._stop_next = time.monotonic() + self.limits["probe_s"], 0.0
+        self._begin_by = time.monotonic() + self.limits["load_s"]
         self._generated: float | None = None
+        self._on_demand = bool(own.config.get("on_demand"))
+        with open(BOOT_FILE) as file:
+            self._wanted = {"run": True, "boot": file.read().strip()}
+        # After a reboot others may have got its memory.
+        self._wanted["run"] = self._wanted == common.read_json(os.path.join(own.directory, WANTED_FILE))
+        # For ``tell``, as of the last look; before that it may run.
+        self._runs, self._serves, self._busy = True, False, False
+        self._problem: str | None = None
+        self._failed: str | None = None
+
+    def tell(self, request: dict[str, Any]) -> Report:
+        """What the ``door`` asks, at any time: ``want`` with whether it is to ``run``, or ``states``; the ``state``.
+
+        Raises:
+            Failed: that is no model on demand, or another word.
+        """
+        if request["do"] not in (("states", "want") if self._on_demand else ()):
+            raise Failed("the guard of %s on %s does not take this word" % (self._own.cluster, self._own.node))
+        if request["do"] == "want" and self._wanted["run"] != request["run"]:
+            self._want(run=bool(request["run"]))
+            self.wake.set()
+        if self._busy:
+            return {"state": "starting", "why": self._problem}
+        if self._problem is not None:
+            return {"state": "unreachable" if self._runs else "failed", "why": self._problem}
+        if self._wanted["run"]:
+            return {"state": "ready", "why": None} if self._serves else {"state": "starting", "why": self._own.waits}
+        if self._runs:
+            return {"state": "stopping", "why": self._own.waits}
+        return {"state": "failed" if self._failed else "stopped", "why": self._failed}
+
+    def _want(self, *, run: bool) -> None:
+        self._wanted["run"] = run
+        path = os.path.join(self._own.directory, WANTED_FILE)
+        common.write_atomically(path, json.dumps(self._wanted).encode())
+
+    def _is_wanted(self) -> bool:
+        return not self._on_demand or bool(self._wanted["run"])
 
     def look(self, start: Report) -> None:
         """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
 
-        Where it is left down, ranks that have not ended are stopped, every ``probe_s`` until they are.
+        Where it is left down, or not wanted, ranks that have not ended are stopped, every ``probe_s`` until they are.
         """
         began = time.monotonic()
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            down = None if why else self._left_down(start)
-            ended = None if why or down else gone(reports)
-            wedged = None if why or down or ended else self._engine_dead(start["ask"])
+            down = None if why or self._on_demand else self._left_down(start)
+            self._take_in(start, reports, why)
+            unload = not why and not self._is_wanted()
+            ended = None if why or down or unload else gone(reports)
+            cut_off = None if why or down or unload or ended else self._cut_off(start)
+            self._serves = not (why or down or unload or ended or cut_off)
+            wedged = self._engine_dead(start["ask"]) if self._serves else None
             if wedged is not None:
                 reports = group.reports()  # that took minutes, and an operator may be at work by now
                 why = problem(reports, group.errors)
-            dead = None if why else ended or wedged
+            dead = None if why else ended or cut_off or wedged
+            if dead is None or wedged or any(report.get("locked") for report in reports.values()):
+                self._begin_by = time.monotonic() + self.limits["load_s"]
+            elif self._on_demand and time.monotonic() > self._begin_by:
+                self._leave_down("load failed", start, why=self._own.waits or dead)
+                return
             if dead is not None:
                 again = wedged is not None and self._again(start, time.monotonic() - began)
                 why = self._why_not_now(start, dead, reports, again=again) or _delays(reports)
-                down = self._left_down(start)
+                down = None if self._on_demand else self._left_down(start)
             if dead is None or why is not None:
                 # That an operator is at work is what the lease says, and it ends with that.
                 self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down)
-                if down is None or not any(map(_runs, reports.values())) or time.monotonic() < self._next:
+                to_stop = (down or unload) and any(map(_runs, reports.values()))
+                if not to_stop or time.monotonic() < self._stop_next:
                     return
-                self._next = time.monotonic() + self.limits["probe_s"]
-            try:
-                for name in sorted(group.members):
-                    group.members[name].ask("take")
-            except (Failed, OSError) as error:
-                self._own.wait_for(down or str(error))
-                return
-            reports = group.reports()
-            if problem(reports, group.errors) is not None or self._own.start_document() != start:
-                return
-            delays = _delays(reports)  # memory may have gone to who had the start lock before
-            self._own.wait_for(down or delays)
-            if down is not None:
-                self._stop_running(group)
-            elif delays is None:
-                self._restart(group, start, str(dead), wedged=wedged is not None)
+            self._change(
+                group, start, None if why else dead, down, wedged=wedged is not None, adopt=cut_off is not None
+            )
+
+    def _change(
+        self, group: Group, start: Report, dead: str | None, down: str | None, *, wedged: bool, adopt: bool
+    ) -> None:
+        """Restart the group that is ``dead``, else stop what runs of it, with start lock and lease of all its nodes.
+
+        ``wedged``: that while its ranks run; ``adopt``: its ranks are starting, and are only waited for.
+        """
+        try:
+            for name in sorted(group.members):
+                # Of a model on demand, only a start waits until memory is stable.
+                group.members[name].ask("take" if down or (dead and not adopt) else "take-at-once")
+        except (Failed, OSError) as error:
+            self._own.wait_for(down or str(error))
+            return
+        reports = group.reports()
+        if problem(reports, group.errors) is not None or self._own.start_document() != start:
+            return
+        delays = _delays(reports)  # memory may have gone to who had the start lock before
+        self._own.wait_for(down or delays)
+        if dead is not None:
+            if delays is None:
+                self._restart(group, start, dead, wedged=wedged, adopt=adopt)
+            return
+        self._stop_next = time.monotonic() + self.limits["probe_s"]
+        if self._on_demand and self._is_wanted():  # by now
+            return
+        if down or self._failed:
+            self._stop_running(group)
+        else:
+            group.all("stop")
+            self._runs = False
+            self._journal("unload", start)
+
+    def _take_in(self, start: Report, reports: dict[str, Report], why: str | None) -> None:
+        """Note for ``tell`` what was seen; a model that cannot be started now is not wanted any more."""
+        last = self._last(start)
+        self._busy = any(report["busy"] for report in reports.values())
+        self._problem, self._failed = why, last["why"] if last.get("act") in LEFT else None
+        readable = [report for report in reports.values() if report["why"] is None]
+        if readable:
+            self._runs = any(map(_runs, readable))
+        elif os.path.exists(os.path.join(self._own.directory, STOPPED_FILE)):
+            self._runs = False
+        if self._on_demand and self._wanted["run"] and why is not None and not (self._busy or self._runs):
+            self._want(run=False)
+
+    def _cut_off(self, start: Report) -> str | None:
+        """Of a model on demand whose ranks run: that the guard which started them ended before they answered."""
+        cut_off = self._on_demand and self._last(start).get("act", "serving") != "serving"
+        return "its start was cut off" if cut_off else None
 
     def _engine_dead(self, request: dict[str, Any]) -> str | None:
         """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
         if time.monotonic() < self._next:
             return None
         before, now = self._generated, ask.read_counters(request).get("generated")
-        why = why_dead(request) if before is None or now in (None, before) else None
+        why = why_dead(request, self._is_wanted) if before is None or now in (None, before) else None
         self._generated = ask.read_counters(request).get("generated")
         if why is None:
             self._next = time.monotonic() + self.limits["probe_s"]
@@ -225,11 +343,11 @@ class GroupGuard:
 
     def _left_down(self, start: Report) -> str | None:
         """Why nobody but an operator starts the group, by the last act; None where the guard does."""
-        acts = self._acts(start)
-        if not acts or acts[-1]["act"] not in ("gave up", "victim"):
+        last = self._last(start)
+        if last.get("act") not in LEFT:
             return None
-        words = GAVE_UP if acts[-1]["act"] == "gave up" else ""
-        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, acts[-1]["why"])
+        words = GAVE_UP if last["act"] == "gave up" else ""
+        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, last["why"])
 
     def _again(self, start: Report, took_s: float) -> bool:
         """Whether an engine has wedged soon after the first answer since it was restarted for that.
@@ -247,36 +365,54 @@ class GroupGuard:
 
         ``again``: it wedged once more.
         """
+        if self._is_load(start):
+            return None
         limits, acts = self.limits, self._acts(start)
-        # an older guard of another node says nothing of victims
-        victims = sorted(each for report in reports.values() for each in report.get("victims", ()))
         # Starts that fail slowly are as many in a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)
         starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
-        if victims:
-            self._journal("victim", start, why="; ".join(victims))
+        if _victims(reports):
+            self._leave_down("victim", start, why=_victims(reports))
         elif again:
-            self._journal("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % dead)
+            self._leave_down("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % dead)
         elif starts >= limits["starts"]:
             why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
-            self._journal("gave up", start, why=why)
+            self._leave_down("gave up", start, why=why)
         elif starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
             return "%s; it is started again after a pause" % dead
         return self._left_down(start)
 
-    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool) -> None:
+    def _leave_down(self, act: str, start: Report, **more: Any) -> None:
+        """Journal why the group stays down."""
+        self._journal(act, start, **more)
+        if self._on_demand:
+            self._want(run=False)
+
+    def _is_load(self, start: Report) -> bool:
+        """Whether the start of a model on demand is the first since it was wanted."""
+        return self._on_demand and self._last(start).get("act", "unload") in ("unload", *LEFT)
+
+    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool, adopt: bool) -> None:
         began = time.monotonic()
-        self._journal("restart", start, why=dead, wedged=wedged)
+        self._runs, self._serves, self._stop_next = True, False, 0.0
+        self._journal("load" if self._is_load(start) else "restart", start, why=dead, wedged=wedged)
         try:
-            group.all("stop")
-            group.all("start")
-            until_answered(group, start)
+            if not adopt:
+                group.all("stop")
+                group.all("start")
+            until_answered(group, start, self._is_wanted)
         except Failed as error:
             self._stop_running(group)
-            self._journal("failed", start, why=str(error), seconds=round(time.monotonic() - began, 1))
+            ended = {"why": str(error), "seconds": round(time.monotonic() - began, 1)}
+            if self._on_demand and self._is_wanted():
+                self._leave_down("load failed", start, **{**ended, "why": _victims(group.reports()) or str(error)})
+            else:
+                self._journal("unload" if self._on_demand else "failed", start, **ended)
         else:
             self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
+            self._serves = True
+        self._begin_by = time.monotonic() + self.limits["load_s"]
 
     def _stop_running(self, group: Group) -> None:
         """Stop the ranks that have not ended; what has ended stays, for its log and exit code."""
@@ -286,6 +422,10 @@ class GroupGuard:
                     group.members[name].ask("stop")
                 except Failed as error:
                     self._own.say(str(error))
+
+    def _last(self, start: Report) -> dict[str, Any]:
+        """The last act, or nothing."""
+        return (self._acts(start) or [{}])[-1]
 
     def _acts(self, start: Report) -> list[dict[str, Any]]:
         """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""
@@ -303,6 +443,9 @@ class GroupGuard:
         """
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.getsize(self._path) > JOURNAL_BYTES:
+                os.replace(self._path, self._path + ".old")
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(entry).encode() + b"\n")
             os.fsync(file.fileno())
@@ -318,6 +461,11 @@ def _time(ago_s: float = 0.0) -> str:
 def _runs(report: Report) -> bool:
     """Whether a node has a rank that has not ended."""
     return any(state not in ENDED for state in report["ranks"].values())
+
+
+def _victims(reports: dict[str, Report]) -> str:
+    """Which ranks were killed for memory; an older guard of another node says nothing of them."""
+    return "; ".join(sorted(each for report in reports.values() for each in report.get("victims", ())))
 
 
 def _delays(reports: dict[str, Report]) -> str | None:

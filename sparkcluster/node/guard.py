@@ -2,7 +2,8 @@
 
 Travels as one file (``hosts.program.standalone``) and runs as ``python3 guard.py DIRECTORY`` until a signal ends it. On
 the head of a group it watches the group (``group_guard``); on the other nodes it listens on the interconnect address
-for the head's guard, which has the cluster's token.
+for the head's guard, which has the cluster's token. Where the model is loaded on demand, the head listens on the
+address of its API for the ``door``.
 """
 
 from __future__ import annotations
@@ -11,68 +12,84 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
-import time
 from typing import Any, NoReturn
 
-from sparkcluster.node import common, unit, wire
-from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, keep_alive, secret
+from sparkcluster.node import unit, wire
+from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_token, keep_alive, secret
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
+
+Listening = dict[tuple[str | None, bool], tuple[wire.Greeter, threading.Thread]]
+"""At an address, as a head or not: who proves the token, and the thread that answers."""
 
 
 def main(argv: list[str]) -> NoReturn:
     """Run the guard of the directory ``argv[1]``: watch the group on its head, and listen on its other nodes."""
     own = OwnRank(os.path.abspath(argv[1]))
-    lock = common.try_lock(os.path.join(own.directory, unit.LOCK_FILE))
-    if lock is None:
-        sys.exit("the guard of %s runs already" % own.directory)
-    lock.truncate()
-    lock.write(b"%d\n" % os.getpid())
-    lock.flush()
+    lock = unit.alone(own.directory)  # noqa: F841 - as long as it is open
     own.say("guards %(cluster)s on %(node)s" % own.config)
     group = GroupGuard(own)
-    listening: dict[str, wire.Greeter] = {}
+    listening: Listening = {}
     while True:
         try:
             start = own.start_document()
-            listen(own.config, listening, start["address"] if start and not start["head"] else None)
-            if start and start["head"]:
+            head = start.get("head", True)
+            listen(own, listening, start.get("door" if head else "address"), group if head else None)
+            if start and head:
                 group.look(start)
             else:
                 own.wait_for(None)
         except Exception as error:
             # Also a full disk, or an answer of a peer that is none: without systemd nothing starts it again.
             own.wait_for("it cannot look at the group: %s" % error)
-        if not listening:
-            time.sleep(group.limits["look_s"])
-        for greeter in listening.values():
-            for sock in greeter.poll(group.limits["look_s"]):
-                threading.Thread(target=answer, args=(OwnRank(own.directory), sock), daemon=True).start()
+        group.wake.wait(group.limits["look_s"])
+        group.wake.clear()
 
 
-def listen(config: dict[str, Any], listening: dict[str, wire.Greeter], address: str | None) -> None:
-    """Listen for this group's head on the interconnect ``address`` of the recorded release, and on no other.
+def listen(own: OwnRank, listening: Listening, address: str | None, group: GroupGuard | None) -> None:
+    """Listen at the ``address`` of the recorded release, and at no other: for this group's head, or for the door.
+
+    Whoever comes is answered in a thread, also while ``group``, that of a head, starts its ranks.
 
     Raises:
         Failed: that is not possible now.
     """
-    for other in listening.keys() - {address}:
-        listening.pop(other).close()
+    place = address, group is not None
+    for other, (greeter, thread) in list(listening.items()):
+        if other != place or not thread.is_alive():
+            greeter.close()
+            del listening[other]
     if address and not listening:
-        listening[address] = wire.Greeter(address, secret(config["token"], config["node"]), config["port"])
+        token = door_token(own.config["token"]) if group else own.config["token"]
+        greeter = wire.Greeter(address, secret(token, own.node), own.config["port"])
+        thread = threading.Thread(target=welcome, args=(own.directory, greeter, group), daemon=True)
+        listening[place] = greeter, thread
+        thread.start()
 
 
-def answer(own: OwnRank, sock: socket.socket) -> None:
-    """Say how the rank is, and do what the head's guard asks, until the connection ends; its lease ends with that."""
+def welcome(directory: str, greeter: wire.Greeter, group: GroupGuard | None) -> None:
+    """Answer everybody who proves the token, until ``greeter`` is closed."""
+    with contextlib.suppress(OSError, ValueError):  # it was
+        while True:
+            for sock in greeter.poll(1.0):
+                threading.Thread(target=answer, args=(directory, sock, group), daemon=True).start()
+
+
+def answer(directory: str, sock: socket.socket, group: GroupGuard | None) -> None:
+    """Say how the rank is, and do what the head's guard asks, until the connection ends; its lease ends with that.
+
+    On a head, say how the ``group`` is, and note what the gateway wants.
+    """
+    own = OwnRank(directory)
     with contextlib.closing(own), contextlib.suppress(OSError), sock, sock.makefile("rb") as lines:
         keep_alive(sock)
         sock.settimeout(None)
         for line in iter(lambda: lines.readline(LINE_BYTES), b""):
             said: dict[str, Any] = {}
             try:
-                said["report"] = own.ask(str(json.loads(line)["do"]))
+                asked = json.loads(line)
+                said["report"] = group.tell(asked) if group else own.ask(str(asked["do"]))
             except (Failed, OSError) as error:
                 said["failed"] = str(error)[:1000]
             sock.sendall(json.dumps(said).encode() + b"\n")

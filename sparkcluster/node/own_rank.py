@@ -37,7 +37,7 @@ class OwnRank:
         self._lock, self._lease_record, _ = common.lease_files(config)
         self._start: BinaryIO | None = None
         self._lease: BinaryIO | None = None
-        self._waits: str | None = None
+        self.waits: str | None = None
 
     def say(self, text: str) -> None:
         """Write a line of the guard's log."""
@@ -50,7 +50,7 @@ class OwnRank:
         On a full disk the log alone has it.
         """
         path = os.path.join(self.directory, WAITS_FILE)
-        changed, self._waits = why != self._waits, why
+        changed, self.waits = why != self.waits, why
         if changed and why is not None:
             self.say("waits: %s" % why)
         with contextlib.suppress(OSError):
@@ -66,14 +66,18 @@ class OwnRank:
     def ask(self, word: str) -> Report:
         """Take start lock and lease of this node, stop or start its rank under it, or do nothing (hello); how it is.
 
+        To take them at once does not wait until memory is stable, which is for who starts a rank.
+
         Raises:
             Failed: it cannot be done, or must not.
         """
-        if word == "take":
-            self._take()
+        if word in ("take", "take-at-once"):
+            self._take(settle=word == "take")
         elif word in ("start", "stop"):
             self.say("%ss its rank" % word)
             self._change(self._start_steps() if word == "start" else self._stop_steps())
+        elif word != "hello":
+            raise Failed("the guard on %s does not know %r" % (self.node, word))
         return self._report()
 
     def close(self) -> None:
@@ -87,11 +91,11 @@ class OwnRank:
 
         Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
         ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work;
-        ``delay`` what only keeps its rank from being started now; ``victims`` which ranks were killed for memory by
-        their launchers, and what these said.
+        ``delay`` what only keeps its rank from being started now, ``locked`` that another cluster has the start lock;
+        ``victims`` which ranks were killed for memory by their launchers, and what these said.
         """
         found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
-        found["victims"] = []
+        found.update(victims=[], locked=False)
         try:
             start = self.start_document()
             operator = self._operator()
@@ -108,16 +112,15 @@ class OwnRank:
                 if others:
                     text = "%s runs on %s, and is not of the recorded release"
                     found["why"] = text % (", ".join(sorted(others)), self.node)
-                found["delay"] = self._delay(start, present)
+                other = None if self._start is not None else start_lock.held_by(self.config)
+                found["locked"] = other is not None
+                found["delay"] = "%s on %s" % (other, self.node) if other else self._delay(start, present)
         except Exception as error:  # also of a document that is not what it should be
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
     def _delay(self, start: Report, present: dict[str, str]) -> str | None:
-        """Another cluster that starts or stops here; or that the recorded ``planned_bytes`` are not available."""
-        other = None if self._start is not None else start_lock.held_by(self.config)
-        if other is not None:
-            return "%s on %s" % (other, self.node)
+        """That the recorded ``planned_bytes`` are not available."""
         needed, free = int(start.get("planned_bytes") or 0), start_lock.available()
         if needed <= free or any(state not in ranks.OVER for state in present.values()):
             return None
@@ -141,7 +144,7 @@ class OwnRank:
             return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
         return None
 
-    def _take(self) -> None:
+    def _take(self, *, settle: bool) -> None:
         """Take start lock and lease, as an operator does, without an epoch: what the last operator sends is refused.
 
         Raises:
@@ -154,7 +157,8 @@ class OwnRank:
         lock, record, _ = common.lease_files({**self.config, "kind": "start"})
         self._start = self._held(lock, record, lambda: int(common.read_json(record).get("epoch", 0)))
         try:
-            start_lock.settle(self.config)
+            if settle:
+                start_lock.settle(self.config)
         except common.Busy as error:
             raise Failed("%s: %s" % (self.node, error)) from None
         self._lease = self._held(self._lock, self._lease_record, self._epoch)

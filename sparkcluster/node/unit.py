@@ -8,7 +8,7 @@ import pwd
 import signal
 import sys
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from sparkcluster.node import common
 from sparkcluster.node.programs import Failed, run
@@ -63,6 +63,17 @@ def install(directory: str) -> dict[str, Any]:
     for words in (["daemon-reload"], ["enable", os.path.basename(path)], ["restart", os.path.basename(path)]):
         _run("systemctl", "--user", *words)
     return {"unit": path, "command": command(directory)}
+
+
+def alone(directory: str) -> BinaryIO:
+    """The lock that says that the guard of ``directory`` runs, with its PID; exits where it runs already."""
+    lock = common.try_lock(os.path.join(directory, LOCK_FILE))
+    if lock is None:
+        sys.exit("the guard of %s runs already" % directory)
+    lock.truncate()
+    lock.write(b"%d\n" % os.getpid())
+    lock.flush()
+    return lock
 
 
 def end(directory: str) -> None:

@@ -36,7 +36,7 @@ class Watched:
         self.clock, self.detection_s = Clock(), 0.0
         monkeypatch.setattr(group_guard, "time", self.clock)
         monkeypatch.setattr(group_guard, "REFUSED_S", 0.05)
-        monkeypatch.setattr(group_guard, "why_dead", lambda _: self.why_dead())
+        monkeypatch.setattr(group_guard, "why_dead", lambda *_: self.why_dead())
         self.node = Cluster(folder).alpha
         self.enable()
 
@@ -109,7 +109,7 @@ def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_
     lock = str(watched.node.directory / "lease.lock")
     held = []
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(group_guard, "why_dead", lambda _: held.append(common.try_lock(lock)) or "it stalls")
+        meanwhile.setattr(group_guard, "why_dead", lambda *_: held.append(common.try_lock(lock)) or "it stalls")
         assert watched.look() == []
     held[0].close()
     assert watched.look() == []

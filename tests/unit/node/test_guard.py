@@ -96,6 +96,7 @@ class Node:
             "group": "default",
             "head": head,
             "address": ADDRESSES[self.name],
+            "door": ADDRESSES[self.name],
             "peers": {name: at for name, at in ADDRESSES.items() if name != self.name},
             "ranks": [f"atlas-{number}-{self.name}"],
             "steps": [
@@ -137,7 +138,7 @@ class Node:
         common.write_atomically(record, json.dumps({"epoch": 1, "cluster": cluster, "operation": "up"}).encode())
         return common.try_lock(lock, state_dir=str(self.state))
 
-    def install(self, token=TOKEN, on_event=None, **limits):
+    def install(self, token=TOKEN, on_event=None, on_demand=False, **limits):
         """The files that enable leaves."""
         config = {
             "cluster": "atlas", "node": self.name, "state_dir": str(self.state), "runtime": "process",
@@ -145,6 +146,7 @@ class Node:
             "token": token, "limits": {"starts": 3, "pause_s": 0.1, "probe_s": 0.2, "look_s": 0.3, **limits},
         }  # fmt: skip
         config |= {"on_event": on_event} if on_event else {}
+        config |= {"on_demand": True} if on_demand else {}
         files = {"guard.py": self.cluster.program, "config.json": json.dumps(config)}
         for name, text in files.items():
             common.write_atomically(str(self.enabled / name), text.encode())

@@ -101,6 +101,22 @@ def test_enable_needs_the_release_that_this_node_has_recorded(node):
     assert (node.enabled / "config.json").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_model_on_demand_is_not_wanted_once_it_is_enabled(node):
+    node(recorded(3, start=START), enable(3))
+    (node.enabled / "wanted.json").write_text("{}")
+    node(enable(3))
+    assert not (node.enabled / "wanted.json").exists()
+
+
+def test_the_door_is_installed_where_no_release_is_and_removed_again(node):
+    step = enable(0)
+    del step["number"]
+    assert node(step)["results"][0]["command"][-1] == str(node.enabled)
+    assert not (node.cluster / "start.json").exists()
+    assert "results" in node({"do": "disable"})
+    assert not node.enabled.exists()
+
+
 def test_a_record_says_what_starts_and_the_next_one_of_another_group_keeps_it(node):
     node(recorded(3, start=START), enable(3), {"do": "stay-down"})
     start = json.loads((node.cluster / "start.json").read_text())

@@ -1,0 +1,281 @@
+"""The door, as the program that enable installs, and the guards of a model on demand, which it asks over real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparkcluster.hosts.program import standalone
+from sparkcluster.node import common, enabled, group_guard, shared, unit, wire
+from sparkcluster.node.programs import Failed
+
+from .test_guard import ADDRESSES, TOKEN, Cluster, eventually
+
+
+class Door:
+    """The gateway's end of the door, which knows ``coder``, and ``lost``, whose node does not answer."""
+
+    def __init__(self, cluster, token=TOKEN):
+        self.cluster = cluster
+        # longer than an address of a Unix socket may be
+        self.path = cluster.folder / ("gateway" * 12) / "run" / "door.sock"
+        self.directory = cluster.folder / "gateway"
+        place = {"node": "alpha", "address": ADDRESSES["alpha"], "port": cluster.port}
+        place["token"] = group_guard.door_token(token)
+        models = {"coder": place, "lost": {**place, "address": "127.0.0.9"}}
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / shared.CONFIG_FILE).write_text(json.dumps({"socket": str(self.path), "models": models}))
+        program = self.directory / shared.GUARD_FILE
+        program.write_text(standalone("door"))
+        self.process = subprocess.Popen([sys.executable, *unit.command(str(self.directory))[1:]])
+        eventually(self.path.exists)
+
+    def ask(self, **request):
+        handle = os.open(self.path.parent, os.O_PATH)
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(f"/proc/self/fd/{handle}/{self.path.name}")
+            sock.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(sock.makefile("rb").readline())
+        os.close(handle)
+        return answer
+
+    def want(self, *, run=True):
+        return self.ask(do="want", model="coder", run=run)
+
+    @property
+    def state(self):
+        return self.ask(do="states")["states"]["coder"]
+
+    def becomes(self, state):
+        eventually(lambda: self.state["state"] == state)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    made.enable(on_demand=True)
+    yield made
+    for node in made.nodes:
+        node.end()
+
+
+@pytest.fixture
+def door(cluster):
+    made = Door(cluster)
+    yield made
+    made.end()
+
+
+def booted(cluster, door):
+    cluster.boot()
+    door.becomes("stopped")
+
+
+def pids(cluster):
+    return [len(node.pids()) for node in cluster.nodes]
+
+
+def test_a_model_is_loaded_where_it_is_wanted_and_unloaded_where_it_is_not(cluster, door):
+    booted(cluster, door)
+    assert pids(cluster) == [0, 0]
+    assert door.want() == {"state": {"state": "starting", "why": None}}
+    door.becomes("ready")
+    assert pids(cluster) == [1, 1]
+    assert door.want(run=False)["state"]["state"] == "stopping"
+    door.becomes("stopped")
+    assert pids(cluster) == [0, 0]
+    assert cluster.alpha.acts == ["load", "serving", "unload"]
+    assert cluster.alpha.waits is None
+    lost = door.ask(do="states")["states"]["lost"]
+    assert lost["state"] == "unreachable"
+    assert "cannot connect to 127.0.0.9" in lost["why"]
+
+
+def test_ranks_that_run_unwanted_are_stopped(cluster, door):
+    """As after ``up`` has verified such a model."""
+    booted(cluster, door)
+    door.want()
+    door.becomes("ready")
+    for node in cluster.nodes:
+        node.guard.kill()
+        node.guard.wait()
+        (node.enabled / shared.WANTED_FILE).unlink(missing_ok=True)
+    cluster.boot()
+    eventually(lambda: pids(cluster) == [0, 0])
+    door.becomes("stopped")
+
+
+def test_a_load_that_fails_is_not_tried_again_until_it_is_wanted_anew(cluster, door):
+    booted(cluster, door)
+    cluster.alpha.record(program="raise SystemExit(7)")
+    for count in (1, 2):
+        door.want()
+        door.becomes("failed")
+        assert "not running: atlas-1-alpha" in door.state["why"]
+        time.sleep(1)
+        assert cluster.alpha.acts == ["load", "load failed"] * count
+    assert pids(cluster) == [0, 0]
+
+
+def test_a_model_that_was_killed_for_memory_is_loaded_when_it_is_wanted_anew_and_the_log_of_the_rank_stays(
+    cluster, door
+):
+    booted(cluster, door)
+    words, full = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB", cluster.folder / "full"
+    waits = f"import os, time\nwhile not os.path.exists({str(full)!r}): time.sleep(0.05)\n"
+    says = f"print('[sparkcluster] phase=victim {words}')\nraise SystemExit({shared.VICTIM})"
+    cluster.beta.record(program=waits + says)
+    door.want()
+    door.becomes("ready")
+    full.touch()
+    eventually(lambda: pids(cluster) == [0, 0])
+    door.becomes("failed")
+    assert door.state["why"] == f"atlas-1-beta: {words}"
+    assert words in (cluster.beta.directory / "ranks/atlas-1-beta/log").read_text()
+    full.unlink()
+    door.want()
+    door.becomes("ready")
+    assert cluster.alpha.acts == ["load", "serving", "victim", "load", "serving"]
+
+
+def test_a_load_that_cannot_begin_fails_with_what_it_waits_for_but_not_while_another_model_starts(cluster, door):
+    for node in cluster.nodes:
+        node.install(on_demand=True, load_s=1.0)
+    lock = cluster.beta.start_lock("embed")
+    booted(cluster, door)
+    cluster.beta.record(planned_bytes=1 << 60)
+    door.want()
+    eventually(lambda: door.state == {"state": "starting", "why": "embed is starting on beta"})
+    time.sleep(2)
+    assert door.state["state"] == "starting"
+    lock.close()
+    door.becomes("failed")
+    assert "beta: its rank needs 1152921504.6 GB, and " in door.state["why"]
+    assert cluster.alpha.acts == ["load failed"]
+
+
+def test_a_loaded_model_whose_rank_dies_is_restarted_as_others_are(cluster, door):
+    booted(cluster, door)
+    door.want()
+    door.becomes("ready")
+    os.killpg(cluster.beta.pids()[0], signal.SIGKILL)
+    eventually(lambda: cluster.alpha.acts == ["load", "serving", "restart", "serving"])
+    door.becomes("ready")
+
+
+def test_a_model_that_an_operator_stopped_fails_with_the_reason_until_the_next_release(cluster, door):
+    booted(cluster, door)
+    for node in cluster.nodes:
+        enabled.stop(node.lease(3), {})
+    door.want()
+    eventually(lambda: "stopped by an operator" in (door.state["why"] or ""))
+    assert door.state["state"] == "failed"
+    for node in cluster.nodes:
+        node.record(2, 4)
+    door.becomes("stopped")  # what could not be loaded is not wanted any more
+    door.want()
+    door.becomes("ready")
+
+
+def test_while_an_operator_is_at_work_it_counts_as_starting(cluster, door):
+    booted(cluster, door)
+    lock = common.try_lock(str(cluster.alpha.directory / "lease.lock"))
+    door.becomes("starting")
+    assert door.state["why"] == "ann is changing the cluster"
+    lock.close()
+    door.becomes("stopped")
+
+
+def test_a_load_is_answered_for_and_ends_where_it_is_not_wanted_any_more(cluster, door):
+    cluster.control.touch()  # so that it does not answer
+    booted(cluster, door)
+    door.want()
+    eventually(lambda: pids(cluster) == [1, 1])
+    assert door.state["state"] == "starting"
+    assert door.want(run=False)["state"]["state"] == "stopping"
+    door.becomes("stopped")
+    assert pids(cluster) == [0, 0]
+    assert cluster.alpha.acts == ["load", "unload"]
+
+
+def test_a_guard_that_is_killed_while_it_loads_takes_over_the_ranks_that_run(cluster, door):
+    cluster.control.touch()
+    booted(cluster, door)
+    door.want()
+    eventually(lambda: pids(cluster) == [1, 1])
+    before = cluster.alpha.pids()
+    cluster.alpha.guard.kill()
+    cluster.alpha.guard.wait()
+    door.becomes("unreachable")
+    cluster.alpha.boot()
+    door.becomes("starting")
+    cluster.control.unlink()
+    door.becomes("ready")
+    assert cluster.alpha.pids() == before
+    assert cluster.alpha.acts[-1] == "serving"
+
+
+def test_what_was_wanted_before_a_reboot_is_not_loaded(cluster, door):
+    """Its memory may be another model's by now."""
+    common.write_atomically(str(cluster.alpha.enabled / shared.WANTED_FILE), b'{"run": true, "boot": "another"}')
+    booted(cluster, door)
+    time.sleep(1)
+    assert cluster.alpha.acts == []
+
+
+def test_the_door_is_for_its_user_alone(cluster, door):
+    assert stat.S_IMODE(door.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(door.path.parent.stat().st_mode) == 0o700
+    assert "failed" in door.ask(do="want", model="other", run=True)
+    assert "failed" in door.ask(do="take")
+
+
+def test_a_door_with_another_token_loads_nothing(cluster):
+    cluster.boot()
+    door = Door(cluster, token="00" * 32)
+    eventually(lambda: "another program answers" in door.state["why"])
+    assert door.state["state"] == "unreachable"
+    assert "another program answers" in door.want()["failed"]
+    assert cluster.alpha.acts == []
+    door.end()
+
+
+def said_to(node, word, token):
+    """What the guard of ``node`` answers to one that has ``token``."""
+    peer = group_guard.Peer(
+        node.name,
+        {"port": node.cluster.port, "token": token},
+        {"peers": {node.name: ADDRESSES[node.name]}, "address": ""},
+    )
+    try:
+        return peer.ask(word, run=True)
+    finally:
+        peer.close()
+
+
+def test_guards_take_the_words_for_them_alone(cluster, door):
+    """With the door's token nobody stops a rank; a guard of no head, or of a model that always serves, takes no word."""
+    booted(cluster, door)
+    words, token = ("hello", "take", "start", "stop"), group_guard.door_token(TOKEN)
+    for node, said, known in ((cluster.alpha, words, token), (cluster.beta, ("want", "states"), TOKEN)):
+        for word in said:
+            with pytest.raises(Failed, match="the guard "):
+                said_to(node, word, known)
+    with pytest.raises(wire.Failed):
+        wire.dial(ADDRESSES["beta"], cluster.port, group_guard.secret(token, "beta"))
+    cluster.alpha.end()
+    cluster.alpha.install()
+    cluster.alpha.boot()
+    eventually(lambda: "does not take" in door.want().get("failed", ""))
