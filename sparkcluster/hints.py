@@ -12,7 +12,7 @@ _TAKES_PLAYBOOK = (
 )
 
 
-_TAKES_MODEL = r"(sparkcluster (?!setup|key|models|discover|fit|lint)\S+ INVENTORY)"
+_TAKES_MODEL = r"(sparkcluster (?!setup|key|models|discover|fit|lint|load|unload)\S+ INVENTORY)"
 
 
 class Typed(NamedTuple):
@@ -27,6 +27,7 @@ class Typed(NamedTuple):
         text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(word, self.flags)]), text)
         text = text.replace("upgrade INVENTORY --set image=", "upgrade INVENTORY --image ")
         if self.model:
+            text = text.replace("load INVENTORY NAME", f"load INVENTORY {word(self.model)}")
             text = re.sub(_TAKES_MODEL, lambda found: f"{found[1]} --model {word(self.model)}", text)
         return text.replace("INVENTORY", word(self.inventory))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """The flags that a command has; the others are as ``Options`` has them."""
+    """The flags that a command has, and what ``cli.gateway.room`` gave it; the others are as ``Options`` has them."""
     import dataclasses
 
     from sparkcluster.release.states import Options
@@ -76,9 +76,10 @@ def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
     """What is reported; ``ran`` are commands of ``after_ready``."""
     spec, plan = done.view.spec, done.view.planned
     drifted = {} if done.changed else {name: list(group.drift) for name, group in done.groups.items() if group.drift}
+    unloaded = done.unloaded or not all(group.answers for group in done.groups.values())
     return {
         "cluster": spec.inventory.cluster,
-        "state": "serving",
+        "state": "on demand" if unloaded else "serving",
         "changed": done.changed,
         "release": done.number,
         "model": spec.playbook.model_name,
@@ -101,6 +102,7 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     """The end for people, on stdout: where what serves answers, how it came to that, and what to type next."""
     groups = document["groups"]
     word = "up" if document["changed"] else "already up"
+    word = document["state"] if document["state"] == "on demand" else word
     where = groups[0]["endpoint"] if len(groups) == 1 else f"{len(groups)} groups"
     ended = f"   {document['model']}   release {document['release']}, {document['seconds']:.1f} s"
     data(paint(f"{document['cluster']} is {word}", "bold good"), "   ", paint(where, "bold"), ended)
@@ -112,6 +114,7 @@ def show(document: dict[str, Any], spec: Spec) -> None:
     commands = {
         "tunnel": connection(spec).tunnel,
         "keep": "sparkcluster upgrade INVENTORY --save" if document.get("saved") is False else None,
+        "load": "sparkcluster load INVENTORY NAME" if document["state"] == "on demand" else None,
         "ask": 'sparkcluster ask INVENTORY "Hello"' if spec.playbook.chats else None,
         "clients": "sparkcluster connect INVENTORY",
         "stop": "sparkcluster down INVENTORY",

@@ -39,16 +39,19 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.runtime.secrets import api_key
 
     specs, releases, notes, key = _specs(args), list[int | None](), list[str](), None
+    direct: list[tuple[str, ...]] = []
     for at, spec in enumerate(specs):
-        release, said = None, list[str]()
+        release, said, urls = None, list[str](), tuple[str, ...]()
         as_written = spec.selected == spec.inventory.selected
         if args.show_key or as_written:
             with common.asking(spec) as (fleet, _):
                 key = api_key(spec) if args.show_key else None
-                specs[at], release, said = serving(fleet, spec, args.group) if as_written else (spec, None, [])
+                if as_written:
+                    specs[at], release, said, urls = serving(fleet, spec, args.group)
+        direct.append(urls)
         releases.append(release)
         notes += said
-    connections = [connection(spec, args.group, key=key) for spec in specs]
+    connections = [connection(spec, args.group, key=key, direct=each) for spec, each in zip(specs, direct, strict=True)]
     found = document(connections, together(specs, connections), args.client, releases)
     if not emitted(args, found):
         for text in notes:
@@ -92,7 +95,7 @@ def show(found: dict[str, Any]) -> None:
         message(client["source"], kind="docs")
     if any(each["tunnel"] for each in models):
         message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
-        for tunnel in filter(None, (each["tunnel"] for each in models)):
+        for tunnel in dict.fromkeys(filter(None, (each["tunnel"] for each in models))):
             message(f"  {tunnel}")
     if any(each["endpoint"] is None for each in models):
         message("the address is known once it serves: sparkcluster status INVENTORY", kind="note")

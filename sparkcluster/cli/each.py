@@ -45,11 +45,17 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     Raises:
         SparkclusterError: as the command; with several models only what concerns all of them.
     """
-    from sparkcluster.spec.load import load_all, model_names
+    from sparkcluster.cli import gateway
+    from sparkcluster.spec.load import load, load_all, model_names
 
     names = model_names(args.inventory)
-    if args.model is not None or not names or getattr(command, "ALL_MODELS", False):
+    if not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
+    if args.model is not None:
+        plain = name not in gateway.STARTS or vars(args).get("dry_run")
+        if plain or not load(args.inventory, starts=False, model=args.model).gateway_node:
+            return int(command.run(args))
+        return _each(name, command, args, load_all(args.inventory, starts=False), [args.model])
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
     if wanting := next((flag or name for key, flag in flags.items() if key == name or vars(args).get(key)), None):
         raise for_one(wanting, names)
@@ -58,7 +64,7 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
         args.model = next((spec.model for spec in specs if spec.playbook.chats), names[0])
         hints.command_line = typed(args)
         return int(command.run(args))
-    return _each(command, args, names, [spec.model for spec in _turns(name, args, specs)])
+    return _each(name, command, args, specs, [spec.model for spec in _turns(name, args, specs)])
 
 
 def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequence[Spec]:
@@ -70,6 +76,8 @@ def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequen
     node = vars(args).get("node")
     if isinstance(node, str):
         specs = [spec for spec in specs if node in [each.label for each in spec.inventory.nodes]] or specs
+    if name in {"enable", "disable"}:  # up does that for those on demand
+        specs = [spec for spec in specs if spec.idle_s is None] or specs
     if name in {"up", "upgrade", "plan", "preflight"}:
         from sparkcluster.inspect.budget import budget, by_size, require_room
 
@@ -82,25 +90,35 @@ def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequen
     return specs[::-1] if name == "down" else specs
 
 
-def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: Sequence[str]) -> int:
-    """Run the command for each of ``turns``, which are ``names`` or some of them, and report in the order of these.
+def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spec], turns: Sequence[str]) -> int:
+    """Run the command for each of ``turns``, which are the models of ``specs`` or some of them, and for the gateway.
 
-    Exit code 0 if all have it, the code of all if it is one, else 1.
+    It is reported in the order of ``specs``. Exit code 0 if all have it, the code of all if it is one, else 1.
     """
-    found: dict[str, list[dict[str, Any]]] = {model: [] for model in names}
+    from sparkcluster.cli import gateway
+
+    behind = specs[0].gateway_node and name in gateway.TAKES and not vars(args).get("dry_run")
+    if behind:  # it goes before its models, and comes after them
+        turns = [gateway.NAME, *turns] if name == "down" else [*turns, gateway.NAME]
+    found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), gateway.NAME)}
     as_json = args.json or args.json_lines
-    codes = set()
+    codes, done = set(), list[str]()
     for model in turns:
-        one = argparse.Namespace(**{**vars(args), "model": model, "collected": found[model] if as_json else None})
-        hints.command_line = typed(one)
+        if model == gateway.NAME and name in gateway.STARTS and not done:
+            continue
+        more = {"model": model, "collected": found[model] if as_json else None, **gateway.room(name, specs, model)}
+        one = argparse.Namespace(**vars(args) | more)
+        hints.command_line = typed(args if model == gateway.NAME else one)
         if args.json_lines:
             emit_json({"at": time.time(), "event": "note", "text": f"model: {model}"}, line=True)
         else:
             if not (args.json or model == turns[0]):
                 data()
-            message(model, kind="model")
+            message(model, kind="model" if model != gateway.NAME else "")
         try:
-            codes.add(int(command.run(one)))
+            code = int(gateway.run(name, one, specs, done) if model == gateway.NAME else command.run(one))
+            done += [] if code else [model]
+            codes.add(code)
         except Interrupted:
             raise
         except SparkclusterError as error:
@@ -110,9 +128,10 @@ def _each(command: Any, args: argparse.Namespace, names: Sequence[str], turns: S
             else:
                 show_error(error)
     if as_json:
+        said = dict(zip([gateway.NAME], found.pop(gateway.NAME), strict=False))
         documents = [{"name": model, **document} for model, each in found.items() for document in each]
         first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
-        emit_json({**first, "models": documents}, line=args.json_lines)
+        emit_json({**first, "models": documents, **said}, line=args.json_lines)
     return codes.pop() if len(codes) == 1 else 1
 
 

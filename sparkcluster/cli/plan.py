@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOW = {
     "empty": "is down: up starts it",
+    "unloaded": "is on demand and not loaded: up leaves it",
     "started": "is starting: up waits for its answer",
     "serving": "runs as planned: up asks it, and leaves it if it answers",
     "drifted": "runs as planned, on addresses that have changed since: up leaves it; --replace restarts it",

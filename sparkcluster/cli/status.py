@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what runs where; exit 0 only if every group answers."""
+    """Show what runs where; exit 0 only if every group answers, or is loaded on demand."""
     if args.watch:
         from sparkcluster.cli import status_watch
 
@@ -30,4 +30,4 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, document):
         show(document, verbose=args.verbose)
         message(document["next"], kind="next")
-    return 0 if document["state"] == "serving" else 1
+    return 0 if document["state"] in {"serving", "on demand"} else 1

@@ -10,7 +10,7 @@ from sparkcluster import hints
 from sparkcluster.cli.output import data, paint, table
 from sparkcluster.report import duration, share
 
-_STYLES = {"serving": "good", "degraded": "bad", "down": "bold"}  # the others need a look
+_STYLES = {"serving": "good", "on demand": "good", "degraded": "bad", "down": "bold"}  # the others need a look
 
 
 def pasted(document: dict[str, Any]) -> dict[str, Any]:

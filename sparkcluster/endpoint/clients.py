@@ -91,7 +91,9 @@ def notes(client: Client, connection: Connection) -> list[str]:
         found.append(f"the playbook recommends for requests: {fields}")
     if others := client.lacking(connection):
         names = ", ".join(f"--model {each.name}" for each in others)
-        found.append(f"this is {connection.model} alone; for the others add {names}")
+        same = [each.model for each in others if each.url == connection.url]
+        alone = f"this is {connection.model} alone; for the others add {names}"
+        found.append(f"the same address serves {', '.join(same)}, by these names" if same else alone)
     return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 
@@ -133,7 +135,7 @@ def values(connection: Connection) -> dict[str, object]:
     shown = key.value if key else None
     hidden = key is not None and shown is None
     chats, embeds, ranks = of_kind("chat"), of_kind("embeddings"), of_kind("rerank")
-    urls = [url for each in chats for url in (each.url, *each.others)]
+    urls = list(dict.fromkeys(url for each in chats for url in (each.url, *each.others)))
     keys = ";".join([shown or (key.expansion if key else "none")] * len(urls))
     port = connection.root.rpartition(":")[2]
     ask = 'curl -sS -m 30 -H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if key else "curl -sS -m 30 "

@@ -41,6 +41,7 @@ class EngineFacts(Fact):
         tool_parsers: names that --tool-call-parser takes; likewise.
         reasoning_parsers: names that --reasoning-parser takes; likewise.
         compiler: whether there is a C compiler.
+        lacks: packages that the gateway needs and that are not there; None where that was never asked.
         nccl_loaded: version that the NCCL reports which torch would load; None where it could not be loaded.
         verbs: whether libibverbs and its provider for ConnectX can be loaded; None where that was never asked.
     """
@@ -56,6 +57,7 @@ class EngineFacts(Fact):
     reasoning_parsers: tuple[str, ...] | None = None
     family: Literal["upstream", "ngc", "other"] = "other"
     compiler: bool = False
+    lacks: Few[str] | None = None
     nccl_loaded: Version | None = None
     verbs: Literal["yes", "no libibverbs", "no mlx5"] | None = None
 

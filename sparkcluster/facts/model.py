@@ -111,11 +111,13 @@ class EnabledFact(Fact):
     Attributes:
         stopped: whether ``down`` stopped the cluster, so that the guard starts nothing.
         waits: what it waits for.
+        on_demand: whether it starts its rank only while the gateway asks for that.
     """
 
     runs: bool
     stopped: bool = False
     waits: str | None = None
+    on_demand: bool = False
 
     @property
     def trouble(self) -> str | None:

@@ -18,9 +18,12 @@ from sparkcluster.hosts.connect import Address, ssh_target
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.inspect.cluster import see
+from sparkcluster.inspect.state import is_unloaded
+from sparkcluster.plan.release_record import recorded_groups
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
+from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook import Playbook
 
 # For every node: who configures a client does not wait for a Spark that is switched off.
@@ -29,10 +32,10 @@ LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
-def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str]]:
+def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str], tuple[str, ...]]:
     """What serves in ``group``, by default the first of the inventory: its spec, its release, and what to say about it.
 
-    Where nothing serves that can be read, it is the spec of the inventory.
+    Last the URLs of the engines themselves. Where nothing serves that can be read, it is the spec of the inventory.
 
     Raises:
         UsageError: there is no such group.
@@ -41,30 +44,40 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
     view = see(fleet, spec, limit_s=ANSWER_S)
     why = "does not serve now" if view.facts else "did not answer"
     told = [f"{spec.inventory.cluster} {why}: this is what the inventory says"]
-    if (found := view.groups.get(name)) is None:
-        return spec, None, told
+    loadable = is_unloaded(view) and view.newest is not None
+    groups = recorded_groups(view.newest.record) if view.newest and loadable else view.groups
+    if (found := groups.get(name)) is None:
+        return spec, None, told, ()
     try:
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
     except (ValidationError, UsageError):  # of another version of sparkcluster
-        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"]
+        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"], ()
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
     if warning := secrets.key_warning(found.secrets, spec):
         notes.append(warning)
-    return dataclasses.replace(spec, playbook=playbook), found.release, notes
+    urls = [url for each in groups.values() for url in each.plan["endpoints"].values()]
+    return dataclasses.replace(spec, playbook=playbook), found.release, notes, tuple(urls)
 
 
-def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
-    """How the user's machine reaches the API of ``group``, by default the first.
+def connection(
+    spec: Spec, group: str | None = None, *, key: str | None = None, direct: Sequence[str] = ()
+) -> Connection:
+    """How the user's machine reaches the API of ``group``, by default the first; of an inventory with a gateway, that.
 
-    ``key`` is the API key itself, where it is to be shown.
+    ``key`` is the API key itself, where it is to be shown; ``direct`` are the URLs of the engines behind a gateway.
 
     Raises:
         UsageError: there is no such group, or ssh_config cannot be used.
     """
     inventory, playbook = spec.inventory, spec.playbook
     name, head = _group(inventory, group)
+    if inventory.gateway is not None:
+        written = load(spec.inventory_path, starts=False).inventory
+        api = written.api.model_copy(update={"port": inventory.gateway.port})
+        inventory = written.model_copy(update={"api": api, "cluster": inventory.cluster})
+        head = next(node for node in written.nodes if node.label == spec.gateway_node)
     url, tunnel = _reached(inventory, head)
     others = [_reached(inventory, _group(inventory, each.name)[1]) for each in inventory.groups if each.name != name]
     source = inventory.api.key
@@ -81,6 +94,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         kind=playbook.verifying.kind or "chat",
         name=spec.model,
         others=() if group or tunnel else tuple(other for other, through in others if other and not through),
+        direct=tuple(each for each in direct if inventory.gateway and not loopback(each)),
     )
 
 
@@ -148,7 +162,7 @@ def _one(found: Connection, release: int | None) -> dict[str, Any]:
         "cluster": found.cluster,
         "release": release,
         "endpoint": found.url if found.known else None,
-        "others": list(found.others),
+        "others": [*found.others, *found.direct],
         "tunnel": found.tunnel,
         "model": found.model,
         "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},

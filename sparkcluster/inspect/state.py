@@ -6,6 +6,7 @@
     starting   nothing answers yet, and an operation that starts it runs     logs -f
     orphaned   ranks that no release recorded: what started them has ended   up
     degraded   a recorded group does not answer, or a node cannot be read    doctor
+    on demand  not loaded, and its guards load it when it is asked for      load
     down       no rank of the cluster is there                               up
     unknown    no node could be reached                                      preflight
 
@@ -18,6 +19,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from sparkcluster.endpoint.dead import busy, shows_life
+from sparkcluster.facts.base import read
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.plan.release_record import Ranks, RecordedGroup, current_staging, unreadable
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
 
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
-DEGRADED, DOWN, UNKNOWN = "degraded", "down", "unknown"
+DEGRADED, DOWN, UNKNOWN, ON_DEMAND = "degraded", "down", "unknown", "on demand"
 
 LEFT = "the command that started it ended before the model had answered"
 """Why a group is orphaned."""
@@ -39,6 +41,7 @@ STATES = {
     STARTING: "logs INVENTORY -f",
     ORPHANED: "up INVENTORY",
     DEGRADED: "doctor INVENTORY",
+    ON_DEMAND: "load INVENTORY NAME",
     DOWN: "up INVENTORY",
     UNKNOWN: "preflight INVENTORY",
 }
@@ -70,9 +73,18 @@ def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str
         word = STARTING
     elif ORPHANED in found and found <= {SERVING, ORPHANED} and not blind:
         word = ORPHANED
+    elif is_unloaded(view) and not blind:
+        word = ON_DEMAND
     else:
         word = DEGRADED if view.ranks.anything or blind else DOWN
     return groups, word
+
+
+def is_unloaded(view: View) -> bool:
+    """Whether it is on demand, no rank of it is there, and every guard would load what was recorded."""
+    guards = [read(node.enabled) for node in view.facts.values()]
+    ready = all(each and each.on_demand and each.runs and not each.stopped and not each.gave_up for each in guards)
+    return ready and view.spec.idle_s is not None and view.newest is not None and not view.ranks.anything
 
 
 def _of_group(recorded: RecordedGroup | None, ranks: Ranks, *, answers: bool, starting: bool) -> str:

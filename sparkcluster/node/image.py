@@ -15,7 +15,7 @@ from sparkcluster.node import common, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, failed, quoted
 from sparkcluster.node.shared import repository_of, staged_as
 
-INSPECTION = 5  # version of what is read of an image; an older result is read again
+INSPECTION = 6  # version of what is read of an image; an older result is read again
 # Without `utility` the toolkit brings no nvidia-smi (NVIDIA Container Toolkit, "Driver Capabilities").
 _GPUS = ("--gpus", "all", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 _TOOLKIT = "nvidia-container-cli: .*"

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkcluster.node import engine
 from sparkcluster.node.machine import Unreadable, marked
-from sparkcluster.node.shared import COMPILERS
+from sparkcluster.node.shared import COMPILERS, PACKAGES
 
 # Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
 # reads there itself.
@@ -64,11 +64,12 @@ print("sparkcluster-engine " + json.dumps({
     "ray_version": installed("ray"),
     "torch_version": installed("torch"),
     "compiler": any(map(shutil.which, %r)),
+    "lacks": [name for name in %r if folder(name) is None],
     "nccl_loaded": nccl_loaded(),
     "verbs": verbs(),
     **ENGINE
 }))
-""" % (COMPILERS,)
+""" % (COMPILERS, PACKAGES)
 
 
 SNIPPET = _READERS + engine.INSPECTION + _ANSWER

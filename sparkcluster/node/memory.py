@@ -19,7 +19,7 @@ from typing import Any
 from sparkcluster.node import common, docker, ranks
 from sparkcluster.node.machine import Machine, Unreadable, owner
 from sparkcluster.node.programs import Failed, run, run_once
-from sparkcluster.node.shared import LABEL_CLUSTER, MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
+from sparkcluster.node.shared import GATEWAY_GROUP, LABEL_CLUSTER, LABEL_GROUP, MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
 # What a node takes and releases by itself in the meantime.
@@ -91,14 +91,15 @@ def main(
 
 
 def beside(rank_dirs: list[str]) -> list[str]:
-    """Other ranks that run on this node: containers, where the Docker engine answers, and processes."""
+    """Other engines' ranks that run on this node: containers, where the Docker engine answers, and processes."""
     machine, own = Machine(), [common.expand(path) for path in rank_dirs]
     found = []
     for state_dir in {path.rpartition("/clusters/")[0] for path in own}:
         found += ranks.processes(machine, state_dir)
     with contextlib.suppress(Unreadable):
         found += ranks.containers(machine, LABEL_CLUSTER)
-    return [each["name"] for each in found if each["state"] == "running" and each["rank_dir"] not in own]
+    engines = [each for each in found if each["labels"].get(LABEL_GROUP) != GATEWAY_GROUP]
+    return [each["name"] for each in engines if each["state"] == "running" and each["rank_dir"] not in own]
 
 
 def meminfo() -> dict[str, int]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"
 LABEL_GROUP = "io.sparkcluster.group"
+GATEWAY_GROUP = "gateway"  # of the container of a gateway, which is no engine
 LABEL_NODE = "io.sparkcluster.node"
 LABEL_RANK = "io.sparkcluster.rank"
 LABEL_RELEASE = "io.sparkcluster.release"
@@ -44,6 +45,7 @@ STOPPED_FILE = "stopped"  # written by down: nothing starts until the next relea
 BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it
 _TAG = re.compile(r":[^/]*$")  # a colon before a slash is that of a port
+PACKAGES = ("aiohttp", "prometheus_client")  # what the gateway's program imports
 COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
 
 # Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.

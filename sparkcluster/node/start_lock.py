@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from sparkcluster.node import common
+from sparkcluster.node.shared import LAUNCHER_FILE
 
 STABLE_S, STABLE_BYTES = 5.0, 1 << 30
 """An engine that loads from an NVMe disk takes several GiB in that time; other programs of a node seldom take one."""
@@ -60,7 +61,7 @@ def available() -> int:
 
 
 def _is_shared(lease: common.Lease) -> bool:
-    """Whether another cluster of this user started ranks here, which ``down`` has not removed."""
+    """Whether another cluster of this user started ranks here, which ``down`` has not removed; a gateway is none."""
     own = common.cluster_dir(lease["state_dir"], lease["cluster"])
-    found = glob.iglob(os.path.join(glob.escape(os.path.dirname(own)), "*/ranks/*"))
+    found = glob.iglob(os.path.join(glob.escape(os.path.dirname(own)), "*/ranks/*", LAUNCHER_FILE))
     return any(not path.startswith(own + os.sep) for path in found)

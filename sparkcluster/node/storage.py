@@ -228,6 +228,7 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
         "runs": common.is_locked(machine.at(folder + "/guard.lock")),
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
         "waits": common.read_json(machine.at("%s/%s" % (folder, WAITS_FILE))).get("why"),
+        "on_demand": common.read_json(machine.at("%s/%s" % (folder, CONFIG_FILE))).get("on_demand", False),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.facts.model import Facts
-from sparkcluster.node.shared import CONFIG_FILE, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE
+from sparkcluster.node.shared import CONFIG_FILE, GATEWAY_GROUP, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE
 from sparkcluster.plan import docker_run
 from sparkcluster.plan.build import labels_of
 from sparkcluster.plan.model import ContainerPlan, NodePlan
@@ -21,7 +21,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Gateway
 from sparkcluster.topology.build import gateway as addresses
 
-GROUP = "gateway"
+GROUP = GATEWAY_GROUP
 PROGRAM_FILE = "gateway.py"
 API_KEY = "api.key"
 """What the inventory's own key is called beside ``gateway.keys``."""

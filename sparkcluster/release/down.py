@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import CommandFailed, SparkclusterError, StopError, UsageError
+from sparkcluster.errors import CommandFailed, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import SWITCH_FILE
 from sparkcluster.plan.release_record import unreadable
-from sparkcluster.release.stopping import stop
+from sparkcluster.release.stopping import end_guards, remove_former_gateway, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import START_WAIT_S, Lease, wait_for
 from sparkcluster.spec import Spec
@@ -91,6 +91,9 @@ def down(
         report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
         report.note(f"hint: {down_there(left)}   stops them there as well")
+    remove_former_gateway(fleet, view, report)
+    if spec.idle_s is not None:  # it may be loading for minutes
+        end_guards(fleet, view)
     # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
     with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
         # Facts from before the lease may be stale.
@@ -115,14 +118,3 @@ def down(
         lease.changer.attempt(wipe, timeout_s=60)
     stop_on_failures(failed, "down")
     return {name: [rank.name for rank in found] for name, found in ranks.items()}, left
-
-
-def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
-    """Raise StopError where ``command`` could not be carried out on nodes."""
-    for name, error in failed.items():
-        raise StopError(
-            f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
-            node=name,
-            step=command,
-            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
-        )

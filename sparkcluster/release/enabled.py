@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import secrets as random
+import shlex
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import LaunchError, LeaseHeld, UsageError
-from sparkcluster.facts.base import Fact, read
-from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Fleet, all_values, failures
-from sparkcluster.hosts.program import call, standalone
+from sparkcluster.errors import LaunchError, SparkclusterError, UsageError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.model import EnabledFact, Facts
+from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.program import standalone
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
 from sparkcluster.release import rollback_target
-from sparkcluster.release.down import stop_on_failures
+from sparkcluster.release.stopping import end_guards, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
-from sparkcluster.runtime.lease import Lease
+from sparkcluster.runtime.lease import AGAIN_S, START_WAIT_S, Lease, wait_for
 from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
 from sparkcluster.spec import Spec
@@ -29,6 +32,8 @@ from sparkcluster.spec import Spec
 # Above Ray's and torch's ports, and below those that Linux chooses from.
 FIRST_PORT = 29_750
 _CHANGE_S = 180.0
+RUNS_S = 20.0
+"""How long a guard may take until it runs: systemd needs a second, and the lab looks every few."""
 
 
 def start_documents(
@@ -64,7 +69,9 @@ def start_documents(
             "steps": [evict_step(spec.playbook, facts[name], node.containers[0].image), *steps],
             "ask": asked if node.role == "head" else None,
             "ready_timeout_s": ready_timeout_s,
-            **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings else {}),
+            **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings or spec.gateway_node else {}),
+            # also of a model that is not on demand yet: that it is changes nothing of what is recorded
+            **({"door": urlsplit(apis[node.group].url).hostname} if spec.gateway_node and node.role == "head" else {}),
         }
     return documents
 
@@ -111,8 +118,9 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         config = {
             "cluster": spec.inventory.cluster,
             "runtime": spec.inventory.runtime.kind,
-            "port": free_port(facts, nodes),
+            "port": free_port(facts, nodes, FIRST_PORT + sorted([spec.model, *spec.siblings]).index(spec.model)),
             "token": random.token_hex(32),
+            **({"on_demand": True} if spec.idle_s is not None else {}),
             **({"on_event": spec.inventory.on_event} if spec.inventory.on_event else {}),
         }
         step = {"do": "enable", "number": number, "program": standalone("guard", spec.playbook.engine)}
@@ -121,6 +129,62 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         }
         results = lease.changer.apply(steps, timeout_s=_CHANGE_S)
     return number, {name: found for name, (found,) in results.items()}
+
+
+def by_hand(spec: Spec) -> Spec:
+    """``spec``, whose guards an operator may install and remove.
+
+    Raises:
+        UsageError: it is on demand.
+    """
+    if spec.idle_s is not None:
+        hint = "sparkcluster up INVENTORY; to end it remove on_demand from its entry first"
+        raise UsageError(f"{spec.model} is on demand: only up installs and removes its guards", hint=hint)
+    return spec
+
+
+def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> None:
+    """Have guards load what serves from now on, when they are asked to, and stop it.
+
+    Raises:
+        LaunchError: a guard does not run; or as ``enable``.
+        StopError: a rank could not be stopped.
+    """
+    _, installed = enable(fleet, spec, report, yes=yes)
+    names, failed = list(installed), dict[str, SparkclusterError]()
+    # A guard stops them too, since nobody asked for them yet.
+    with wait_for(lambda: Lease(fleet, spec.inventory, "up"), names, report, START_WAIT_S) as lease:
+        ranks = {name: found for name, found in see(fleet, spec).ranks.ours.items() if found}
+        report.step("unload", "until a request or sparkcluster load")
+        with wait_for(lambda: Lease(fleet, spec.inventory, "up", "start"), ranks, report, START_WAIT_S):
+            failed |= stop(lease.changer, ranks, report)
+    stop_on_failures(failed, "up")
+    require_running(fleet, spec, installed)
+
+
+def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]) -> None:
+    """Wait until what was ``installed`` runs.
+
+    Raises:
+        LaunchError: it does not, as without systemd; with the command that starts it.
+    """
+    until = time.monotonic() + RUNS_S
+    while True:
+        facts = see(fleet, spec, [*installed]).facts
+        idle = [name for name, guard in zip(facts, guards(facts), strict=True) if not (guard and guard.runs)]
+        if not idle:
+            return
+        if time.monotonic() > until:
+            why = f"the guard of {spec.inventory.cluster} on {idle[0]} does not run, and nothing is loaded without it"
+            command = shlex.join(installed[idle[0]].command)
+            hint = f"on {idle[0]}: {command}   at every boot, as the login; then sparkcluster up INVENTORY"
+            raise LaunchError(why, node=idle[0], step="enable", hint=hint)
+        time.sleep(AGAIN_S)
+
+
+def guards(facts: Mapping[str, Facts]) -> list[EnabledFact | None]:
+    """The guards of the nodes, None of those without."""
+    return [read(node.enabled) for node in facts.values()]
 
 
 def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
@@ -133,10 +197,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = see(fleet, spec)
     failed = dict(view.collected.errors)
-    if view.lease is not None and view.lease.operation == "restart":  # a guard has it
-        request = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
-        ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
-        all_values(ended, LeaseHeld)
+    end_guards(fleet, view)
     with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
         report.step("disable", count(len(view.facts), "Spark"))
         steps = {name: [{"do": "disable"}] for name in view.facts if name not in failed}
@@ -145,7 +206,7 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     return [name for name, node in view.facts.items() if read(node.enabled) is not None]
 
 
-def free_port(facts: Mapping[str, Facts], nodes: Collection[str]) -> int:
-    """A port on which nothing listens on any of ``nodes``."""
+def free_port(facts: Mapping[str, Facts], nodes: Collection[str], first: int) -> int:
+    """A port on which nothing listens on any of ``nodes``, from ``first`` on: another for each model of a node."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
-    return next(port for port in range(FIRST_PORT, 32_768) if port not in taken)
+    return next(port for port in range(first, 32_768) if port not in taken)

@@ -4,6 +4,8 @@
 
     state     what is there of the group                                  what up does
     EMPTY     no rank of ours                                             start
+    UNLOADED  no rank of ours, and guards load on demand what the plan    keep
+              would do
     STARTED   the ranks of this plan run, and a node has no record that   watch
               they have answered
     SERVING   every rank that the newest release recorded runs, and the   ask
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import PlanError
@@ -31,6 +33,7 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.running import Reply
 from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.state import is_unloaded
 from sparkcluster.plan.build import build
 from sparkcluster.plan.cost import Difference, classed, edited, missing_on
 from sparkcluster.plan.diff import Change, changes
@@ -43,6 +46,7 @@ from sparkcluster.plan.release_record import (
     runs_recorded,
     written_network,
 )
+from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
@@ -67,6 +71,7 @@ class Options:
         order: groups that are switched first.
         max_unavailable: how many groups are switched at once, after the first one.
         pause_s: between groups that are switched.
+        make_room: called before a start; whether it stopped something that was loaded on demand.
     """
 
     timeout_s: float | None = None
@@ -79,6 +84,7 @@ class Options:
     order: tuple[str, ...] = ()
     max_unavailable: int = 1
     pause_s: float = 0
+    make_room: Callable[[Report], bool] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +111,7 @@ class State(enum.Enum):
     """What a group is in."""
 
     EMPTY = "empty"
+    UNLOADED = "unloaded"
     STARTED = "started"
     SERVING = "serving"
     OTHER = "other"
@@ -124,6 +131,7 @@ class Action(enum.Enum):
 
 TABLE: dict[State, Action] = {
     State.EMPTY: Action.START,
+    State.UNLOADED: Action.KEEP,
     State.STARTED: Action.WATCH,
     State.REMAINS: Action.CLEAN,
     State.TAKEN: Action.REFUSE,
@@ -230,6 +238,9 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
     if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
+        loadable = recorded is not None and recorded.verified and is_unloaded(view)
+        if recorded is not None and loadable and not any(compared(view, recorded)):
+            return GroupState(name, State.UNLOADED, ranks, recorded)
         return GroupState(name, State.EMPTY, ranks)
     runs_plan = bool(view.planned and planned and runs_planned(view.planned, planned, ranks))
     if recorded is not None and recorded.verified and runs_recorded(recorded, ranks, view.ranks.ours):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from sparkcluster.errors import LeaseLost, SparkclusterError
+from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError, StopError
+from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.fleet import failures
-from sparkcluster.node.shared import GRACE_S, LABEL_RANK
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
+from sparkcluster.hosts.program import call
+from sparkcluster.inspect.cluster import View, see
+from sparkcluster.node.shared import GRACE_S, LABEL_CLUSTER, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import stop_limit_s
+from sparkcluster.spec import Spec
+from sparkcluster.spec.models import GATEWAY
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -50,6 +57,20 @@ def stop(
     return failed
 
 
+def guard_works(view: View) -> bool:
+    """Whether a guard has the lease of the cluster: it starts or stops its group."""
+    return view.lease is not None and view.lease.operation == "restart"
+
+
+def end_guards(fleet: Fleet, view: View) -> None:
+    """End the guards of a cluster where one of them has the lease; their units stay."""
+    if guard_works(view):
+        inventory = view.spec.inventory
+        request = {"state_dir": inventory.state_dir, "cluster": inventory.cluster}
+        ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
+        all_values(ended, LeaseHeld)
+
+
 def is_head(rank: Rank) -> bool:
     """Whether a rank drives its group; the driver is stopped first, so that it can drain."""
     return rank.labels.get(LABEL_RANK, "0") == "0"
@@ -66,3 +87,50 @@ def with_failed_stops(
         final.message += f"; left running on {', '.join(running)}: run sparkcluster down once it can be reached"
         final.args = (final.message,)
     return final
+
+
+def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
+    """Raise StopError where ``command`` could not be carried out on nodes."""
+    for name, error in failed.items():
+        raise StopError(
+            f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
+            node=name,
+            step=command,
+            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
+        )
+
+
+def remove_gateway(fleet: Fleet, spec: Spec, report: Report) -> None:
+    """Stop the gateway ``spec``, and its door, on every node that has one.
+
+    Raises:
+        StopError: a node could not be reached, or it could not be stopped there.
+        LeaseHeld: another operator changes it.
+    """
+    view = see(fleet, spec)
+    failed = dict(view.collected.errors)
+    there = [name for name, facts in view.facts.items() if view.ranks.ours[name] or facts.enabled is not None]
+    if there:
+        report.step("stop", "the gateway")
+        with Lease(fleet, spec.inventory, "down").acquire(there, lost=failed) as lease:
+            steps = {
+                name: [
+                    {"do": "disable"},
+                    *stop_steps(view.ranks.ours[name]),
+                    {"do": "delete", "path": f"{view.facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"},
+                ]
+                for name in there
+            }
+            failed |= failures(lease.changer.attempt(steps, timeout_s=120))
+        report.done()
+    stop_on_failures({name: error for name, error in failed.items() if name in there}, "down")
+
+
+def remove_former_gateway(fleet: Fleet, view: View, report: Report) -> None:
+    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
+    spec = view.spec
+    cluster = f"{spec.inventory.cluster.removesuffix(f'-{spec.model}')}-{GATEWAY}"
+    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
+    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
+        inventory = spec.inventory.model_copy(update={"cluster": cluster})
+        remove_gateway(fleet, dataclasses.replace(spec, inventory=inventory), report)

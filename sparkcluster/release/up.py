@@ -16,11 +16,13 @@ from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
+from sparkcluster.release.enabled import disable, guards, load_on_demand
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
+from sparkcluster.release.stopping import end_guards, guard_works, remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -44,6 +46,15 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     with contextlib.ExitStack() as leases:
         leases.callback(rollout.let_start)
         rollout.see(probes)
+        remove_former_gateway(fleet, rollout.view, report)
+        if desired.spec.idle_s is None and any(each and each.on_demand for each in guards(rollout.view.facts)):
+            disable(fleet, desired.spec, report)  # it would stop what no client asked for
+            rollout.see()
+        if desired.spec.idle_s is not None and desired.operation != "up" and guard_works(rollout.view):
+            end_guards(fleet, rollout.view)
+            rollout.see()
+        if rollout.to_start() and desired.options.make_room and desired.options.make_room(report):
+            rollout.see()
         if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
             # What would be refused may be about ranks that its holder is starting.
             rollout.take(leases)
@@ -59,6 +70,10 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
             except KeyboardInterrupt:
                 raise rollout.interrupted() from None
         stop_on_wrong_answers(rollout.view, rollout.groups)
+    loads = all(each and each.on_demand and each.runs for each in guards(rollout.view.facts))
+    if desired.spec.idle_s is not None and (rollout.changed or not loads):
+        load_on_demand(fleet, desired.spec, report, yes=desired.options.yes)
+        rollout.unloaded = True
     rollout.seconds = time.monotonic() - report.asked_s - began
     if rollout.changed:
         spec, seconds = desired.spec, round(rollout.seconds, 1)

@@ -154,7 +154,7 @@ REACHED: dict[str, Any] = {
     "cluster": text(),
     "release": integer("that serves; null where the rest is what the inventory says", null=True),
     "endpoint": text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
-    "others": many(text(), "endpoints of the other groups, unless --group chose one"),
+    "others": many(text(), "endpoints of the other groups, unless --group chose one; behind a gateway, of the engines"),
     "tunnel": text("command that has to run while it is used, or null", null=True),
     "model": text("name that requests carry"),
     "key": record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
@@ -167,7 +167,10 @@ REACHED: dict[str, Any] = {
 # What up, upgrade, rollback and restart say of what serves.
 SERVES: dict[str, Any] = {
     "cluster": text(),
-    "state": text(enum=["serving"]),
+    "state": text(
+        "on demand: it was stopped once it had answered, or is loaded when it is asked for",
+        enum=["serving", "on demand"],
+    ),
     "changed": boolean("whether anything was started or changed"),
     "release": integer(),
     "model": text(),
@@ -376,6 +379,9 @@ DOCUMENTS: dict[str, Schema] = {
                 command=many(text(), "that the unit runs"),
             )
         ),
+    ),
+    **dict.fromkeys(
+        ("load", "unload"), record(cluster=text("of the model"), model=text(), text=text("what happens now"))
     ),
     "disable": record(cluster=text(), enabled=boolean(), nodes=many(text(), "that were enabled")),
     "status": record(
@@ -806,6 +812,34 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "completion": record(shell=text(), script=text()),
 }
+
+
+_GATEWAY = record(
+    "where the inventory has a gateway: it, or the error of what was done with it",
+    _optional=("why", "models", "error"),
+    node=text("that runs it"),
+    endpoint=text("of all models, ends in /v1; null where it is not known, or down", null=True),
+    why=text("why it does not answer", null=True),
+    models=many(
+        record(
+            name=text(),
+            on_demand=boolean(),
+            state=text("stopped, starting, ready, draining, stopping, failed, unreachable or unknown"),
+            why=text(null=True),
+            waiting=integer("requests that wait for it"),
+            in_flight=integer("requests that it answers"),
+            idle_s_left=number("seconds after which it is unloaded if nobody asks for it", null=True),
+            last_used_s=number("seconds since its last request", null=True),
+            progress=text("of a load, as 42 %; else empty"),
+            planned_bytes=integer("of each of its nodes", null=True),
+            measured_bytes=integer("of each of its nodes, once it had started", null=True),
+        )
+    ),
+    error=anything("as of the document error"),
+)
+_GATEWAY["required"] = []
+for _name in ("up", "upgrade", "restart", "rollback", "down", "status", "preflight"):
+    DOCUMENTS[_name]["properties"]["gateway"] = _GATEWAY
 
 
 for _name in (

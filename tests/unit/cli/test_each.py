@@ -8,10 +8,12 @@ import json
 import pytest
 
 from sparkcluster import hints
-from sparkcluster.cli import down, releases, saved, status
+from sparkcluster.cli import common, down, gateway, releases, restart, saved, status
 from sparkcluster.cli.common import emitted, load_spec
 from sparkcluster.cli.main import guarded
 from sparkcluster.errors import Interrupted, LaunchError, NotServing, SpecError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.spec.load import load_all
 
 TEXT = """cluster: home
@@ -123,3 +125,62 @@ def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
     assert saved.select(file, chosen, model=NAMES[2]) == NAMES[2]
     assert [each.inventory.cluster for each in load_all(file)] == before
     assert load_all(file)[2].selected == chosen
+
+
+@pytest.fixture
+def behind(home, monkeypatch):
+    """``home`` with a gateway, and what commands do with it in ``ran``."""
+    file, ran, outcome = home
+    file.write_text(TEXT + "gateway: {port: 8000}\n")
+
+    def did(name, args, specs, models):
+        ran.append(f"gateway {name} {len(models)}")
+        if outcome.get("gateway"):
+            raise outcome["gateway"]
+        emitted(args, {"node": specs[0].gateway_node, "endpoint": "http://a:8000/v1"})
+        return 0
+
+    monkeypatch.setattr(gateway, "run", did)
+    monkeypatch.setattr(restart, "run", down.run)
+    return file, ran, outcome
+
+
+def test_the_gateway_goes_before_its_models_and_comes_after_them(behind):
+    file, ran, outcome = behind
+    outcome["embed"] = LaunchError("it died")
+    assert guarded(["down", str(file)]) == 1
+    assert guarded(["restart", str(file), "--json"]) == 1
+    assert ran == ["gateway down 0", *reversed(NAMES), *NAMES, "gateway restart 2"]
+
+
+def test_json_has_the_gateway_beside_the_models(behind, capsys):
+    file, _, outcome = behind
+    assert guarded(["status", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["gateway"]["endpoint"] == "http://a:8000/v1"
+    assert [each["name"] for each in found["models"]] == NAMES
+    assert guarded(["restart", str(file), "--model", "embed", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["gateway"]["node"]) == ("serving", "spark-1")
+    outcome["gateway"] = LaunchError("port 8000 of spark-1 is in use")
+    assert guarded(["status", str(file), "--json"]) == 1
+    assert "port 8000" in json.loads(capsys.readouterr().out)["gateway"]["error"]["message"]
+
+
+def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeypatch, capsys):
+    file, _, _ = behind
+    file.write_text(file.read_text().replace("name: embed}", "name: embed, on_demand: {}}"))
+    asked = []
+
+    def control(request):
+        asked.append((request["method"], request["path"]))
+        return {"status": 200, "answer": {"text": "embed is loading"}}
+
+    hosts = {name: FakeHost(name).program("gateway_control", control) for name in ("spark-1", "spark-2")}
+    monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts))
+    assert guarded(["load", str(file), "embed"]) == 0
+    assert guarded(["unload", str(file), "embed", "--json"]) == 0
+    assert asked == [("POST", "/load/embed"), ("POST", "/unload/embed")]
+    assert "embed is loading" in capsys.readouterr().out
+    assert guarded(["load", str(file), NAMES[0]]) == 2
+    assert f"{NAMES[0]} is not on demand" in capsys.readouterr().err

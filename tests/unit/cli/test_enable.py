@@ -27,7 +27,7 @@ COMMAND = ("/usr/bin/python3", "-I", "guard.py", "/state/enabled")
 def test_where_there_is_no_systemd_it_says_what_has_to_run_at_every_boot(monkeypatch, capsys, units, first):
     @contextlib.contextmanager
     def reporting(_args):
-        yield None, SimpleNamespace(inventory=SimpleNamespace(cluster="atlas")), None
+        yield None, SimpleNamespace(inventory=SimpleNamespace(cluster="atlas"), idle_s=None), None
 
     monkeypatch.setattr(enable, "reporting", reporting)
     installed = {name: Installed(unit=unit, command=COMMAND) for name, unit in units.items()}

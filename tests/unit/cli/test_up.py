@@ -12,7 +12,7 @@ from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
 
 DOCUMENT = {
-    "cluster": "atlas", "changed": True, "release": 3, "seconds": 66.5, "model": "Qwen/Qwen3-8B",
+    "cluster": "atlas", "state": "serving", "changed": True, "release": 3, "seconds": 66.5, "model": "Qwen/Qwen3-8B",
     "groups": [{"name": "default", "nodes": ["a"], "endpoint": "http://10.0.0.7:8000/v1"}],
     "from": 2, "restored": 0, "moved_bytes": 0, "downtime_s": 0.0, "speed": {},
 }  # fmt: skip

@@ -20,6 +20,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
 from sparkcluster.spec import consent
+from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook import Playbook
 from tests.unit import golden
 
@@ -289,3 +290,21 @@ def test_the_page_on_models_shows_what_is_printed(capsys):
     root = golden.ROOT.parents[1]
     out = run(capsys, str(root / "inventory/models-two-spark.yaml"), "--client", "open-webui").out
     assert f"```\n{out}```\n" in (root / "docs/models.md").read_text()
+
+
+def test_behind_a_gateway_all_models_have_its_address_and_engines_that_others_reach_come_second(several, capsys):
+    with_gateway = several()
+    Path(with_gateway).write_text(Path(with_gateway).read_text() + "gateway: {port: 9000}\n")
+    found = json.loads(run(capsys, with_gateway, "--json").out)
+    assert {each["endpoint"] for each in found["models"]} == {"http://192.168.1.11:9000/v1"}
+    assert (
+        "OPENAI_API_BASE_URLS=http://192.168.1.11:9000/v1 " in run(capsys, with_gateway, "--client", "open-webui").out
+    )
+    assert "the same address serves tiny, by these names" in run(capsys, with_gateway, "--client", "claude-code").err
+    engines = ["http://127.0.0.1:8002/v1", "http://192.168.177.12:8002/v1"]
+    embed = connect.connection(load(Path(with_gateway), model="embed"), direct=engines)
+    assert (embed.url, embed.direct) == ("http://192.168.1.11:9000/v1", (engines[1],))
+    Path(with_gateway).write_text(Path(several(api={})).read_text() + "gateway: {port: 9000}\n")
+    err = run(capsys, with_gateway).err
+    assert err.count("ssh -N -L") == 1
+    assert "ssh -N -L 9000:127.0.0.1:9000 192.168.1.11" in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sparkcluster import hints
@@ -220,3 +222,20 @@ def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
     assert [(group["name"], group["state"], group["ready"]) for group in document["groups"]] == [
         ("east", "serving", True), ("west", "down", False),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("guard", "word"),
+    [({}, "on demand"), ({"stopped": True}, "down"), ({"runs": False}, "down"), ({"waits": "it gave up: why"}, "down")],
+)
+def test_what_its_guards_would_load_is_not_down(told, world, guard, word):
+    one = served(world())
+    one.spec = dataclasses.replace(one.spec, model="m", idle_s=600.0, gateway_node="alpha")
+    for name in one.facts:
+        one.change(name, ranks=[], enabled={"runs": True, "on_demand": True, **guard})
+    document = told(one)
+    assert document["state"] == word
+    command = hints.Typed("home.yaml", model="m")(document["next"])
+    assert command == (
+        "sparkcluster load home.yaml m" if word == "on demand" else "sparkcluster up home.yaml --model m"
+    )

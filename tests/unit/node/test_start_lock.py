@@ -67,7 +67,11 @@ class Clock:
 
 
 def test_beside_another_clusters_ranks_memory_has_to_be_stable_for_five_seconds(state, monkeypatch):
-    (state / "clusters/embed/ranks/embed-1").mkdir(parents=True)
+    for rank, file in (("atlas-gateway/ranks/gateway", "config.json"), ("embed/ranks/embed-1", "launcher.json")):
+        (state / "clusters" / rank).mkdir(parents=True)
+        if file == "launcher.json":  # a gateway takes no memory that changes
+            assert Clock(monkeypatch, lambda at: int((60 - 2 * min(at, 4)) * GIB)).settle(state) == 0
+        (state / "clusters" / rank / file).touch()
     loading = Clock(monkeypatch, lambda at: int((60 - 2 * min(at, 4)) * GIB))
     assert loading.settle(state) == 9
     endless = Clock(monkeypatch, lambda at: int((60 - 2 * at) * GIB))

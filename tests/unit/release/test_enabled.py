@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import LeaseHeld, NotServing, UsageError
+from sparkcluster.errors import LaunchError, LeaseHeld, NotServing, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
@@ -205,3 +205,33 @@ def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guard
     document = enabled.status(fleet_of(cluster), see(fleet_of(cluster), cluster.spec))
     assert (document["enabled"], document["guards"]) == (is_enabled, guards)
     assert json.dumps(document)
+
+
+def test_what_is_on_demand_is_enabled_as_such_then_stopped_without_the_word_of_an_operator(world, monkeypatch):
+    cluster = served(world())
+    cluster.spec = dataclasses.replace(cluster.spec, model="m", gateway_node="alpha", idle_s=600.0)
+    for name in cluster.facts:
+        cluster.change(name, enabled=GUARD)
+    fleet = fleet_of(cluster, watch={}, memory={})
+    enabled.load_on_demand(fleet, cluster.spec, Report(), yes=True)
+    sent = steps(fleet, "alpha")
+    assert [step["do"] for step in sent][:2] == ["enable", "stop"]
+    assert sent[0]["config"]["on_demand"] is True
+    assert "stay-down" not in [step["do"] for step in sent]
+    monkeypatch.setattr(enabled, "RUNS_S", 0)
+    for name in cluster.facts:
+        cluster.change(name, enabled={"runs": False})
+    with pytest.raises(LaunchError, match="the guard of atlas on alpha does not run") as caught:
+        enabled.load_on_demand(fleet_of(cluster), cluster.spec, Report(), yes=True)
+    assert "on alpha: /usr/bin/python3 guard.py" in caught.value.hint
+    with pytest.raises(UsageError, match="m is on demand"):
+        enabled.by_hand(cluster.spec)
+
+
+def test_the_guard_of_a_head_behind_a_gateway_knows_where_it_hears_the_door(world):
+    cluster = world()
+    cluster.spec = dataclasses.replace(cluster.spec, gateway_node="beta")
+    view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
+    found = enabled.start_documents(view, ["default"], {}, failed=[], ready_timeout_s=600)
+    assert found["alpha"]["door"] == found["alpha"]["address"]
+    assert "door" not in found["beta"]

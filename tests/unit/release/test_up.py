@@ -14,6 +14,7 @@ from sparkcluster.errors import (
     NotServing,
     OtherPlan,
 )
+from sparkcluster.release import up as module
 from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import upgrade
 from sparkcluster.runtime.lease import Lease
@@ -379,3 +380,70 @@ def test_a_busy_group_is_left_alone_and_no_reason_not_to_bring_the_dead_one_back
         up(cluster, answers={"alpha": BUSY})
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
     assert {name: group["verified"] for name, group in up.recorded[0]["groups"].items()} == {"east": True, "west": True}
+
+
+GUARDED = {"runs": True, "on_demand": True}
+
+
+def on_demand(cluster, **guard):
+    """``cluster`` as one that is loaded on demand, with guards of that."""
+    cluster.spec = dataclasses.replace(cluster.spec, model="m", idle_s=600.0, gateway_node="alpha")
+    for name in cluster.facts if guard else ():
+        cluster.change(name, enabled=guard)
+    return cluster
+
+
+@pytest.fixture
+def enabled(monkeypatch):
+    """What of ``up`` is enabled and stopped, or disabled."""
+    calls = []
+    monkeypatch.setattr(module, "load_on_demand", lambda *_, yes: calls.append("enable and stop"))
+    monkeypatch.setattr(module, "disable", lambda *_: calls.append("disable"))
+    return calls
+
+
+def test_what_is_loaded_on_demand_is_started_once_and_then_kept_as_it_is(up, world, enabled):
+    cluster = on_demand(world(playbook={"env": {"A": "1"}}))
+    assert up(cluster).unloaded
+    assert (up.done, enabled) == (["lease", "launch alpha beta"], ["enable and stop"])
+    for name in cluster.facts:
+        cluster.change(name, ranks=[], enabled=GUARDED)
+    done = up(cluster)
+    assert (up.done, done.changed, enabled.pop()) == ([], False, "enable and stop")
+    assert up.report.notes == ["atlas: on demand: not loaded"]
+    cluster.spec = on_demand(world(playbook={"env": {"A": "2"}})).spec
+    up(cluster)
+    assert (up.done, enabled) == (
+        ["lease", "stay-down alpha", "stay-down beta", "launch alpha beta"],
+        ["enable and stop"],
+    )
+
+
+@pytest.mark.parametrize(
+    "why", [{"stopped": True}, {"runs": False}, {"waits": "it gave up: why"}, {"on_demand": False}]
+)
+def test_guards_that_would_not_load_it_are_no_reason_to_keep_it(up, world, enabled, why):
+    cluster = served(world())
+    for name in cluster.facts:
+        cluster.change(name, ranks=[])
+    up(on_demand(cluster, **GUARDED | why))
+    assert (up.done[-1], enabled) == ("launch alpha beta", ["enable and stop"])
+
+
+def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_such_guard(up, world, enabled):
+    lease = {"epoch": 4, "held": True, "operator": "the guard on alpha", "operation": "restart"}
+    cluster = on_demand(served(world()), **GUARDED).change("alpha", lease=lease)
+    up(cluster, answers={"alpha": {"problem": "refused", "message": "nothing listens"}})
+    assert (up.done, enabled) == (["ask alpha"], [])
+    cluster.change("alpha", lease=None).spec = world().spec
+    up(cluster)
+    assert (up.done, enabled) == (["ask alpha"], ["disable"])
+
+
+def test_room_is_made_before_a_start_and_not_for_what_serves(up, world):
+    asked = []
+    options = Options(make_room=lambda _: asked.append(list(up.done)) or True)
+    cluster = world()
+    up(cluster, options=options)
+    up(cluster, options=options)
+    assert asked == [[]]

@@ -1,0 +1,86 @@
+"""What commands do with the gateway of an inventory, beside what they do with each of its models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparkcluster.cli import common
+from sparkcluster.cli.output import data, message, paint, table
+from sparkcluster.cli.progress import reporter
+from sparkcluster.report import duration, size
+
+if TYPE_CHECKING:
+    from sparkcluster.report import Report
+    from sparkcluster.spec import Spec
+
+NAME = "gateway"
+STARTS = ("up", "upgrade", "rollback", "restart")
+TAKES = (*STARTS, "down", "status", "preflight")
+"""Commands that are about the gateway too."""
+
+
+def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collection[str]) -> int:
+    """Do with the gateway of ``specs`` what the command ``name`` did well with the models ``done``; its exit code."""
+    from sparkcluster.inspect import gateway as seen
+    from sparkcluster.spec import consent
+
+    spec = seen.of_inventory(specs)
+    found: dict[str, Any] = {"node": spec.gateway_node, "endpoint": None}
+    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
+        consent.accept_inventory(specs[0], report, yes=vars(args).get("yes"))
+        with common.fleet_of(spec.inventory) as fleet:
+            if name == "status":
+                found = seen.document(fleet, specs)
+            elif name == "preflight":
+                seen.with_packages(fleet, spec, specs, staged=False)
+            elif name == "down":
+                from sparkcluster.release.stopping import remove_gateway
+
+                remove_gateway(fleet, spec, report)
+            else:
+                from sparkcluster.release.gateway import ensure
+
+                found["endpoint"] = ensure(fleet, specs, done, report)
+    if not common.emitted(args, found):
+        show(found)
+    return 1 if found.get("why") else 0
+
+
+def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
+    """What a command that may start ``model`` is given to make room for it."""
+
+    def make_room(report: Report) -> bool:
+        from sparkcluster.inspect.gateway import of_inventory
+        from sparkcluster.release.gateway import make_room
+
+        with common.fleet_of(of_inventory(specs).inventory) as fleet:
+            return make_room(fleet, specs, model, report)
+
+    return {"make_room": make_room} if name in STARTS and specs[0].gateway_node else {}
+
+
+def show(found: dict[str, Any]) -> None:
+    """The gateway as text: its address, and of ``status`` a line for each model."""
+    data(paint(found["endpoint"] or "no address", "bold"), f" on {found['node']}")
+    if found.get("why"):
+        message(found["why"], kind="warning")
+    if models := found.get("models"):
+        table(("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY"), [_row(each) for each in models])
+        for each in models:
+            if each["why"]:
+                data(f"{each['name']}: {each['why']}", indent="  ")
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    used, left = model["last_used_s"], model["idle_s_left"]
+    planned, measured = model["planned_bytes"], model["measured_bytes"]
+    return (
+        model["name"],
+        f"{model['state']} {model['progress'] or ''}".rstrip(),
+        str(model["waiting"] or 0),
+        "-" if used is None else f"{duration(used)} ago",
+        "-" if left is None else duration(left),
+        (size(planned) if planned else "unknown") + (f", measured {size(measured)}" if measured else ""),
+    )

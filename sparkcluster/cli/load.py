@@ -1,0 +1,39 @@
+"""``sparkcluster load``."""
+
+from __future__ import annotations
+
+import argparse
+
+from sparkcluster.cli.common import asking, emitted, inventory_argument, option
+from sparkcluster.cli.output import data, message
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``load``."""
+    inventory_argument(parser, playbook=False, model=False)
+    option(parser, "name NAME", "the model, as --model takes it")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load a model on demand before a client asks for it."""
+    return ask(args, "load")
+
+
+def ask(args: argparse.Namespace, what: str) -> int:
+    """Ask the gateway to ``what``: load or unload the model."""
+    from sparkcluster import hints
+    from sparkcluster.errors import UsageError
+    from sparkcluster.spec.load import load, load_all
+
+    spec = load(args.inventory, starts=False, model=args.name)
+    if spec.idle_s is None:
+        hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY --model {args.name}"
+        raise UsageError(f"{args.name} is not on demand: it always serves", hint=hint)
+    with asking(load(args.inventory, starts=False)) as (fleet, _):
+        from sparkcluster.inspect import gateway
+
+        found = gateway.ask(fleet, gateway.of_inventory(load_all(args.inventory, starts=False)), f"/{what}/{args.name}")
+    if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found["text"]}):
+        data(found["text"])
+        message(hints.command_line("sparkcluster status INVENTORY"), kind="next")
+    return 0

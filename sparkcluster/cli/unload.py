@@ -1,0 +1,17 @@
+"""``sparkcluster unload``."""
+
+from __future__ import annotations
+
+import argparse
+
+from sparkcluster.cli import load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of ``unload``."""
+    load.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop a model on demand, once the requests that it answers have ended."""
+    return load.ask(args, "unload")

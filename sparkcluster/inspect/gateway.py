@@ -1,0 +1,138 @@
+"""The gateway of an inventory as it is: what it says over its control socket, and which image can run it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from sparkcluster.errors import NotServing, SparkclusterError, UsageError
+from sparkcluster.facts.base import read
+from sparkcluster.facts.collect import collect_facts, inspect_images
+from sparkcluster.facts.engine import engine_of
+from sparkcluster.facts.model import Facts
+from sparkcluster.fit.source import GIB
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.program import call
+from sparkcluster.inspect.budget import budget
+from sparkcluster.inspect.cluster import see
+from sparkcluster.node.shared import PACKAGES
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
+from sparkcluster.printable import one_line
+from sparkcluster.spec import Spec
+from sparkcluster.spec.models import GATEWAY
+from sparkcluster.topology.build import gateway as listens
+
+MAY_S = 30.0
+"""For one question to the gateway, with SSH."""
+
+
+_KNOWN = ("state", "why", "waiting", "in_flight", "idle_s_left", "last_used_s", "progress")
+"""What the gateway says of a model; None where it does not know."""
+
+
+def of_inventory(specs: Sequence[Spec]) -> Spec:
+    """The spec of the gateway itself: its cluster, and its image; ``specs`` are those of all models.
+
+    Its nodes are those of the inventory that serve a model. Without ``gateway.image`` the image is that of the first
+    model on its node that always serves, else of the first there.
+    """
+    node = specs[0].gateway_node
+    nodes = {each.label: each for spec in specs for each in spec.inventory.nodes}
+    here = [spec for spec in specs if node in {each.label for each in spec.inventory.nodes}]
+    model = next((spec for spec in here if spec.idle_s is None), here[0])
+    update = {"cluster": model.gateway_cluster, "nodes": list(nodes.values()), "groups": []}
+    inventory = model.inventory.model_copy(update=update)
+    playbook, build, gateway = model.playbook, model.build, inventory.gateway
+    if gateway is not None and gateway.image:
+        playbook, build = playbook.model_copy(update={"image": gateway.image, "build": None}), None
+    return dataclasses.replace(model, inventory=inventory, playbook=playbook, build=build, model=GATEWAY, idle_s=None)
+
+
+def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
+    """What the gateway ``spec`` answers to ``GET /state``, or to a ``POST`` of another ``path``.
+
+    Of the state: ``models`` by name, and ``trouble``, why it does not listen for clients, or None.
+
+    Raises:
+        NotServing: it does not answer, or refuses.
+        HostError: its node does not answer.
+    """
+    node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
+    place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
+    request = {**place, "method": method, "path": quote(path)}
+    found = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
+    answer = dict(found.get("answer") or {})
+    if found.get("status") != 200:
+        why = answer.get("error") or f"the gateway on {node} does not answer: {found.get('unread')}"
+        hint = "sparkcluster up INVENTORY   starts it where it does not run"
+        raise NotServing(one_line(str(why)), node=node, step="gateway", hint=hint)
+    return answer
+
+
+Groups = dict[str, RecordedGroup]
+
+
+def recorded(fleet: Fleet, spec: Spec) -> Groups:
+    """The groups of the newest release of a model, by name; none where it was never started.
+
+    Raises:
+        SparkclusterError: a node of it cannot be queried.
+    """
+    view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
+    for error in view.collected.errors.values():
+        raise error
+    return recorded_groups(view.newest.record) if view.newest else {}
+
+
+def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
+    """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
+    spec, told, url = of_inventory(specs), dict[str, Any](), None
+    try:
+        url = listens(spec, see(fleet, spec, [spec.gateway_node]).facts[spec.gateway_node])[1]
+        told = ask(fleet, spec)
+    except (SparkclusterError, LookupError) as error:
+        told["trouble"] = str(error)
+    planned = {part.model: part.bytes or None for parts in budget(specs).sparks.values() for part in parts}
+    models = []
+    for each in specs:
+        known, measured = told.get("models", {}).get(each.model, {"state": "unknown"}), [0.0]
+        with contextlib.suppress(SparkclusterError):
+            measured += [group.measured.get("used_gib") or 0 for group in recorded(fleet, each).values()]
+        sizes = {"planned_bytes": planned[each.model], "measured_bytes": int(max(measured) * GIB) or None}
+        said = {key: known.get(key) for key in _KNOWN}
+        models.append({"name": each.model, "on_demand": each.idle_s is not None, **said, **sizes})
+    return {"node": spec.gateway_node, "endpoint": url, "why": told.get("trouble"), "models": models}
+
+
+def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
+    """Facts of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
+
+    Raises:
+        UsageError: the image is not there, though it is said to be ``staged``, or lacks what the gateway's program
+            imports; with one that has it.
+        SparkclusterError: the node cannot be queried.
+    """
+    node = spec.gateway_node
+    collected = collect_facts(fleet, spec, [node], also=specs)
+    if error := collected.errors.get(node):
+        raise error
+    found = inspect_images(fleet, spec, collected.facts)[node]
+    engine = engine_of(found)
+    if (engine is not None and not engine.lacks) or (found.image is None and not staged):
+        return found
+    lacking = " and ".join((engine and engine.lacks) or PACKAGES)
+    if spec.inventory.runtime.kind == "process":
+        why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
+        raise UsageError(why, hint="install them there, or name another Python as runtime.python")
+    sizes: dict[str, int] = {}
+    for other, facts in zip(specs, collected.also, strict=True):
+        inside = engine_of(here := inspect_images(fleet, other, facts)[node])
+        if inside is not None and not inside.lacks and (image := read(here.image)) is not None:
+            sizes[image.reference] = image.size_bytes
+    smallest = min(sizes, key=lambda name: sizes[name], default="NAME")
+    why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"
+    hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
+    raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

@@ -1,0 +1,25 @@
+"""Where the guard of a model that is loaded on demand hears the door, and by which token, of the head of its group."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from sparkcluster.node import common
+from sparkcluster.node.group_guard import door_token
+from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, START_FILE
+
+
+def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
+    """``node``, ``address``, ``port`` and ``token`` as the door's config.json has them; empty where it is not enabled.
+
+    Args:
+        request: state_dir and cluster.
+    """
+    directory = common.cluster_dir(request["state_dir"], request["cluster"])
+    config = common.read_json(os.path.join(directory, ENABLED_DIR, CONFIG_FILE))
+    start = common.read_json(os.path.join(directory, START_FILE))
+    if not config.get("on_demand") or not start.get("door"):
+        return {}
+    token = door_token(config["token"])
+    return {"node": config["node"], "address": start["door"], "port": config["port"], "token": token}

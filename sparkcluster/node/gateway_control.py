@@ -1,0 +1,36 @@
+"""Asks the gateway of this node over its control socket, which is in a directory of this user alone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from typing import Any
+
+from sparkcluster.node import common
+
+LIMIT_S = 20.0
+_MOST = 4 << 20
+
+
+def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
+    """``{"status": HTTP status, "answer": document}``, or ``{"unread": why}`` where the gateway does not answer.
+
+    Args:
+        request: state_dir, cluster (that of the gateway), method and path.
+    """
+    directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "run")
+    try:
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+        with contextlib.closing(http.client.HTTPConnection("gateway")) as connection:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(LIMIT_S)
+            # the path of a Unix socket has 108 bytes at most (unix(7))
+            connection.sock.connect("/proc/self/fd/%d/control.sock" % handle)
+            connection.request(request["method"], request["path"])
+            response = connection.getresponse()
+            return {"status": response.status, "answer": json.loads(response.read(_MOST))}
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return {"unread": "%s: %s" % (type(error).__name__, error)}

@@ -1,0 +1,45 @@
+"""The control socket of a gateway, in a directory whose path is too long for the address of a Unix socket."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socketserver
+import threading
+
+import pytest
+
+from sparkcluster.node import gateway_control
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    state_dir = tmp_path / ("long" * 30)
+    (state_dir / "clusters/home-gateway/run").mkdir(parents=True)
+    state_dir.chmod(0o700)
+    return {"state_dir": str(state_dir), "cluster": "home-gateway", "method": "POST", "path": "/load/embed"}
+
+
+def test_what_it_answers_is_passed_on(request_of):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.dumps({"error": f"{self.path} is full"}).encode()
+            self.send_response(503)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_): ...
+
+        def address_string(self):
+            return "unix"
+
+    directory = os.open(f"{request_of['state_dir']}/clusters/home-gateway/run", os.O_PATH)
+    with socketserver.UnixStreamServer(f"/proc/self/fd/{directory}/control.sock", Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert gateway_control.main(request_of) == {"status": 503, "answer": {"error": "/load/embed is full"}}
+
+
+def test_without_one_it_says_why(request_of):
+    assert "No such file" in gateway_control.main(request_of)["unread"]

@@ -1,0 +1,203 @@
+"""The gateway on nodes that answer by script: what it is told, when it is started, and what is said where that fails."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparkcluster.errors import LaunchError, UsageError
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect.gateway import document, of_inventory
+from sparkcluster.release import enabled, gateway
+from sparkcluster.release.stopping import remove_gateway
+from sparkcluster.report import Report
+from sparkcluster.spec.load import load_all
+from tests.unit.conftest import World
+
+WRITTEN = """cluster: home
+nodes: [{host: 192.168.86.11, name: alpha}, {host: 192.168.86.12, name: beta}]
+gateway: {port: 8000}
+api: {host: management, key: {env: THE_KEY}}
+models:
+- {playbook: qwen3-embedding-4b, nodes: [alpha], name: embed}
+- {playbook: gpt-oss-20b, nodes: [beta], name: small, on_demand: {idle_s: 600}}
+"""
+IMAGE = {"reference": "vllm", "id": "sha256:" + "ab" * 32, "size_bytes": 9}
+INSIDE = {
+    "python": "/usr/bin/python3",
+    "python_version": "3.12.3",
+    "platform": "manylinux_2_39_aarch64",
+    "version": "1",
+}
+PLACE = {"node": "beta", "address": "192.168.177.12", "port": 29751, "token": "of the door"}
+READY = {"embed": {"state": "ready", "last_used_s": 3.0}, "small": {"state": "stopped"}}
+
+
+class Nodes:
+    """alpha and beta: ``facts`` of each in each cluster, changes of ``sent`` steps, and what the gateway ``says``."""
+
+    def __init__(self, specs, spark):
+        self.specs, self.sent, self.asked, self.ranks = specs, {"alpha": [], "beta": []}, [], {}
+        self.says = {"models": READY, "trouble": None}
+        self.lacks, self.runs = [], True
+        self.others = [{}, {}] * 9  # images of the models, in each look at all of them
+        self.facts = {
+            name: spark(
+                {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"},
+                management=f"192.168.86.{number}/24",
+                image={**IMAGE, "inside": INSIDE},
+            )
+            for name, number in (("alpha", 11), ("beta", 12))
+        }
+        self.records = {}
+        for spec in specs:
+            labels = [node.label for node in spec.inventory.nodes]
+            one = World(spec, {name: self.facts[name] for name in labels}).staged()
+            plan = one.plan(1)
+            fact = {"number": 1, "plan_hash": plan.hash, "record": one.document(plan, 1)}
+            self.records[spec.inventory.cluster] = dict.fromkeys(labels, fact)
+        self.fleet = Fleet({name: self.host(name) for name in self.facts})
+
+    def host(self, name):
+        def probe(request):
+            image = {**IMAGE, "inside": {**INSIDE, "lacks": self.lacks}}
+            more = {"release": self.records.get(request["cluster"], {}).get(name), "image": image}
+            if request["cluster"] == "home-gateway":
+                guard = {"runs": self.runs} if [each for each in self.sent[name] if each["do"] == "enable"] else None
+                more |= {"ranks": self.ranks.get(name, []), "enabled": guard}
+            of_release = {**dict.fromkeys(("layers", "weights")), "companions": {}}
+            also = [of_release | {"image": {**image, **self.others.pop(0)}} for _ in request["also"]]
+            return self.facts[name].model_dump(mode="json") | json.loads(json.dumps(more)) | {"also": also}
+
+        def agent(request):
+            self.sent[name] += request["steps"]
+            return {"results": [{"unit": None, "command": ["python3", "guard.py"]} for _ in request["steps"]]}
+
+        def control(request):
+            self.asked.append(request["path"])
+            return {"status": 200, "answer": self.says} if self.says else {"unread": "nothing listens"}
+
+        host = FakeHost(name).program("probe", probe).program("agent", agent).program("gateway_control", control)
+        return host.program("lease", [{"epoch": 4}, {"granted": 5}]).program("door_place", PLACE)
+
+    def ensure(self, names=("embed", "small")):
+        return gateway.ensure(self.fleet, self.specs, names, Report())
+
+    def did(self, name):
+        return [each["do"] for each in self.sent[name]]
+
+
+@pytest.fixture
+def nodes(tmp_path, spark, monkeypatch):
+    monkeypatch.setenv("THE_KEY", "secret")
+    for module in (gateway, enabled):
+        monkeypatch.setattr(module, "AGAIN_S", 0)
+    monkeypatch.setattr(gateway, "READY_S", 0)
+    monkeypatch.setattr(enabled, "RUNS_S", 0)
+    monkeypatch.setattr(gateway, "standalone", lambda module, **_: f"the program {module}")
+    (tmp_path / "home.yaml").write_text(WRITTEN)
+    return Nodes(load_all(tmp_path / "home.yaml"), spark)
+
+
+def test_it_is_started_with_what_is_recorded_and_a_door_to_models_on_demand(nodes):
+    assert nodes.ensure() == "http://192.168.86.11:8000/v1"
+    assert nodes.did("beta") == []
+    made, run, program, told, start, door = nodes.sent["alpha"]
+    assert (made["do"], run["path"].endswith("/home-gateway/run"), program["content"]) == (
+        "mkdir",
+        True,
+        "the program program",
+    )
+    assert (told["mode"], program["mode"]) == (0o600, 0o644)
+    config = json.loads(told["content"])
+    assert [[each["url"] for each in model["backends"]] for model in config["models"]] == [
+        ["http://127.0.0.1:7999"],
+        ["http://192.168.177.12:8001"],
+    ]
+    assert config["models"][1]["sizes"]["beta"] > 10e9
+    assert start["do"] == "start-container"
+    assert "secret" not in json.dumps(start)
+    assert door["config"]["models"] == {"small": PLACE}
+    assert door["config"]["socket"].endswith("/home-gateway/run/door.sock")
+
+
+def test_one_that_runs_is_told_and_not_started_again(nodes):
+    nodes.ensure()
+    start = next(each for each in nodes.sent["alpha"] if each["do"] == "start-container")
+    words = start["argv"]
+    labels = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--label")
+    nodes.ranks["alpha"] = [{"name": start["name"], "state": "running", "labels": labels}]
+    nodes.sent["alpha"].clear()
+    nodes.ensure()
+    assert nodes.did("alpha") == ["put", "enable"]
+    # On another node it would go on with the old keys, at the old address.
+    nodes.ranks = {"beta": nodes.ranks["alpha"]}
+    nodes.ensure()
+    assert nodes.did("beta") == ["stop"]
+    remove_gateway(nodes.fleet, of_inventory(nodes.specs), Report())
+    assert nodes.did("beta")[1:] == ["disable", "stop", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "hint"),
+    [
+        ({"says": None}, "the gateway on alpha does not answer: nothing listens", "docker logs --tail 20 sparkcluster-home-gateway"),
+        ({"says": {"models": {"embed": {"state": "failed", "why": "http://127.0.0.1:7999: refused"}}}},
+         "does not reach embed: http://127.0.0.1:7999: refused", "doctor INVENTORY --model embed"),
+        ({"says": {"models": READY, "trouble": "192.168.86.11:8000: in use"}}, "does not listen: 192.168.86.11:8000", "ss"),
+        ({"runs": False}, "the guard of home-gateway on alpha does not run", "on alpha: python3 guard.py"),
+    ],
+)  # fmt: skip
+def test_what_keeps_it_from_serving_is_said_with_what_to_type(nodes, fault, message, hint):
+    vars(nodes).update(fault)
+    with pytest.raises(LaunchError) as caught:
+        nodes.ensure()
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_model_that_another_command_is_about_may_be_down(nodes):
+    nodes.says = {"models": {"embed": {"state": "failed", "why": "refused"}}}
+    nodes.ensure(["small"])
+
+
+def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes):
+    nodes.lacks = ["aiohttp"]
+    has = {"inside": {**INSIDE, "lacks": []}}
+    nodes.others = [{**has, "reference": "large", "size_bytes": 9}, {**has, "reference": "slim", "size_bytes": 5}]
+    with pytest.raises(UsageError, match="lacks aiohttp") as caught:
+        nodes.ensure()
+    assert "write image: slim under gateway" in caught.value.hint
+    assert nodes.did("alpha") == []
+
+
+def test_status_tells_of_each_model_what_the_gateway_knows(nodes):
+    found = document(nodes.fleet, nodes.specs)
+    assert (found["endpoint"], found["why"]) == ("http://192.168.86.11:8000/v1", None)
+    embed, small = found["models"]
+    assert (embed["state"], embed["last_used_s"], embed["on_demand"]) == ("ready", 3.0, False)
+    assert (small["state"], small["planned_bytes"] > 10e9) == ("stopped", True)
+    nodes.says = None
+    lost = document(nodes.fleet, nodes.specs)
+    assert "does not answer" in lost["why"]
+    assert [each["state"] for each in lost["models"]] == ["unknown", "unknown"]
+
+
+def test_room_is_made_on_the_nodes_of_what_starts_alone(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(gateway, "DRAIN_S", 0.2)
+    beside = WRITTEN + "- {playbook: qwen3-8b-dflash, nodes: [beta], name: other}\n"
+    (tmp_path / "home.yaml").write_text(beside)
+    specs = load_all(tmp_path / "home.yaml")
+
+    def make(model):
+        nodes.asked.clear()
+        nodes.says = {"models": {**READY, "small": {"state": "ready"}}, "text": "unloading"}
+        return gateway.make_room(nodes.fleet, specs, model, Report())
+
+    assert (make("embed"), nodes.asked) == (False, [])
+    assert make("other")
+    assert nodes.asked[:2] == ["/state", "/unload/small"]
+    nodes.says = None
+    assert not gateway.make_room(nodes.fleet, specs, "other", Report())
