@@ -213,6 +213,7 @@ class States:
             return
         if seen.state == "failed" and now - seen.since < RETRY_S:
             raise Unavailable(f"{name} cannot be loaded: {seen.why}", RETRY_S - (now - seen.since))
+        self._require_room(name)
         if len(seen.waiting) >= MOST_WAITING:
             raise Unavailable(f"{MOST_WAITING} requests wait for {name} already")
         seen.waiting[request] = now
@@ -250,17 +251,26 @@ class States:
             seen.enter("ready" if seen.serves else "failed", now, None if seen.serves else why)
 
     def load(self, name: str, now: float) -> str:
-        """Have ``name`` loaded as if a request waited for it."""
+        """Have ``name`` loaded as if a request waited for it; what happens now.
+
+        Raises:
+            Unavailable: it is always on, is not in the inventory, has never been started, or does not fit.
+        """
         seen = self._on_demand(name)
         if seen.state == "ready":
             return f"{name} is ready"
+        self._require_room(name)
         seen.asked = now if seen.asked is None else seen.asked
         if seen.state == "failed":
             seen.since = now - RETRY_S
         return f"{name} is {seen.state}" + ("" if seen.state == "starting" else "; it starts when there is room for it")
 
     def unload(self, name: str, now: float) -> str:
-        """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again."""
+        """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again.
+
+        Raises:
+            Unavailable: it is always on, is not in the inventory, or has never been started.
+        """
         seen = self._on_demand(name)
         self._end(seen, now, Unavailable(f"{name} was unloaded by an operator"))
         if seen.state not in {"starting", "ready"}:
@@ -312,6 +322,10 @@ class States:
             raise Unavailable(f"{name} is always on: sparkcluster up and down start and stop it", status=409)
         return self.seen[name]
 
+    def _require_room(self, name: str) -> None:
+        if too_big := no_room(name, (), self.models, self.room):
+            raise Unavailable(f"{name} cannot be loaded: {too_big}")
+
     def _model(self, name: str) -> Model:
         model = self.models.get(name)
         if model is None:
@@ -332,10 +346,6 @@ class States:
                 self.fail(name, now, why, "unreachable")
             return
         seen.heard, seen.holds = now, state not in {"stopped", "failed"}
-        if seen.waits_since() is not None and (too_big := no_room(name, (), self.models, self.room)):
-            self.fail(name, now, too_big)
-        if seen.state == "failed" and state == "stopped" and now - seen.since < RETRY_S:
-            return
         if seen.state == "draining" and state in {"starting", "ready"}:
             return
         if state == "failed" != seen.state:

@@ -178,13 +178,10 @@ def test_a_start_that_nobody_waits_for_is_given_up_for_one_that_somebody_does() 
 def test_what_cannot_fit_is_refused_with_the_sum() -> None:
     states = States(config(model("base", 50 * GB, idle_s=None), model("a")), 0)
     at(states, 0, a="stopped")
-    waits = request(states, "a", 1)
+    for way_in in (lambda: request(states, "a", 1), lambda: states.load("a", 1)):
+        with pytest.raises(Unavailable, match=r"with the models beside it, 110.0 GB would be needed of 100.0 GB on n1"):
+            way_in()
     assert at(states, 2, a="stopped") == {}
-    assert waits.refused is not None
-    assert (
-        waits.refused.text
-        == "a cannot be loaded: with the models beside it, 110.0 GB would be needed of 100.0 GB on n1"
-    )
 
 
 def test_a_model_of_unknown_size_runs_beside_those_that_are_always_on_alone() -> None:
