@@ -43,7 +43,7 @@ _NOT_SENT = _HOP | frozenset(
 )
 _NOT_RETURNED = _HOP | {"server", "date", "set-cookie"}
 _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
-_NO_MODEL = "this key may use no such model: GET /v1/models lists those that it may"
+_NO_MODEL = "no such model: GET /v1/models lists those that this key may use"
 _SERVER: dict[str, Any] = {"auto_decompress": False, "max_line_size": 1 << 16, "max_field_size": 1 << 16}
 # Without a timeout of the answer, the end of a connection to a node that has lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
@@ -178,6 +178,8 @@ class Gateway:
         exchange.key = self._key(request)
         if lists:
             return self._tell(path, exchange.key)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # curl waits for it where a body is large
         body = Body(request, self._limits.body_bytes, self._limits.body_s)
         try:
             await body.find_model()
@@ -249,7 +251,7 @@ class Gateway:
         except ConnectionError:  # of the client, which has gone
             raise
         except aiohttp.ClientError:
-            raise Unavailable(f"the engine of {model.name} ended in the middle of its answer", 5) from None
+            raise Unavailable(f"the connection to the engine of {model.name} broke", 5) from None
         finally:
             answer.close()
         return await exchange.write(b"", last=True)
@@ -272,7 +274,7 @@ class Gateway:
             except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError):
                 continue
             except (aiohttp.ClientError, OSError, Unavailable):
-                raise body.failed or Unavailable(f"the engine of {model.name} ended before it answered", 5) from None
+                raise body.failed or Unavailable(f"the connection to the engine of {model.name} broke", 5) from None
             if answer.status not in (401, 403, 503):
                 return answer
             answer.close()

@@ -74,6 +74,7 @@ async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connecti
         async with serving(engine) as url, gateway(model("gpt", url), keys=keys, engine_key=engine_key) as it:
             for sent in ({"Authorization": "Bearer clients"}, {"x-api-key": "clients"}):
                 headers = {**sent, "Content-Type": "application/json", "Cookie": "c=clients", "anthropic-version": "1"}
+                headers |= {"Connection": "keep-alive, X-Hop", "X-Hop": "clients"}
                 async with it.post(path, data=body, headers=headers) as answer:
                     assert (answer.status, await answer.text(), answer.headers["X-Request-Id"]) == (200, "{}", "7")
                     assert "Set-Cookie" not in answer.headers
@@ -149,6 +150,29 @@ async def test_the_model_of_another_key_looks_like_none() -> None:
                 assert answer.status == status
         async with it.post("/v1/embeddings", json={"model": "embed"}, headers=alice) as answer:
             assert (answer.status, "gpt" in await answer.text()) == (503, False)
+
+
+@run
+async def test_a_client_that_asks_before_it_sends_its_body_is_answered() -> None:
+    """As curl does with large ones: with a wrong key it is not sent at all."""
+    body, keys = b'{"model": "gpt"}', [key("api.key", "right")]
+    async with serving(Recorder()) as url, gateway(model("gpt", url), keys=keys) as it:
+        for secret, statuses in (("right", [b"100", b"200"]), ("wrong", [b"401"])):
+            reader, writer = await it.connect()
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nAuthorization: Bearer {secret}\r\n"
+            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+            for status in statuses:
+                assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == status
+                writer.write(body)
+            writer.close()
+
+
+@run
+async def test_headers_may_be_as_long_as_64_kib() -> None:
+    """aiohttp's own limit is 8 KiB, which tracing and proxies exceed."""
+    async with gateway(model("gpt", REFUSING)) as it:
+        async with it.get("/health", headers={"baggage": "x" * 60_000}) as answer:
+            assert answer.status == 200
 
 
 @run
