@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 NAME = "gateway"
 STARTS = ("up", "upgrade", "rollback", "restart")
-TAKES = (*STARTS, "down", "status", "preflight")
+_DONE = {"down": "it is down", "preflight": "its image can run it"}
+TAKES = (*STARTS, *_DONE, "status")
 """Commands that are about the gateway too."""
 
 
@@ -44,7 +45,7 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
 
                 found["endpoint"] = ensure(fleet, specs, done, report)
     if not common.emitted(args, found):
-        show(found)
+        show(found, _DONE.get(name, "its address is not known"))
     return 1 if found.get("why") else 0
 
 
@@ -61,9 +62,9 @@ def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
     return {"make_room": make_room} if name in STARTS and specs[0].gateway_node else {}
 
 
-def show(found: dict[str, Any]) -> None:
-    """The gateway as text: its address, and of ``status`` a line for each model."""
-    data(paint(found["endpoint"] or "no address", "bold"), f" on {found['node']}")
+def show(found: dict[str, Any], otherwise: str) -> None:
+    """The gateway as text: its address or what is said ``otherwise``, and of ``status`` a line for each model."""
+    data(paint(found["endpoint"] or otherwise, "bold"), f" on {found['node']}")
     if found.get("why"):
         message(found["why"], kind="warning")
     if models := found.get("models"):

@@ -21,7 +21,7 @@ from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
 from sparkcluster.release import rollback_target
-from sparkcluster.release.stopping import end_guards, stop, stop_on_failures
+from sparkcluster.release.stopping import end_guards, guard_works, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
 from sparkcluster.runtime.lease import AGAIN_S, START_WAIT_S, Lease, wait_for
@@ -197,7 +197,8 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = see(fleet, spec)
     failed = dict(view.collected.errors)
-    end_guards(fleet, view)
+    if guard_works(view):
+        end_guards(fleet, view)
     with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
         report.step("disable", count(len(view.facts), "Spark"))
         steps = {name: [{"do": "disable"}] for name in view.facts if name not in failed}

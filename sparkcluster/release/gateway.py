@@ -44,6 +44,7 @@ READY_S = 60.0
 DRAIN_S = 310.0
 """How long an unload may take: requests in flight get 300 s."""
 _CHANGE_S = 120.0
+_LOADED = {"starting", "ready", "draining", "stopping"}
 
 
 def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: Report) -> str:
@@ -202,8 +203,7 @@ def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -
     with contextlib.suppress(SparkclusterError):
         while others and time.monotonic() < until:
             models = seen.ask(fleet, spec).get("models", {})
-            states = {name: models.get(name, {}).get("state", "stopped") for name in others}
-            loaded = {name for name, state in states.items() if state not in {"stopped", "failed"}}
+            loaded = {name for name in others if models.get(name, {}).get("state") in _LOADED}
             if not loaded:
                 break
             for name in loaded - asked:

@@ -22,7 +22,7 @@ from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
-from sparkcluster.release.stopping import end_guards, guard_works, remove_former_gateway
+from sparkcluster.release.stopping import end_guards, remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -50,8 +50,8 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
         if desired.spec.idle_s is None and any(each and each.on_demand for each in guards(rollout.view.facts)):
             disable(fleet, desired.spec, report)  # it would stop what no client asked for
             rollout.see()
-        if desired.spec.idle_s is not None and desired.operation != "up" and guard_works(rollout.view):
-            end_guards(fleet, rollout.view)
+        if desired.spec.idle_s is not None and rollout.to_start():
+            end_guards(fleet, rollout.view)  # they would stop what no client asks for; they are installed anew
             rollout.see()
         if rollout.to_start() and desired.options.make_room and desired.options.make_room(report):
             rollout.see()

@@ -7,10 +7,11 @@ import json
 import os
 import socketserver
 import threading
+from pathlib import Path
 
 import pytest
 
-from sparkcluster.node import gateway_control
+from sparkcluster.node import door_place, gateway_control, group_guard
 
 
 @pytest.fixture
@@ -43,3 +44,15 @@ def test_what_it_answers_is_passed_on(request_of):
 
 def test_without_one_it_says_why(request_of):
     assert "No such file" in gateway_control.main(request_of)["unread"]
+
+
+def test_the_door_gets_no_token_by_which_ranks_are_started(request_of):
+    cluster = Path(request_of["state_dir"]) / "clusters/home-gateway"
+    (cluster / "enabled").mkdir()
+    (cluster / "start.json").write_text('{"door": "192.168.177.12"}')
+    assert door_place.main(request_of) == {}
+    config = {"node": "beta", "port": 29751, "token": "of the guards", "on_demand": True}
+    (cluster / "enabled/config.json").write_text(json.dumps(config))
+    token = group_guard.door_token("of the guards")
+    assert door_place.main(request_of) == {"node": "beta", "address": "192.168.177.12", "port": 29751, "token": token}
+    assert token != "of the guards"

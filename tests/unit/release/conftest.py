@@ -77,7 +77,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 world.change(name, weights=WEIGHTS)
         run.report = Told()
         run.fails = fails if callable(fails) else lambda each: (fails or {}).get(each.group)
-        hosts = {name: FakeHost(name).program("agent", agent(world, name)) for name in world.facts}
+        hosts = {name: FakeHost(name).program("agent", agent(world, name)).program("unit", {}) for name in world.facts}
         for name, host in hosts.items():
             host.program("observe", observed(world, name)).program("releases", records(world, name))
             host.program("probe", probe(world, name, errors or {}))

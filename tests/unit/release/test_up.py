@@ -430,6 +430,17 @@ def test_guards_that_would_not_load_it_are_no_reason_to_keep_it(up, world, enabl
     assert (up.done[-1], enabled) == ("launch alpha beta", ["enable and stop"])
 
 
+def test_guards_are_ended_before_a_start_since_they_would_stop_what_no_client_asks_for(up, world, enabled, monkeypatch):
+    ended = []
+    monkeypatch.setattr(module, "end_guards", lambda *_: ended.append(list(up.done)))
+    cluster = served(world())
+    up(on_demand(cluster, **GUARDED))
+    for name in cluster.facts:
+        cluster.change(name, ranks=[], enabled=GUARDED | {"stopped": True})
+    up(cluster)
+    assert ended == [[]]
+
+
 def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_such_guard(up, world, enabled):
     lease = {"epoch": 4, "held": True, "operator": "the guard on alpha", "operation": "restart"}
     cluster = on_demand(served(world()), **GUARDED).change("alpha", lease=lease)
