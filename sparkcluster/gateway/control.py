@@ -18,8 +18,8 @@ class Control:
         self._gateway = gateway
         self.trouble: str | None = "it is starting"
 
-    async def listen(self, path: Path) -> web.AppRunner:
-        """Listen on the socket ``path``, which its owner alone may use; ``cleanup`` of what this returns ends it."""
+    async def listen(self, path: Path) -> None:
+        """Listen on the socket ``path``, which its owner alone may use."""
         app = web.Application()
         app.add_routes([web.get("/state", self._state), web.post("/{act:load|unload}/{name}", self._change)])
         runner = web.AppRunner(app, access_log=None)
@@ -28,7 +28,6 @@ class Control:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         os.umask(0o177)
         await web.UnixSite(runner, f"/proc/self/fd/{directory}/{path.name}").start()
-        return runner
 
     async def _state(self, _: web.Request) -> web.Response:
         cluster, models = self._gateway.config.cluster, self._gateway.keeper.view()

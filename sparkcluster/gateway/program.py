@@ -40,9 +40,7 @@ async def serve(path: Path) -> None:
     await control.listen(Path(config.control))
     while not ended.is_set():
         if control.trouble is not None:
-            before, control.trouble = control.trouble, await _listen(server, config)
-            if control.trouble not in (before, None):
-                _log.warning("%s", control.trouble)
+            control.trouble = await _listen(server, config, control.trouble)
         if changed_ns != (changed_ns := _changed_ns(path)):
             try:
                 gateway.config = read(path)
@@ -59,10 +57,12 @@ def _changed_ns(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-async def _listen(server: web.Server, config: Config) -> str | None:
+async def _listen(server: web.Server, config: Config, before: str) -> str | None:
     """Listen on the port; else why not: at boot the address may come after this program."""
     try:
         await asyncio.get_running_loop().create_server(server, config.listen, config.port, backlog=1024)
     except OSError as error:
+        if str(error) != before:
+            _log.warning("%s", error)
         return str(error)
     return None

@@ -85,6 +85,7 @@ class _Exchange:
 
     def __init__(self, request: web.BaseRequest) -> None:
         self.request = request
+        self.anthropic = request.path.startswith("/v1/messages")
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
         self.key: Key | None = None
@@ -102,6 +103,11 @@ class _Exchange:
         await (self.response.write_eof(chunk) if last else self.response.write(chunk))
         self.writing_since = None
         return self.response
+
+    async def write_error(self, data: bytes) -> web.StreamResponse:
+        """The last event of a stream: what went wrong, as JSON."""
+        event = b"event: error\n" if self.anthropic else b""
+        return await self.write(b"\n\n" + event + b"data: " + data.replace(b"\n", b" ") + b"\n\n", last=True)
 
 
 class Gateway:
@@ -156,7 +162,7 @@ class Gateway:
             except Unavailable as refused:
                 code = refused.status
                 response = await self._refuse(exchange, refused)
-            except (asyncio.CancelledError, ConnectionError):
+            except ConnectionError:  # of the client, which has gone
                 raise
             except Exception:  # noqa: BLE001 it is logged
                 _log.exception("%s", request.path)
@@ -209,12 +215,14 @@ class Gateway:
     def _allowed(self, key: Key | None) -> list[Model]:
         return [model for model in self.config.models if key is None or key.allows(model.name)]
 
+    def _is_ready(self, model: Model) -> bool:
+        return bool(self.keeper.view()[model.name]["state"] == "ready")
+
     def _model(self, body: Body, key: Key | None) -> Model:
         allowed = self._allowed(key)
         chat = [model for model in allowed if model.kind == "chat"]
         if body.model == AUTO and chat and body.whole:
-            view = self.keeper.view()
-            ready = [model for model in chat if view[model.name]["state"] == "ready"]
+            ready = filter(self._is_ready, chat)
             found = max(ready, key=lambda model: sum(size or 0 for size in model.sizes.values()), default=chat[0])
             body.rename(found.served[0])
             return found
@@ -222,11 +230,6 @@ class Gateway:
             if body.model in model.served:
                 return model
         raise Unavailable(_NO_MODEL, status=404)
-
-    def _loaded(self, key: Key | None) -> str:
-        view = self.keeper.view()
-        ready = [model.served[0] for model in self._allowed(key) if view[model.name]["state"] == "ready"]
-        return ", ".join(ready) or "none"
 
     async def _relay(self, exchange: _Exchange, model: Model, ticket: Ticket, body: Body) -> web.StreamResponse:
         if body.stream and not await ticket.ready(0.05):
@@ -245,7 +248,7 @@ class Gateway:
                 kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in dropped]
                 await exchange.start(answer.status, CIMultiDict(kept))
             elif answer.status != 200:
-                await exchange.write(b"data: " + (await answer.read()).replace(b"\n", b" ") + b"\n\n")
+                return await exchange.write_error(await answer.read())
             async for chunk in answer.content.iter_any():
                 await exchange.write(chunk)
         except ConnectionError:  # of the client, which has gone
@@ -310,10 +313,10 @@ class Gateway:
         """``refused`` as the answer, in Anthropic's or OpenAI's form; as an event where a stream has begun."""
         status, text = refused.status, refused.text
         if status == 503:
-            text += f"; loaded: {self._loaded(exchange.key)}"
+            ready = [model.served[0] for model in self._allowed(exchange.key) if self._is_ready(model)]
+            text += f"; loaded: {', '.join(ready) or 'none'}"
         error = {"message": text, "type": _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")}
-        anthropic = exchange.request.path.startswith("/v1/messages")
-        document = {"type": "error", "error": error} if anthropic else {"error": {**error, "code": status}}
+        document = {"type": "error", "error": error} if exchange.anthropic else {"error": {**error, "code": status}}
         if exchange.response is None:
             headers = {"Retry-After": str(refused.retry_after_s)} if status == 503 else {}
             answer = web.json_response(document, status=status, headers=headers)
@@ -324,8 +327,7 @@ class Gateway:
             if exchange.request.transport is not None:
                 exchange.request.transport.abort()  # an end without a break would look like a whole answer
             return exchange.response
-        event = "event: error\n" if anthropic else ""
-        return await exchange.write(f"\n\n{event}data: {json.dumps(document)}\n\n".encode(), last=True)
+        return await exchange.write_error(json.dumps(document).encode())
 
 
 def _named(headers: Any) -> set[str]:
