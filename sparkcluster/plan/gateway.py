@@ -122,7 +122,8 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     if image_id is not None:
         mounts = [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
         argv = [*_docker_run(name, facts.uid, labels), *mounts, "--entrypoint", python, image_id, *argv[1:]]
-    takes_restart = [argv, program, addresses(spec, facts)[0], written.port]
+    door = any(each.idle_s is not None for each in specs)
+    takes_restart = [argv, program, addresses(spec, facts)[0], written.port, door]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
         argv[2:2] = ["--label", f"{LABEL_PLAN}={labels[LABEL_PLAN]}"]

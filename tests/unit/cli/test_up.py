@@ -23,9 +23,9 @@ def shown(cluster, monkeypatch, capsys):
     """``shown(**inventory)``: the last lines of ``up``."""
     monkeypatch.setattr(connect, "ssh_target", lambda node: SshTarget(node.host, "nvidia"))
 
-    def show(document=DOCUMENT, **inventory):
+    def show(document=DOCUMENT, model="", **inventory):
         spec = cluster({"a": "192.168.1.11"}, **inventory)
-        spec = dataclasses.replace(spec, inventory_path=Path("my desk.yaml"))
+        spec = dataclasses.replace(spec, inventory_path=Path("my desk.yaml"), model=model)
         change.show(document, spec)
         return capsys.readouterr().out.splitlines()
 
@@ -54,3 +54,9 @@ def test_groups_are_named_where_there_are_several(shown):
         "  east      http://east:8000/v1   east",
         "  west      http://west:8000/v1   west",
     ]
+
+
+def test_what_is_on_demand_says_how_it_is_loaded(shown):
+    lines = shown(DOCUMENT | {"state": "on demand"}, "m", api={"host": "management"})
+    assert lines[0].startswith("atlas is on demand   http://10.0.0.7:8000/v1")
+    assert lines[1] == "  load      sparkcluster load 'my desk.yaml' m"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
+import jsonschema
 import pytest
+from docgen import json_schemas
 
+from sparkcluster.cli.gateway import show
 from sparkcluster.errors import LaunchError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
@@ -173,12 +177,16 @@ def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes
     assert nodes.did("alpha") == []
 
 
-def test_status_tells_of_each_model_what_the_gateway_knows(nodes):
+def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
     found = document(nodes.fleet, nodes.specs)
     assert (found["endpoint"], found["why"]) == ("http://192.168.86.11:8000/v1", None)
     embed, small = found["models"]
     assert (embed["state"], embed["last_used_s"], embed["on_demand"]) == ("ready", 3.0, False)
     assert (small["state"], small["planned_bytes"] > 10e9) == ("stopped", True)
+    schema = json_schemas.DOCUMENTS["status"]["properties"]["gateway"]
+    jsonschema.validate(found, json_schemas.closed(schema))
+    show(found, "")
+    assert re.search(r"small +stopped +0 +- +- +45.2 GB", capsys.readouterr().out)
     nodes.says = None
     lost = document(nodes.fleet, nodes.specs)
     assert "does not answer" in lost["why"]
