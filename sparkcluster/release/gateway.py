@@ -110,7 +110,7 @@ def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Gro
     # What is larger than a Spark has served on it all the same: up started it, so its size is not known.
     for node, parts in found.sparks.items():
         for part in parts:
-            sizes[part.model][node] = part.bytes if 0 < part.bytes <= room(spark()) else None
+            sizes[part.model][node] = part.bytes if 0 < part.bytes <= room(found.machine) else None
     return config(
         specs,
         facts,
