@@ -125,6 +125,7 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     # what lint reports is not said again
     left_out = {code for code, check in CATALOGUE.items() if check.stage == "written"}
     left_out |= {UNPLANNED} if view.ranks.running else set()  # nobody plans a launch then
-    left_out |= {"FIT-003"} if is_unloaded(view) else set()  # others are loaded, and make room for it
+    # Nothing of it has to run; others are loaded, and make room for it.
+    left_out |= {"RUN-001", "FIT-003"} if is_unloaded(view) else set()
     findings = [finding for finding in findings if finding.code not in left_out]
     return Diagnosis(view, running, tuple(ordered(findings)), time.monotonic() - began)

@@ -107,9 +107,10 @@ def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Gro
             logged[name], starts[name] = {**each.measured, "nodes": len(each.ranks)}, each.measured.get("start_s")
     found = budget(specs, measured=logged)
     sizes: dict[str, dict[str, int | None]] = {spec.model: {} for spec in specs}
+    # What is larger than a Spark has served on it all the same: up started it, so its size is not known.
     for node, parts in found.sparks.items():
         for part in parts:
-            sizes[part.model][node] = part.bytes or None
+            sizes[part.model][node] = part.bytes if 0 < part.bytes <= room(found.machine) else None
     return config(
         specs,
         facts,

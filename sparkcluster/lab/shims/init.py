@@ -220,8 +220,9 @@ def main() -> None:
         if not docker_ready and answers("/run/docker.sock"):
             docker_ready = True
             replace(READY, json.dumps({"docker": True, "at": time.time()}))
-        guards.look()
         if not readable:
+            with contextlib.suppress(OSError):
+                guards.look()
             continue
         signals = os.read(wake_in, 65536) if wake_in in readable else b""
         if signal.SIGIO in signals:

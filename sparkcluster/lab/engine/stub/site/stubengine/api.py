@@ -179,11 +179,8 @@ class Handler(BaseHTTPRequestHandler):
             )
         thinks = options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         facts = {
-            "head": {
-                "id": "chatcmpl-" + os.urandom(8).hex(),
-                "created": int(time.time()),
-                "model": options["names"][0],  # as vLLM, whatever name was asked for
-            },
+            # The first name, as vLLM, whatever was asked for.
+            "head": {"id": "chatcmpl-" + os.urandom(8).hex(), "created": int(time.time()), "model": options["names"][0]},
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 0,
             "reasoning": REASONING_TOKENS if thinks else 0,
@@ -277,32 +274,28 @@ class Handler(BaseHTTPRequestHandler):
         words, facts = self._request(dict(body, tools=None))
         texts = (piece for field, piece, _ in in_pieces(words, facts) if field == "content")
         first = next(texts, "")
-        usage = {"input_tokens": facts["prompt_tokens"], "output_tokens": 0}
-        head = {"id": facts["head"]["id"], "model": facts["head"]["model"], "type": "message", "role": "assistant"}
-        head = dict(head, content=[], stop_reason=None, stop_sequence=None, usage=usage)
-        end = {"stop_reason": "end_turn", "stop_sequence": None}
+        usage = {"input_tokens": facts["prompt_tokens"], "output_tokens": 1}
+        head = dict(facts["head"], type="message", role="assistant", content=[], stop_reason=None, usage=usage)
         if not body.get("stream"):
-            text = first + "".join(texts)
-            usage["output_tokens"] = facts["completion_tokens"]
-            self._json(200, dict(head, content=[{"type": "text", "text": text}], **end))
+            content = [{"type": "text", "text": first + "".join(texts)}]
+            self._json(200, dict(head, content=content, stop_reason="end_turn"))
             return
         self._open_stream()
 
         def send(kind, **data):
-            self._chunk(dict(data, type=kind), kind)
+            self._chunk(dict(data, type=kind), b"event: %s\n" % kind.encode())
 
         send("message_start", message=head)
         send("content_block_start", index=0, content_block={"type": "text", "text": ""})
         for text in itertools.chain([first], texts):
             send("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
         send("content_block_stop", index=0)
-        send("message_delta", delta=end, usage={"output_tokens": facts["completion_tokens"]})
+        send("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": facts["completion_tokens"]})
         send("message_stop")
         self.wfile.write(b"0\r\n\r\n")
 
-    def _chunk(self, data, event=None):
-        line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
-        line = (b"event: %s\n" % event.encode() if event else b"") + line
+    def _chunk(self, data, event=b""):
+        line = event + b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
     def _open_stream(self):
