@@ -61,7 +61,15 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     node = spec.gateway_node
     report.step("gateway", f"on {node}")
     facts = seen.with_packages(fleet, spec, specs)
-    recorded = {each.model: seen.recorded(fleet, each) for each in specs}
+    recorded = dict[str, seen.Groups]()
+    for each in specs:
+        try:
+            recorded[each.model] = seen.recorded(fleet, each)
+        except SparkclusterError as error:
+            if each.model in names:
+                raise
+            report.note(f"warning: {each.model} is left out until the next up: {error.message}")
+            recorded[each.model] = {}
     document = _config([_served(each, recorded[each.model]) for each in specs], facts, recorded)
     image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
     python, image_id = engine.python if engine else "python3", image.id if image else None

@@ -10,7 +10,7 @@ import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.gateway import show
-from sparkcluster.errors import LaunchError, UsageError
+from sparkcluster.errors import HostTimeout, LaunchError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.gateway import document, of_inventory
@@ -45,7 +45,7 @@ class Nodes:
     def __init__(self, specs, spark):
         self.specs, self.sent, self.asked, self.ranks = specs, {"alpha": [], "beta": []}, [], {}
         self.says = {"models": READY, "trouble": None}
-        self.lacks, self.runs = [], True
+        self.lacks, self.runs, self.away = [], True, []
         self.others = [{}, {}] * 9  # images of the models, in each look at all of them
         self.facts = {
             name: spark(
@@ -66,6 +66,8 @@ class Nodes:
 
     def host(self, name):
         def probe(request):
+            if name in self.away:
+                raise HostTimeout(f"{name} did not answer", node=name)
             image = {**IMAGE, "inside": {**INSIDE, "lacks": self.lacks}}
             more = {"release": self.records.get(request["cluster"], {}).get(name), "image": image}
             if request["cluster"] == "home-gateway":
@@ -165,6 +167,13 @@ def test_what_keeps_it_from_serving_is_said_with_what_to_type(nodes, fault, mess
 def test_a_model_that_another_command_is_about_may_be_down(nodes):
     nodes.says = {"models": {"embed": {"state": "failed", "why": "refused"}}}
     nodes.ensure(["small"])
+    nodes.says = {"models": READY}
+    nodes.away = ["beta"]
+    nodes.ensure(["embed"])
+    (told,) = (each for each in nodes.sent["alpha"][-3:] if each.get("path", "").endswith("config.json"))
+    assert [len(model["backends"]) for model in json.loads(told["content"])["models"]] == [1, 0]
+    with pytest.raises(HostTimeout):
+        nodes.ensure(["small"])
 
 
 def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes):
