@@ -10,7 +10,6 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.findings import edit, here, on_node
 from sparkcluster.node.shared import CONTAINER_INTERFACES, TUNNEL_INTERFACES
 from sparkcluster.spec.inventory import OPEN_API
-from sparkcluster.topology import candidates
 from sparkcluster.topology.model import Link
 
 # Where Ray's dashboard and job API listen unless told otherwise (docs.ray.io, "Configuring Ray: ports").
@@ -21,6 +20,7 @@ RAY_DASHBOARD_PORT = 8265
     OPEN_API,
     "The API requires a key if others can reach it",
     stage="written",
+    severity="warning",
     remedy=(
         here("sparkcluster key INVENTORY"),
         edit("set api.host in the inventory to 127.0.0.1, and use an SSH tunnel", instead=True),
@@ -29,26 +29,12 @@ RAY_DASHBOARD_PORT = 8265
 def key(context: Context) -> Iterator[Seen]:
     """Anyone who reaches the port can use the model, read its metrics and fill its queue.
 
-    It is open unless it listens on loopback, or on the interconnect, which joins the nodes alone. It is an error for
-    an engine that has to listen on the management network, since nothing else joins its node to that of the gateway.
+    It is open unless it listens on loopback, or on the interconnect, which joins the nodes alone.
     """
     api, gateway = context.spec.inventory.api, context.spec.inventory.gateway
     if api.open_without_key:
         seen = f"api.host: {api.host}, port {gateway.port if gateway else api.port}"
-        yield Seen("the API requires no key, and is open to the network", seen, severity="warning")
-    for group in context.topology.groups if context.spec.gateway_node and api.key is None else ():
-        head = next(node for node in context.spec.inventory.nodes if node.label == group.head.name)
-        rails = {link.interface for link in group.head.links}
-        if group.api_host in [link.address for link in candidates.management(head, context.facts[head.label], rails)]:
-            yield Seen(
-                f"the engine on {head.label} requires no key, and has to listen on the management network",
-                f"{group.api_host}, port {group.api_port}; the gateway is on {context.spec.gateway_node}",
-                (
-                    here("sparkcluster key INVENTORY"),
-                    edit("give both nodes an address on the interconnect", instead=True),
-                ),
-                node=head.label,
-            )
+        yield Seen("the API requires no key, and is open to the network", seen)
 
 
 @node_check(

@@ -56,8 +56,8 @@ Files on a node
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             the secrets of this node's rank of it, as long as it can be gone back to
     │   ├── start.json                      what starts this node's rank of the recorded release again
-    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, journal.jsonl, what the
-                                            guard waits for, but for an operator, and whether it is wanted
+    │   ├── enabled/                        of an enabled cluster: guard.py, config.json, journal.jsonl, and what the
+                                            guard waits for, but for an operator
     │   ├── switch.json                     the switch from one release to another that is under way
     │   └── ranks/RANK/                     launcher.json, entry.py, bind.so, memory.json; with runtime process also
                                             log and rank.json
@@ -120,15 +120,15 @@ Of a group that is left down, each look stops what still runs; what ended stays,
 
 Of a model on demand (``on_demand`` in the guard's config.json), the head's guard also listens, where the engine's API
 does, for the ``door`` of the gateway's node, which has a token of its own for that. Threads answer it, from what the
-last look saw, and note in ``wanted.json`` whether the model is wanted; the loop alone starts and stops:
+last look saw, and note whether the model is wanted; the loop alone starts and stops:
 
 - wanted, and no rank runs: one start, ``load`` in the journal, which is none of the restarts that are counted. If it
   fails, or cannot begin within two minutes, the model is not wanted any more, until it is wanted anew.
 - wanted, and a rank has ended or the engine is dead: a restart as of any group, with its cap and pauses. What would be
   left down after that, until an operator starts it, is not wanted any more.
 - not wanted, and a rank runs: it is stopped, also while it starts.
-- wanted, and ranks run that a guard started which ended before they answered: it waits for them under the locks.
 
-After a reboot nothing is wanted. While an operator has the lease the model counts as starting, and while a node cannot
-be reached as unreachable: either may take memory.
+When a guard begins, its model is wanted if it has served and all of its ranks run, as after the guard was killed. So
+nothing is after a reboot, and ranks that were still starting are stopped. While an operator has the lease the model
+counts as starting, and while a node cannot be reached as unreachable: either may take memory.
 """

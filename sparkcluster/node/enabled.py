@@ -8,7 +8,6 @@ Below ``clusters/NAME``::
                             other: random, the same on all nodes; whether its model is loaded ``on_demand``
     enabled/stopped         written by down and before a start: nothing starts until the next release is recorded
     enabled/waits.json      what the guard waits for
-    enabled/wanted.json     of a model that is loaded on demand: whether it is to run, and in which boot that was said
     enabled/journal.jsonl   every restart and how it ended
     enabled/guard.lock      held while the guard runs
 """
@@ -23,15 +22,7 @@ from typing import Any
 
 from sparkcluster.node import common, unit
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import (
-    CONFIG_FILE,
-    ENABLED_DIR,
-    GUARD_FILE,
-    START_FILE,
-    STOPPED_FILE,
-    WAITS_FILE,
-    WANTED_FILE,
-)
+from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START_FILE, STOPPED_FILE, WAITS_FILE
 
 
 def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
@@ -91,8 +82,6 @@ def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     for name, text in ((GUARD_FILE, step["program"]), (CONFIG_FILE, json.dumps(step["config"]))):
         common.write_atomically(os.path.join(directory, name), text.encode())
     _clear(directory)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directory, WANTED_FILE))
     return unit.install(directory)
 
 

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from sparkcluster.node import ask, common, events, wire
+from sparkcluster.node import ask, events, wire
 from sparkcluster.node.own_rank import OwnRank, Report
 from sparkcluster.node.programs import Failed
-from sparkcluster.node.shared import GAVE_UP, STOPPED_FILE, WANTED_FILE, Movement, stall_limit_s
+from sparkcluster.node.shared import GAVE_UP, STOPPED_FILE, Movement, stall_limit_s
 
 DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
@@ -38,7 +38,6 @@ LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
 JOURNAL_BYTES = 1 << 18
 """Of a journal that is set aside, as it is read in every look. Of 70 loads a day that is a week."""
-BOOT_FILE = "/proc/sys/kernel/random/boot_id"
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
 LIMITS["load_s"] = 120.0
@@ -48,8 +47,6 @@ An engine that is dead while its ranks run has wedged. One that wedges again wit
 after that restart stays down. A load that cannot begin within ``load_s``, while no other cluster starts or stops on its
 nodes, has failed.
 """
-LEFT = ("load failed", "gave up", "victim")
-"""Acts after which a group stays down: until an operator starts it, or a model on demand is wanted anew."""
 NOT_TOLD = "on_event failed"
 """In the journal: what is no act of the guard's own."""
 
@@ -198,15 +195,13 @@ class GroupGuard:
         self._path = os.path.join(own.directory, JOURNAL_FILE)
         self.limits = {**LIMITS, **own.config.get("limits", {})}
         self.wake = threading.Event()
-        self._next, self._stop_next = time.monotonic() + self.limits["probe_s"], 0.0
-        self._begin_by = time.monotonic() + self.limits["load_s"]
+        self._next = time.monotonic() + self.limits["probe_s"]
         self._generated: float | None = None
+        # Of a model on demand: whether it is wanted, None until it was looked at, and has not served since; for
+        # ``tell``, as of the last look, before which it may run, and why it was left down.
         self._on_demand = bool(own.config.get("on_demand"))
-        with open(BOOT_FILE) as file:
-            self._wanted = {"run": True, "boot": file.read().strip()}
-        # After a reboot others may have got its memory.
-        self._wanted["run"] = self._wanted == common.read_json(os.path.join(own.directory, WANTED_FILE))
-        # For ``tell``, as of the last look; before that it may run.
+        self._wanted = None if self._on_demand else True
+        self._loading, self._begin_by = False, 0.0
         self._runs, self._serves, self._busy = True, False, False
         self._problem: str | None = None
         self._failed: str | None = None
@@ -219,135 +214,112 @@ class GroupGuard:
         """
         if request["do"] not in (("states", "want") if self._on_demand else ()):
             raise Failed("the guard of %s on %s does not take this word" % (self._own.cluster, self._own.node))
-        if request["do"] == "want" and self._wanted["run"] != request["run"]:
-            self._want(run=bool(request["run"]))
+        if request["do"] == "want" and self._wanted != request["run"]:
+            if request["run"]:
+                self._failed, self._loading = None, True
+            self._wanted = bool(request["run"])
             self.wake.set()
         if self._busy:
             return {"state": "starting", "why": self._problem}
         if self._problem is not None:
             return {"state": "unreachable" if self._runs else "failed", "why": self._problem}
-        if self._wanted["run"]:
+        if self._wanted:
             return {"state": "ready", "why": None} if self._serves else {"state": "starting", "why": self._own.waits}
         if self._runs:
             return {"state": "stopping", "why": self._own.waits}
         return {"state": "failed" if self._failed else "stopped", "why": self._failed}
 
-    def _want(self, *, run: bool) -> None:
-        self._wanted["run"] = run
-        path = os.path.join(self._own.directory, WANTED_FILE)
-        common.write_atomically(path, json.dumps(self._wanted).encode())
-
-    def _is_wanted(self) -> bool:
-        return not self._on_demand or bool(self._wanted["run"])
-
     def look(self, start: Report) -> None:
         """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
 
-        Where it is left down, or not wanted, ranks that have not ended are stopped, every ``probe_s`` until they are.
+        Where it is left down, ranks that have not ended are stopped, every ``probe_s`` until they are; where it is not
+        wanted, at once.
         """
         began = time.monotonic()
         with contextlib.closing(Group(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            down = None if why or self._on_demand else self._left_down(start)
             self._take_in(start, reports, why)
-            unload = not why and not self._is_wanted()
-            ended = None if why or down or unload else gone(reports)
-            cut_off = None if why or down or unload or ended else self._cut_off(start)
-            self._serves = not (why or down or unload or ended or cut_off)
+            down = None if why else self._left_down(start)
+            ended = None if why or down is not None else gone(reports)
+            self._serves = down is None and not (why or ended)
             wedged = self._engine_dead(start["ask"]) if self._serves else None
             if wedged is not None:
                 reports = group.reports()  # that took minutes, and an operator may be at work by now
                 why = problem(reports, group.errors)
-            dead = None if why else ended or cut_off or wedged
-            if dead is None or wedged or any(report.get("locked") for report in reports.values()):
+            dead = None if why else ended or wedged
+            if ended is None or any(report.get("locked") for report in reports.values()):
                 self._begin_by = time.monotonic() + self.limits["load_s"]
             elif self._on_demand and time.monotonic() > self._begin_by:
-                self._leave_down("load failed", start, why=self._own.waits or dead)
+                self._leave_down("load failed", start, self._own.waits or ended)
                 return
             if dead is not None:
                 again = wedged is not None and self._again(start, time.monotonic() - began)
                 why = self._why_not_now(start, dead, reports, again=again) or _delays(reports)
-                down = None if self._on_demand else self._left_down(start)
-            if dead is None or why is not None:
+                down = self._left_down(start)
+            if dead is None or why is not None or down is not None:
                 # That an operator is at work is what the lease says, and it ends with that.
-                self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down)
-                to_stop = (down or unload) and any(map(_runs, reports.values()))
-                if not to_stop or time.monotonic() < self._stop_next:
+                self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down or None)
+                limited = down and time.monotonic() < self._next
+                if down is None or not any(map(_runs, reports.values())) or limited:
                     return
-            self._change(
-                group, start, None if why else dead, down, wedged=wedged is not None, adopt=cut_off is not None
-            )
-
-    def _change(
-        self, group: Group, start: Report, dead: str | None, down: str | None, *, wedged: bool, adopt: bool
-    ) -> None:
-        """Restart the group that is ``dead``, else stop what runs of it, with start lock and lease of all its nodes.
-
-        ``wedged``: that while its ranks run; ``adopt``: its ranks are starting, and are only waited for.
-        """
-        try:
-            for name in sorted(group.members):
-                # Of a model on demand, only a start waits until memory is stable.
-                group.members[name].ask("take" if down or (dead and not adopt) else "take-at-once")
-        except (Failed, OSError) as error:
-            self._own.wait_for(down or str(error))
-            return
-        reports = group.reports()
-        if problem(reports, group.errors) is not None or self._own.start_document() != start:
-            return
-        delays = _delays(reports)  # memory may have gone to who had the start lock before
-        self._own.wait_for(down or delays)
-        if dead is not None:
-            if delays is None:
-                self._restart(group, start, dead, wedged=wedged, adopt=adopt)
-            return
-        self._stop_next = time.monotonic() + self.limits["probe_s"]
-        if self._on_demand and self._is_wanted():  # by now
-            return
-        if down or self._failed:
-            self._stop_running(group)
-        else:
-            group.all("stop")
-            self._runs = False
-            self._journal("unload", start)
+                self._next = time.monotonic() + self.limits["probe_s"]
+            try:
+                for name in sorted(group.members):
+                    group.members[name].ask("take" if down is None else "take-at-once")
+            except (Failed, OSError) as error:
+                self._own.wait_for(down or str(error))
+                return
+            reports = group.reports()
+            if problem(reports, group.errors) is not None or self._own.start_document() != start:
+                return
+            delays = _delays(reports)  # memory may have gone to who had the start lock before
+            self._own.wait_for(down or delays)
+            if down is not None:
+                self._stop_running(group)
+                if self._on_demand:
+                    self._journal("unload", start)
+            elif delays is None:
+                self._restart(group, start, str(dead), wedged=wedged is not None)
 
     def _take_in(self, start: Report, reports: dict[str, Report], why: str | None) -> None:
-        """Note for ``tell`` what was seen; a model that cannot be started now is not wanted any more."""
-        last = self._last(start)
-        self._busy = any(report["busy"] for report in reports.values())
-        self._problem, self._failed = why, last["why"] if last.get("act") in LEFT else None
-        readable = [report for report in reports.values() if report["why"] is None]
-        if readable:
-            self._runs = any(map(_runs, readable))
-        elif os.path.exists(os.path.join(self._own.directory, STOPPED_FILE)):
-            self._runs = False
-        if self._on_demand and self._wanted["run"] and why is not None and not (self._busy or self._runs):
-            self._want(run=False)
+        """Note for ``tell`` what was seen; a model that cannot be started now is not wanted any more.
 
-    def _cut_off(self, start: Report) -> str | None:
-        """Of a model on demand whose ranks run: that the guard which started them ended before they answered."""
-        cut_off = self._on_demand and self._last(start).get("act", "serving") != "serving"
-        return "its start was cut off" if cut_off else None
+        What another guard loaded, which ended, is wanted if it served and runs; so nothing is after a reboot.
+        """
+        self._problem, self._busy = why, any(report["busy"] for report in reports.values())
+        readable = [report for report in reports.values() if report["why"] is None]
+        if readable or os.path.exists(os.path.join(self._own.directory, STOPPED_FILE)):
+            self._runs = any(map(_runs, readable))
+        if why is None and self._wanted is None:
+            served = [act["act"] for act in self._acts(start)[-1:]] == ["serving"]
+            self._wanted = served and gone(reports) is None
+        elif why is not None and self._on_demand and not (self._busy or self._runs):
+            self._wanted = False
 
     def _engine_dead(self, request: dict[str, Any]) -> str | None:
         """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
         if time.monotonic() < self._next:
             return None
         before, now = self._generated, ask.read_counters(request).get("generated")
-        why = why_dead(request, self._is_wanted) if before is None or now in (None, before) else None
+        why = why_dead(request, lambda: bool(self._wanted)) if before is None or now in (None, before) else None
         self._generated = ask.read_counters(request).get("generated")
         if why is None:
             self._next = time.monotonic() + self.limits["probe_s"]
         return why
 
     def _left_down(self, start: Report) -> str | None:
-        """Why nobody but an operator starts the group, by the last act; None where the guard does."""
-        last = self._last(start)
-        if last.get("act") not in LEFT:
+        """Why nobody but an operator starts the group, by the last act; None where the guard does.
+
+        Empty of a model on demand that is not wanted.
+        """
+        if self._on_demand:
+            return None if self._wanted else ""
+        acts = self._acts(start)
+        if not acts or acts[-1]["act"] not in ("gave up", "victim"):
             return None
-        words = GAVE_UP if last["act"] == "gave up" else ""
-        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, last["why"])
+        words = GAVE_UP if acts[-1]["act"] == "gave up" else ""
+        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, acts[-1]["why"])
 
     def _again(self, start: Report, took_s: float) -> bool:
         """Whether an engine has wedged soon after the first answer since it was restarted for that.
@@ -365,7 +337,7 @@ class GroupGuard:
 
         ``again``: it wedged once more.
         """
-        if self._is_load(start):
+        if self._loading:
             return None
         limits, acts = self.limits, self._acts(start)
         # Starts that fail slowly are as many in a longer time.
@@ -373,46 +345,40 @@ class GroupGuard:
         within_s = max(limits["within_s"], slow_s)
         starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
         if _victims(reports):
-            self._leave_down("victim", start, why=_victims(reports))
+            self._leave_down("victim", start, _victims(reports))
         elif again:
-            self._leave_down("gave up", start, why="it was restarted for a wedge, and wedged again: %s" % dead)
+            self._leave_down("gave up", start, "it was restarted for a wedge, and wedged again: %s" % dead)
         elif starts >= limits["starts"]:
             why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
-            self._leave_down("gave up", start, why=why)
+            self._leave_down("gave up", start, why)
         elif starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
             return "%s; it is started again after a pause" % dead
         return self._left_down(start)
 
-    def _leave_down(self, act: str, start: Report, **more: Any) -> None:
-        """Journal why the group stays down."""
-        self._journal(act, start, **more)
+    def _leave_down(self, act: str, start: Report, why: str) -> None:
+        """Journal why the group stays down: until an operator starts it, or a model on demand is wanted anew."""
+        self._journal(act, start, why=why)
         if self._on_demand:
-            self._want(run=False)
+            self._failed, self._wanted = why, False
 
-    def _is_load(self, start: Report) -> bool:
-        """Whether the start of a model on demand is the first since it was wanted."""
-        return self._on_demand and self._last(start).get("act", "unload") in ("unload", *LEFT)
-
-    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool, adopt: bool) -> None:
+    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool) -> None:
         began = time.monotonic()
-        self._runs, self._serves, self._stop_next = True, False, 0.0
-        self._journal("load" if self._is_load(start) else "restart", start, why=dead, wedged=wedged)
+        self._runs, self._serves = True, False
+        self._journal("load" if self._loading else "restart", start, why=dead, wedged=wedged)
         try:
-            if not adopt:
-                group.all("stop")
-                group.all("start")
-            until_answered(group, start, self._is_wanted)
+            group.all("stop")
+            group.all("start")
+            until_answered(group, start, lambda: bool(self._wanted))
         except Failed as error:
+            wanted, why = self._wanted, str(error)
             self._stop_running(group)
-            ended = {"why": str(error), "seconds": round(time.monotonic() - began, 1)}
-            if self._on_demand and self._is_wanted():
-                self._leave_down("load failed", start, **{**ended, "why": _victims(group.reports()) or str(error)})
-            else:
-                self._journal("unload" if self._on_demand else "failed", start, **ended)
+            act = "failed" if wanted else "unload"
+            self._journal(act, start, why=why, seconds=round(time.monotonic() - began, 1))
+            if wanted and self._on_demand:
+                self._leave_down("load failed", start, _victims(group.reports()) or why)
         else:
             self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
-            self._serves = True
-        self._begin_by = time.monotonic() + self.limits["load_s"]
+            self._loading, self._serves = False, True
 
     def _stop_running(self, group: Group) -> None:
         """Stop the ranks that have not ended; what has ended stays, for its log and exit code."""
@@ -422,10 +388,6 @@ class GroupGuard:
                     group.members[name].ask("stop")
                 except Failed as error:
                     self._own.say(str(error))
-
-    def _last(self, start: Report) -> dict[str, Any]:
-        """The last act, or nothing."""
-        return (self._acts(start) or [{}])[-1]
 
     def _acts(self, start: Report) -> list[dict[str, Any]]:
         """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""

@@ -40,7 +40,6 @@ GUARD_FILE = "guard.py"
 CONFIG_FILE = "config.json"
 WAITS_FILE = "waits.json"
 GAVE_UP = "it gave up: "  # begins what is in it, once nothing starts the group until an operator does
-WANTED_FILE = "wanted.json"  # of a model that is loaded on demand: whether it is to run
 STOPPED_FILE = "stopped"  # written by down: nothing starts until the next release is recorded
 BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it

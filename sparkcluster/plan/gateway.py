@@ -21,14 +21,16 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Gateway
 from sparkcluster.topology.build import gateway as addresses
 
-GROUP = GATEWAY_GROUP
 PROGRAM_FILE = "gateway.py"
-API_KEY = "api.key"
-"""What the inventory's own key is called beside ``gateway.keys``."""
 RUN_DIR = f"{docker_run.INSIDE}/run"
 """Where its container sees the directory of its sockets."""
-# It keeps requests of at most 512 MiB, and needs 60 MiB beside them.
-_MEMORY = "1g"
+# Of memory, it keeps requests of at most 512 MiB, and needs 60 MiB beside them. containerd 2.1.5 leaves a soft limit of
+# 1024 open files (moby#51485), and a stream takes two.
+_OPTIONS = (
+    *("--network", "host", "--restart", "unless-stopped", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"),  # noqa: S108
+    *("--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
+    *("--ulimit", "nofile=1048576", "--init", "--pull", "never"),
+)
 # No GPU, which NVIDIA's runtime, where it is Docker's default, brings where an image asks for it.
 _ENV = {"HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": "void"}  # noqa: S108 - the container's own
 
@@ -61,15 +63,18 @@ def config(
     """
     spec, written = _of_its_node(specs)
     run = RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts)
-    known = [] if key is None else [_key(API_KEY, key, None)]
-    known += [_key(name, value, written.keys[name].models) for name, value in keys.items()]
+    known: list[tuple[str, str, list[str] | None]] = [] if key is None else [("api.key", key, None)]
+    known += [(name, value, written.keys[name].models) for name, value in keys.items()]
     return {
         "version": 1,
-        "cluster": spec.gateway_cluster.removesuffix(f"-{GROUP}"),
+        "cluster": spec.gateway_cluster.removesuffix(f"-{GATEWAY_GROUP}"),
         "node": spec.gateway_node,
         "listen": addresses(spec, facts)[0],
         "port": written.port,
-        "keys": known,
+        "keys": [
+            {"name": name, "sha256": hashlib.sha256(value.encode()).hexdigest(), "models": models}
+            for name, value, models in known
+        ],
         "engine_key": key,
         "door": f"{run}/door.sock" if any(each.idle_s is not None for each in specs) else None,
         "control": f"{run}/control.sock",
@@ -83,19 +88,14 @@ def config(
                 "sizes": {node.label: sizes.get(each.model, {}).get(node.label) for node in each.inventory.nodes},
                 "idle_s": each.idle_s,
                 "start_s": start_s.get(each.model),
-                "backends": [_backend(group, url) for group, url in backends.get(each.model, {}).items()],
+                "backends": [
+                    {"group": group, "url": url.removesuffix("/v1")}
+                    for group, url in backends.get(each.model, {}).items()
+                ],
             }
             for each in specs
         ],
     }
-
-
-def _key(name: str, value: str, models: list[str] | None) -> dict[str, Any]:
-    return {"name": name, "sha256": hashlib.sha256(value.encode()).hexdigest(), "models": models}
-
-
-def _backend(group: str, url: str) -> dict[str, str]:
-    return {"group": group, "url": url.removesuffix("/v1")}
 
 
 def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: str, program: str) -> NodePlan:
@@ -116,33 +116,21 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     name = docker_run.container_name(f"sparkcluster-{cluster}")
     rank_dir = f"{facts.state_dir}/clusters/{cluster}/ranks/{name}"
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
-    labels |= {LABEL_GROUP: GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
-    inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GROUP}"
+    labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
+    inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GATEWAY_GROUP}"
     argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
-    if image_id is not None:
-        mounts = [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
-        argv = [*_docker_run(name, facts.uid, labels), *mounts, "--entrypoint", python, image_id, *argv[1:]]
     door = any(each.idle_s is not None for each in specs)
-    takes_restart = [argv, program, addresses(spec, facts)[0], written.port, door]
+    takes_restart = [image_id, argv, program, _OPTIONS, _ENV, addresses(spec, facts)[0], written.port, door]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
-        argv[2:2] = ["--label", f"{LABEL_PLAN}={labels[LABEL_PLAN]}"]
+        # As its node's user, for whom the files are.
+        options = ["--name", name, "--user", f"{facts.uid}:{facts.uid}", *_OPTIONS, *docker_run.LOGS]
+        options += [word for label in sorted(labels.items()) for word in ("--label", "=".join(label))]
+        options += [word for variable in _ENV.items() for word in ("--env", "=".join(variable))]
+        options += [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
+        argv = ["docker", "run", "--detach", *options, "--entrypoint", python, image_id, *argv[1:]]
     container = ContainerPlan(name, image_id, tuple(argv), {}, rank_dir, (rank_dir, run), labels=labels)
-    return NodePlan(node, GROUP, "head", 0, _ENV, (), (container,))
-
-
-def _docker_run(name: str, uid: int, labels: Mapping[str, str]) -> list[str]:
-    """The command of its container, before mounts and image: as its node's user, for whom the files are."""
-    argv = ["docker", "run", "--detach", "--name", name, "--network", "host", "--restart", "unless-stopped"]
-    argv += ["--user", f"{uid}:{uid}", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]  # noqa: S108
-    argv += ["--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", _MEMORY]
-    # containerd 2.1.5 leaves a soft limit of 1024 open files (moby#51485); a stream takes two
-    argv += ["--ulimit", "nofile=1048576", "--init", "--pull", "never", *docker_run.LOGS]
-    for label, value in sorted(labels.items()):
-        argv += ["--label", f"{label}={value}"]
-    for variable, value in _ENV.items():
-        argv += ["--env", f"{variable}={value}"]
-    return argv
+    return NodePlan(node, GATEWAY_GROUP, "head", 0, _ENV, (), (container,))
 
 
 def _of_its_node(specs: Sequence[Spec]) -> tuple[Spec, Gateway]:

@@ -328,7 +328,8 @@ class Inventory(Section):
     on_event: Command | None = Field(
         None,
         description="command that the guard on a head runs when its group is dead or wedged, a rank was ended to free "
-        "memory, or it gave up: a list of arguments, or a string that is split into them; without a shell",
+        "memory, it gave up, or a load on demand failed: a list of arguments, or a string that is split into them; "
+        "without a shell",
     )
     ignore: list[FindingCode] = Field([], description="findings: errors count as warnings, warnings as notes")
 

@@ -54,10 +54,13 @@ def of(written: Inventory) -> list[Model]:
     """The models of an inventory, in its order; none of one that has ``playbook``.
 
     Ports count up from ``api.port`` in that order, past those that entries name. The one that would have the gateway's
-    gets the next free one below it, so that a gateway moves no other port.
+    gets the first free one below ``api.port``, so that a gateway moves no other port.
     """
     taken = {entry.port for entry in written.models if entry.port}
-    free = (port for port in range(written.api.port, 65536) if port not in taken)
+    below = next((port for port in range(written.api.port - 1, 0, -1) if port not in taken), 0)
+    gateway = written.gateway.port if written.gateway else None
+    counted = (port for port in range(written.api.port, 65536) if port not in taken)
+    free = (below if port == gateway else port for port in counted)
     itself = next((entry for entry in written.models if entry.name is None), None)
     found = []
     for entry in written.models:
@@ -71,11 +74,6 @@ def of(written: Inventory) -> list[Model]:
                 frozenset(_spanned(entry, written)),
             )
         )
-    gateway, ports = written.gateway.port if written.gateway else 0, {model.port for model in found}
-    below = next((port for port in range(gateway, 0, -1) if port not in ports), 0)
-    for at, entry in enumerate(written.models):
-        if found[at].port == gateway and not entry.port:
-            found[at] = dataclasses.replace(found[at], port=below)
     return found
 
 
@@ -107,10 +105,9 @@ def named(written: Inventory, name: str) -> int:
 
 def gateway_node(written: Inventory) -> str:
     """Label of the node that runs the gateway: the first of a model that always serves; empty without ``gateway``."""
-    if written.gateway is None:
-        return ""
-    always = [model.nodes for entry, model in zip(written.models, of(written), strict=True) if not entry.on_demand]
-    return always[0][0] if always else written.nodes[0].label
+    pairs = zip(written.models, of(written), strict=True)
+    always = (model.nodes[0] for entry, model in pairs if not entry.on_demand)
+    return next(always, written.nodes[0].label) if written.gateway else ""
 
 
 def entry(document: Document, written: Inventory, name: str) -> tuple[Document, list[str], dict[str, Any]]:
@@ -200,24 +197,18 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[t
 
 def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Iterator[tuple[str, str, str | None]]:
     """What is wrong with an entry by the inventory's ``gateway``, or without one: key, message and hint."""
-    if gateway is None:
-        if entry.on_demand:
-            yield "on_demand", "needs a gateway, which loads the model", "write gateway: {port: 8000} in the inventory"
-        return
-    if model.name == GATEWAY:
+    if entry.on_demand and gateway is None:
+        yield "on_demand", "needs a gateway, which loads the model", "write gateway: {port: 8000} in the inventory"
+    if entry.on_demand and len(entry.groups) > 1:
+        yield "groups", "a model on demand has one group", "remove on_demand, or keep one group"
+    if gateway and model.name == GATEWAY:
         yield "name", "gateway is the name of the gateway", "write another name"
-    if entry.port == gateway.port:
+    if gateway and entry.port == gateway.port:
         yield "port", f"the gateway has port {gateway.port}", "write another port, or none"
-    if AUTO in entry.aliases:
-        message = "auto is the gateway's name for the largest chat model that is loaded"
-        yield "aliases", message, "write another alias"
 
 
 def _gateway(written: Inventory, gateway: Gateway, names: Sequence[str]) -> Iterator[tuple[KeyPath, str, str | None]]:
     """What is wrong with ``gateway`` beside models of these names: path, message and hint."""
-    cluster = f"{written.cluster}-{GATEWAY}"
-    if len(cluster) > _LONGEST:
-        yield ("cluster",), f"{cluster} is longer than {_LONGEST} characters", "write a shorter name"
     for name, key in gateway.keys.items():
         if written.api.key is None:
             message, hint = "needs api.key: without it every client is let in", "write api.key as well"
@@ -253,7 +244,7 @@ def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]
     for index, spec in enumerate(specs):
         for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
             if name in seen:
-                message, hint = f"{seen[name]} is served as {name} as well", "write set: {served_name: another} in one"
+                message, hint = f"{seen[name]} is served as {name} as well", "write another served_name or alias in one"
                 yield document.problem(("models", index), message, hint)
             seen.setdefault(name, spec.model)
 

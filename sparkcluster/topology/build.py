@@ -216,18 +216,19 @@ def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
 def _behind_gateway(spec: Spec, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
     """As ``_api``, of an engine that the gateway alone has to reach.
 
-    That is loopback on the gateway's node, else where the ranks meet, of a single rank its first link of the
-    interconnect; the management address only where there is no other.
+    That is loopback on the gateway's node, else where the ranks meet on the interconnect, of a single rank its first
+    link there; the management address only where there is no other, and the API requires a key.
     """
-    host: str | None = member.address
+    api, host = spec.inventory.api, member.address if member.links else _first_link(spec, head, facts)
     if head.label == spec.gateway_node:
         host = LOOPBACK
-    elif host == LOOPBACK:
-        host = _first_link(spec, head, facts) or _management_address(head, facts, member)
+    if host is None and api.key is not None:
+        host = _management_address(head, facts, member)
     if host is None:
-        problem = f"{head.label} has no address at which the gateway on {spec.gateway_node} can reach it"
-        raise candidates.refused(head.label, problem, "check `ip -br addr` on the node")
-    return host, spec.inventory.api.url(host)
+        problem = f"{head.label} has no address on the interconnect at which the gateway could reach it"
+        hint = "sparkcluster key INVENTORY; with a key its engine listens on the management network"
+        raise candidates.refused(head.label, problem, hint)
+    return host, api.url(host)
 
 
 def gateway(spec: Spec, facts: Facts) -> tuple[str, str]:

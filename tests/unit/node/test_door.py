@@ -84,7 +84,11 @@ def booted(cluster, door):
 
 
 def pids(cluster):
-    return [len(node.pids()) for node in cluster.nodes]
+    return [len(each) for each in pids_of(cluster)]
+
+
+def pids_of(cluster):
+    return [node.pids() for node in cluster.nodes]
 
 
 def test_a_model_is_loaded_where_it_is_wanted_and_unloaded_where_it_is_not(cluster, door):
@@ -111,7 +115,7 @@ def test_ranks_that_run_unwanted_are_stopped(cluster, door):
     for node in cluster.nodes:
         node.guard.kill()
         node.guard.wait()
-        (node.enabled / shared.WANTED_FILE).unlink(missing_ok=True)
+        node.record(1, 4)
     cluster.boot()
     eventually(lambda: pids(cluster) == [0, 0])
     door.becomes("stopped")
@@ -125,7 +129,7 @@ def test_a_load_that_fails_is_not_tried_again_until_it_is_wanted_anew(cluster, d
         door.becomes("failed")
         assert "not running: atlas-1-alpha" in door.state["why"]
         time.sleep(1)
-        assert cluster.alpha.acts == ["load", "load failed"] * count
+        assert cluster.alpha.acts == ["load", "failed", "load failed"] * count
     assert pids(cluster) == [0, 0]
 
 
@@ -147,7 +151,7 @@ def test_a_model_that_was_killed_for_memory_is_loaded_when_it_is_wanted_anew_and
     full.unlink()
     door.want()
     door.becomes("ready")
-    assert cluster.alpha.acts == ["load", "serving", "victim", "load", "serving"]
+    assert cluster.alpha.acts == ["load", "serving", "victim", "unload", "load", "serving"]
 
 
 def test_a_load_that_cannot_begin_fails_with_what_it_waits_for_but_not_while_another_model_starts(cluster, door):
@@ -210,29 +214,44 @@ def test_a_load_is_answered_for_and_ends_where_it_is_not_wanted_any_more(cluster
     assert cluster.alpha.acts == ["load", "unload"]
 
 
-def test_a_guard_that_is_killed_while_it_loads_takes_over_the_ranks_that_run(cluster, door):
-    cluster.control.touch()
+def killed_and_started_again(node, door):
+    node.guard.kill()
+    node.guard.wait()
+    door.becomes("unreachable")
+    node.boot()
+
+
+def test_what_a_guard_that_was_killed_had_loaded_serves_on_and_what_it_was_loading_is_stopped(cluster, door):
     booted(cluster, door)
     door.want()
-    eventually(lambda: pids(cluster) == [1, 1])
-    before = cluster.alpha.pids()
-    cluster.alpha.guard.kill()
-    cluster.alpha.guard.wait()
-    door.becomes("unreachable")
-    cluster.alpha.boot()
-    door.becomes("starting")
-    cluster.control.unlink()
     door.becomes("ready")
-    assert cluster.alpha.pids() == before
-    assert cluster.alpha.acts[-1] == "serving"
+    before = pids_of(cluster)
+    killed_and_started_again(cluster.alpha, door)
+    door.becomes("ready")
+    assert pids_of(cluster) == before
+    door.want(run=False)
+    door.becomes("stopped")
+    cluster.control.touch()
+    door.want()
+    eventually(lambda: pids(cluster) == [1, 1])
+    killed_and_started_again(cluster.alpha, door)
+    door.becomes("stopped")
+    assert pids(cluster) == [0, 0]
+    assert cluster.alpha.acts == ["load", "serving", "unload", "load", "unload"]
 
 
-def test_what_was_wanted_before_a_reboot_is_not_loaded(cluster, door):
+def test_what_was_loaded_before_a_reboot_is_not_loaded_until_it_is_wanted_anew(cluster, door):
     """Its memory may be another model's by now."""
-    common.write_atomically(str(cluster.alpha.enabled / shared.WANTED_FILE), b'{"run": true, "boot": "another"}')
     booted(cluster, door)
-    time.sleep(1)
-    assert cluster.alpha.acts == []
+    door.want()
+    door.becomes("ready")
+    for node in cluster.nodes:
+        node.end()
+    booted(cluster, door)
+    assert cluster.alpha.acts == ["load", "serving"]
+    door.want()
+    door.becomes("ready")
+    assert cluster.alpha.acts == ["load", "serving"] * 2
 
 
 def test_the_door_is_for_its_user_alone(cluster, door):

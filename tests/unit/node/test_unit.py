@@ -101,13 +101,6 @@ def test_enable_needs_the_release_that_this_node_has_recorded(node):
     assert (node.enabled / "config.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_model_on_demand_is_not_wanted_once_it_is_enabled(node):
-    node(recorded(3, start=START), enable(3))
-    (node.enabled / "wanted.json").write_text("{}")
-    node(enable(3))
-    assert not (node.enabled / "wanted.json").exists()
-
-
 def test_the_door_is_installed_where_no_release_is_and_removed_again(node):
     step = enable(0)
     del step["number"]

@@ -103,24 +103,13 @@ def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, fac
     assert container.labels.keys() == labels | {
         f"io.sparkcluster.{name}" for name in ("state_dir", "rank_dir", "runtime")
     }
-    labelled = [each for each in sorted(container.labels.items()) if not each[0].endswith(".plan")]
     assert [*container.argv] == [
-        *(
-            "docker",
-            "run",
-            "--label",
-            f"io.sparkcluster.plan={container.labels['io.sparkcluster.plan']}",
-            "--detach",
-            "--name",
-            "sparkcluster-home-gateway",
-            "--network",
-            "host",
-        ),
-        *("--restart", "unless-stopped", "--user", f"{facts.uid}:{facts.uid}", "--read-only", "--tmpfs", "/tmp"),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
+        *("docker", "run", "--detach", "--name", "sparkcluster-home-gateway", "--user", f"{facts.uid}:{facts.uid}"),
+        *("--network", "host", "--restart", "unless-stopped", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"),
+        *("--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
         *("--ulimit", "nofile=1048576", "--init", "--pull", "never"),
         *("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"),
-        *(word for name, value in labelled for word in ("--label", f"{name}={value}")),
+        *(word for name, value in sorted(container.labels.items()) for word in ("--label", f"{name}={value}")),
         *("--env", "HOME=/tmp", "--env", "NVIDIA_VISIBLE_DEVICES=void"),
         "--mount",
         f"type=bind,source={state}/ranks/sparkcluster-home-gateway,target=/sparkcluster/gateway,readonly",

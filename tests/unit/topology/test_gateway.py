@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from sparkcluster import checks, topology
-from sparkcluster.checks.check import Context
 from sparkcluster.errors import PlanError
 from sparkcluster.topology.build import gateway
 
@@ -43,29 +42,39 @@ def facts(spark):
     return make
 
 
+KEY = {"host": "management", "key": {"env": "KEY"}}
+
+
 @pytest.mark.parametrize(
-    ("node", "names", "beta", "listens"),
+    ("node", "names", "beta", "api", "listens"),
     [
-        ("alpha", ("alpha",), {}, "127.0.0.1"),
-        ("alpha", ("alpha", "beta"), {}, "127.0.0.1"),
-        ("beta", ("alpha", "beta"), {}, "192.168.177.11"),
-        ("alpha", ("beta",), {}, "192.168.177.12"),
-        ("alpha", ("beta",), {"rails": cabled(12, "169.254.3")}, "192.168.178.12"),
-        ("alpha", ("beta",), {"rails": {}}, "192.168.86.12"),
+        ("alpha", ("alpha",), {}, {}, "127.0.0.1"),
+        ("alpha", ("alpha", "beta"), {}, {}, "127.0.0.1"),
+        ("beta", ("alpha", "beta"), {}, KEY, "192.168.177.11"),
+        ("alpha", ("beta",), {}, {}, "192.168.177.12"),
+        ("alpha", ("beta",), {"rails": cabled(12, "169.254.3")}, {}, "192.168.178.12"),
+        ("alpha", ("beta",), {"rails": {}}, KEY, "192.168.86.12"),
+        ("beta", ("alpha", "beta"), {"rails": {}}, KEY, "192.168.177.11"),
     ],
 )
-def test_an_engine_listens_where_the_gateway_alone_reaches_it(behind, facts, node, names, beta, listens):
-    """On the management network only where there is no other, and then with a key or an error."""
-    inventory = {"api": {"host": "management"}}
-    spec, known = behind(node, *names, **inventory), {name: facts(**beta)[name] for name in names}
-    built = topology.build(spec, known)
-    assert (built.groups[0].api_host, built.groups[0].endpoint) == (listens, f"http://{listens}:8000/v1")
-    found = [each for each in checks.run_checks(spec, known, built) if each.code == "NET-020"]
-    errors = [each.node for each in found if each.severity == "error"]
-    assert errors == (["beta"] if listens == "192.168.86.12" else [])
-    assert ["port 8080" in each.seen for each in found if each.severity == "warning"] == [True]
-    locked = behind(node, *names, api={"host": "management", "key": {"env": "KEY"}})
-    assert not [each for each in checks.run_stage(Context(locked, known, built), ["written"]) if each.code == "NET-020"]
+def test_an_engine_listens_where_the_gateway_alone_reaches_it(behind, facts, node, names, beta, api, listens):
+    """On the management network only where there is no other, and then with a key."""
+    group = topology.build(behind(node, *names, api=api), facts(**beta)).groups[0]
+    assert (group.api_host, group.endpoint) == (listens, f"http://{listens}:8000/v1")
+
+
+def test_an_open_gateway_is_warned_of_by_its_port(behind, facts):
+    spec, known = behind("alpha", "alpha", api={"host": "management"}), facts()
+    found = checks.run_checks(spec, known, topology.build(spec, known))
+    assert [("port 8080" in each.seen, each.severity) for each in found if each.code == "NET-020"] == [
+        (True, "warning")
+    ]
+
+
+def test_a_node_that_only_the_management_network_joins_to_the_gateways_is_refused_without_a_key(behind, facts):
+    with pytest.raises(PlanError, match="beta has no address on the interconnect") as caught:
+        topology.build(behind("alpha", "beta"), facts(rails={}))
+    assert "sparkcluster key INVENTORY" in caught.value.hint
 
 
 def test_an_address_that_the_gateways_node_lacks_is_told(behind, facts):
@@ -86,9 +95,3 @@ def test_an_address_that_the_gateways_node_lacks_is_told(behind, facts):
 def test_the_gateway_listens_at_the_host_of_the_api(behind, facts, host, listens, shown):
     found = gateway(behind("alpha", "alpha", api={"host": host}), facts()["alpha"])
     assert found == (listens, f"http://{shown}:8080/v1")
-
-
-def test_a_node_without_any_address_is_refused_with_its_name(behind, spark):
-    facts = {"beta": spark(interfaces=())}
-    with pytest.raises(PlanError, match="beta has no address at which the gateway on alpha can reach it"):
-        topology.build(behind("alpha", "beta"), facts)
