@@ -140,34 +140,27 @@ def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
         if len(parts) == 1:
             continue
         where = ", ".join(nodes)
-        for at_once in _at_once(parts):
-            certainly, perhaps = _judged(at_once, machine)
-            problems += [f"{where}: {why}" for why in certainly]
-            doubts += [f"{where}: {why}" for why in perhaps if f"{where}: {why}" not in doubts]
+        always = [part for part in parts if not part.on_demand]
+        for at_once in [[*always, part] for part in parts if part.on_demand] or [always]:
+            certain, why = _judged(at_once, machine)
+            (problems if certain else doubts).extend(f"{where}: {each}" for each in why)
         if sum(part.bytes for part in parts) > room(machine) or any(part.kind == "unknown" for part in parts):
             together |= dict.fromkeys(nodes, _together(parts, room(machine)))
-    return Budget(by_node, machine, problems, doubts, together)
+    return Budget(by_node, machine, problems, [*dict.fromkeys(doubts)], together)
 
 
-def _at_once(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
-    """What runs at once: those that always serve, with each of those on demand."""
-    always = tuple(part for part in parts if not part.on_demand)
-    return [(*always, part) for part in parts if part.on_demand] or [always]
-
-
-def _judged(parts: Sequence[Part], machine: Machine) -> tuple[list[str], list[str]]:
-    """Why ``parts`` certainly do not fit at once, and why they may not."""
+def _judged(parts: Sequence[Part], machine: Machine) -> tuple[bool, list[str]]:
+    """Why ``parts`` do not fit at once, after whether that is certain: those that always serve, and one on demand."""
     unknown = [part.model for part in parts if part.kind == "unknown" and not part.on_demand]
     if unknown and parts[-1].on_demand:
         why = f"what {unknown[0]} takes is unknown, so that {parts[-1].model} cannot be given room beside it"
-        return [f"{why}: set its args.gpu-memory-utilization"], []
+        return True, [f"{why}: set its args.gpu-memory-utilization"]
     over = sum(part.bytes for part in parts) - room(machine)
     if over <= 0:
-        return [], _starting(parts, machine)
+        return False, _starting(parts, machine)
     less = sum(HOST_BYTES - verdict.HOST_BYTES for part in parts if part.bytes and part.host_bytes == HOST_BYTES)
     certain = over > less and all(part.kind != "at most" for part in parts)
-    text = _too_much(parts, over, machine, "are" if certain else "may be")
-    return ([text], []) if certain else ([], [text])
+    return certain, [_too_much(parts, over, machine, "are" if certain else "may be")]
 
 
 def _too_much(parts: Sequence[Part], over: int, machine: Machine, verb: str) -> str:

@@ -68,7 +68,7 @@ class Head:
 def main(argv: list[str]) -> NoReturn:
     """Answer the gateway, by the config.json in the directory ``argv[1]``, until a signal ends it."""
     directory = os.path.abspath(argv[1])
-    config = {**common.read_json(os.path.join(directory, CONFIG_FILE))}
+    config = common.read_json(os.path.join(directory, CONFIG_FILE))
     lock = unit.alone(directory)  # noqa: F841 - as long as it is open
     heads = {name: Head(place) for name, place in config["models"].items()}
 

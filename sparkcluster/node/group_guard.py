@@ -210,13 +210,13 @@ class GroupGuard:
         """What the ``door`` asks, at any time: ``want`` with whether it is to ``run``, or ``states``; the ``state``.
 
         Raises:
-            Failed: that is no model on demand, or another word.
+            Failed: it is another word.
         """
-        if request["do"] not in (("states", "want") if self._on_demand else ()):
+        if request["do"] not in ("states", "want"):
             raise Failed("the guard of %s on %s does not take this word" % (self._own.cluster, self._own.node))
         if request["do"] == "want" and self._wanted != request["run"]:
             if request["run"]:
-                self._failed, self._loading = None, True
+                self._failed, self._loading = None, not self._serves
             self._wanted = bool(request["run"])
             self.wake.set()
         if self._busy:
@@ -260,13 +260,12 @@ class GroupGuard:
             if dead is None or why is not None or down is not None:
                 # That an operator is at work is what the lease says, and it ends with that.
                 self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down or None)
-                limited = down and time.monotonic() < self._next
-                if down is None or not any(map(_runs, reports.values())) or limited:
+                if down is None or not any(map(_runs, reports.values())) or (down and time.monotonic() < self._next):
                     return
                 self._next = time.monotonic() + self.limits["probe_s"]
             try:
                 for name in sorted(group.members):
-                    group.members[name].ask("take" if down is None else "take-at-once")
+                    group.members[name].ask("take-at-once" if down == "" else "take")
             except (Failed, OSError) as error:
                 self._own.wait_for(down or str(error))
                 return
@@ -277,7 +276,7 @@ class GroupGuard:
             self._own.wait_for(down or delays)
             if down is not None:
                 self._stop_running(group)
-                if self._on_demand:
+                if self._on_demand and not any(map(_runs, group.reports().values())):
                     self._journal("unload", start)
             elif delays is None:
                 self._restart(group, start, str(dead), wedged=wedged is not None)
@@ -372,8 +371,8 @@ class GroupGuard:
         except Failed as error:
             wanted, why = self._wanted, str(error)
             self._stop_running(group)
-            act = "failed" if wanted else "unload"
-            self._journal(act, start, why=why, seconds=round(time.monotonic() - began, 1))
+            seconds = round(time.monotonic() - began, 1)
+            self._journal("failed" if wanted else "unload", start, why=why, seconds=seconds)
             if wanted and self._on_demand:
                 self._leave_down("load failed", start, _victims(group.reports()) or why)
         else:

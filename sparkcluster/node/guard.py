@@ -20,8 +20,8 @@ from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_token, ke
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 
-Listening = dict[tuple[str | None, bool], tuple[wire.Greeter, threading.Thread]]
-"""At an address, as a head or not: who proves the token, and the thread that answers."""
+Listening = dict[str, tuple[wire.Greeter, threading.Thread]]
+"""At an address: who proves the token, and the thread that answers."""
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -35,7 +35,8 @@ def main(argv: list[str]) -> NoReturn:
         try:
             start = own.start_document()
             head = start.get("head", True)
-            listen(own, listening, start.get("door" if head else "address"), group if head else None)
+            address = own.config.get("on_demand") and start.get("door") if head else start["address"]
+            listen(own, listening, address, group if head else None)
             if start and head:
                 group.look(start)
             else:
@@ -48,23 +49,22 @@ def main(argv: list[str]) -> NoReturn:
 
 
 def listen(own: OwnRank, listening: Listening, address: str | None, group: GroupGuard | None) -> None:
-    """Listen at the ``address`` of the recorded release, and at no other: for this group's head, or for the door.
+    """Listen at ``address``, None for nowhere, and at no other: for the head of this group, or for the door.
 
     Whoever comes is answered in a thread, also while ``group``, that of a head, starts its ranks.
 
     Raises:
         Failed: that is not possible now.
     """
-    place = address, group is not None
     for other, (greeter, thread) in list(listening.items()):
-        if other != place or not thread.is_alive():
+        if other != address or not thread.is_alive():
             greeter.close()
             del listening[other]
     if address and not listening:
         token = door_token(own.config["token"]) if group else own.config["token"]
         greeter = wire.Greeter(address, secret(token, own.node), own.config["port"])
         thread = threading.Thread(target=welcome, args=(own.directory, greeter, group), daemon=True)
-        listening[place] = greeter, thread
+        listening[address] = greeter, thread
         thread.start()
 
 

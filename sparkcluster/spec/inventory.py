@@ -163,7 +163,7 @@ class Group(Section):
 
 
 class OnDemand(Section):
-    """That a model is loaded when it is asked for, and makes room when it idles."""
+    """When a model is loaded by requests and stopped again."""
 
     idle_s: float = Field(1200, ge=10, le=31_536_000, description="seconds without a request after which it is stopped")
 
@@ -185,7 +185,7 @@ class ModelEntry(Section):
         None, ge=1, le=64, description="when memory runs out it is stopped in this order: 1 first; default: last"
     )
     on_demand: OnDemand | None = Field(
-        None, description="loaded by the first request, in place of serving all along; {} is enough; needs gateway"
+        None, description="load it at the first request and stop it when idle; {} for the defaults; needs gateway"
     )
 
 
@@ -209,13 +209,13 @@ class GatewayKey(ApiKey):
 
 
 class Gateway(Section):
-    """One address for all models, at ``api.host`` on one node; engines listen where it alone reaches them."""
+    """One address for all models, at ``api.host`` on one node; engines listen on loopback or the interconnect."""
 
     port: int = Field(8000, ge=1, le=65535, description="TCP port of that address")
     image: Image | None = Field(
         None, description="image with aiohttp and prometheus_client; default: that of a model on its node"
     )
-    keys: dict[Name, GatewayKey] = Field({}, max_length=64, description="further keys beside api.key, by name")
+    keys: dict[Name, GatewayKey] = Field({}, max_length=64, description="more keys, each {env or file, models: [NAME]}")
 
 
 def bracketed(address: str) -> str:
@@ -227,7 +227,7 @@ class Api(Section):
     """Where the OpenAI-compatible endpoint listens: on the head of each group, or that of the gateway on its node."""
 
     host: Listen = Field("127.0.0.1", description="address to listen on; management, interconnect: the head's there")
-    port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint")
+    port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint; with a gateway, the first engine's")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
     @property

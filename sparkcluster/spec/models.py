@@ -25,8 +25,6 @@ OWN = ("playbook", "image", "set", "groups")
 
 GATEWAY = "gateway"
 """End of the name of the cluster that the gateway is."""
-AUTO = "auto"
-"""Name in the API of whichever chat model the gateway chooses."""
 _LONGEST = 63
 """Characters of a cluster's name, which is in names of containers (``spec.base.Name``)."""
 
@@ -202,9 +200,9 @@ def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Iterato
     if entry.on_demand and len(entry.groups) > 1:
         yield "groups", "a model on demand has one group", "remove on_demand, or keep one group"
     if gateway and model.name == GATEWAY:
-        yield "name", "gateway is the name of the gateway", "write another name"
+        yield "name", '"gateway" is reserved', "write another name"
     if gateway and entry.port == gateway.port:
-        yield "port", f"the gateway has port {gateway.port}", "write another port, or none"
+        yield "port", f"port {gateway.port} is the gateway's", "write another port, or none"
 
 
 def _gateway(written: Inventory, gateway: Gateway, names: Sequence[str]) -> Iterator[tuple[KeyPath, str, str | None]]:
@@ -240,13 +238,13 @@ def _clashes(
 
 def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]:
     """Names in the API that two models have, of all models of the inventory ``document``: clients choose by them."""
-    seen = {AUTO: "the gateway"} if specs[0].gateway_node else {}
+    reserved = '"auto" is reserved: the gateway\'s name for the largest loaded chat model'
+    seen = {"auto": reserved} if specs[0].gateway_node else {}
     for index, spec in enumerate(specs):
         for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
             if name in seen:
-                message, hint = f"{seen[name]} is served as {name} as well", "write another served_name or alias in one"
-                yield document.problem(("models", index), message, hint)
-            seen.setdefault(name, spec.model)
+                yield document.problem(("models", index), seen[name], "set another served_name, or remove the alias")
+            seen.setdefault(name, f"{spec.model} is served as {name} as well")
 
 
 def as_written(document: Document) -> None:

@@ -151,9 +151,7 @@ def test_a_gateway_moves_one_port_and_no_other(written):
 def test_no_model_is_served_as_auto_behind_a_gateway(written):
     with pytest.raises(SpecError) as caught:
         load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, set: {served_name: auto}}\n"))
-    assert [(each.line, "the gateway is served as auto" in each.message) for each in caught.value.problems] == [
-        (7, True)
-    ]
+    assert [(each.line, '"auto" is reserved' in each.message) for each in caught.value.problems] == [(7, True)]
 
 
 def test_what_stands_beside_models_belongs_to_an_entry(written):
