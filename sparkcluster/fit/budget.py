@@ -183,11 +183,16 @@ def _starting(parts: Sequence[Part], machine: Machine) -> list[str]:
 
 
 def _together(parts: Sequence[Part], limit: int) -> list[tuple[str, ...]]:
-    """The largest sets of ``parts`` that fit together, of the first ``MOST_MODELS`` of which something is known."""
+    """The largest sets of ``parts`` that fit together, of the first ``MOST_MODELS`` of which something is known.
+
+    Where some are on demand, those that always serve are in each set.
+    """
     known = [part for part in parts if part.bytes][:MOST_MODELS]
+    always = {at for at, part in enumerate(known) if not part.on_demand and any(each.on_demand for each in known)}
     found: list[frozenset[int]] = []
     for number in range(len(known), 0, -1):
         for chosen in map(frozenset, itertools.combinations(range(len(known)), number)):
-            if sum(known[at].bytes for at in chosen) <= limit and not any(chosen <= larger for larger in found):
+            fits = always <= chosen and sum(known[at].bytes for at in chosen) <= limit
+            if fits and not any(chosen <= larger for larger in found):
                 found.append(chosen)
     return [tuple(known[at].model for at in sorted(chosen)) for chosen in found]

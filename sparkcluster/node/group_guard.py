@@ -203,7 +203,7 @@ class GroupGuard:
         self._wanted = None if self._on_demand else True
         self._loading, self._begin_by = False, 0.0
         self._runs, self._serves, self._busy = True, False, False
-        self._problem: str | None = None
+        self._problem: str | None = "its guard has not looked at it yet"
         self._failed: str | None = None
 
     def tell(self, request: dict[str, Any]) -> Report:

@@ -60,7 +60,7 @@ def test_models_on_demand_each_have_to_fit_beside_those_that_always_serve():
         [],
         judged(GPT_OSS, LLAMA).free_bytes("spark-1") + LLAMA.bytes,
     )
-    assert found.together == {"spark-1": [("gpt-oss-120b", "small"), ("gpt-oss-120b", "other"), ("small", "other")]}
+    assert found.together == {"spark-1": [("gpt-oss-120b", "small"), ("gpt-oss-120b", "other")]}
     (problem,) = judged(GPT_OSS, small, large).problems
     assert problem.startswith("spark-1: gpt-oss-120b 75.7 GB, large 59.0 GB, the system's")
     (problem,) = judged(part("mine", 0, kind="unknown"), small).problems
