@@ -37,7 +37,7 @@ FIRST_S = 120.0
 LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
 JOURNAL_BYTES = 1 << 18
-"""Of a journal that is set aside, as it is read in every look. Of 70 loads a day that is a week."""
+"""Of a journal that is set aside before a load, as it is read in every look. Of 70 loads a day that is a week."""
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
 LIMITS["load_s"] = 120.0
@@ -405,7 +405,8 @@ class GroupGuard:
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.getsize(self._path) > JOURNAL_BYTES:
+            # What came before a load keeps nothing down.
+            if act == "load" and os.path.getsize(self._path) > JOURNAL_BYTES:
                 os.replace(self._path, self._path + ".old")
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(entry).encode() + b"\n")

@@ -80,6 +80,23 @@ def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_de
     assert bool(watched.node.pids()) == (act == "restart")
 
 
+def test_no_act_that_leaves_a_group_down_is_set_aside(watched, monkeypatch):
+    monkeypatch.setattr(group_guard, "JOURNAL_BYTES", 1)
+    watched.look()
+    watched.look(wedged=True)
+    assert watched.look(wedged=True) == ["gave up"]
+
+
+def test_a_model_on_demand_that_is_left_down_is_failed_from_then_on(watched):
+    """Not stopped until the next look: the gateway would load it again at once."""
+    watched.enable(limits={"on_demand": True}, planned_bytes=1 << 60)
+    watched.look()
+    watched.guard.tell({"do": "want", "run": True})
+    assert watched.look() == []
+    assert watched.look(90) == ["load failed"]
+    assert watched.guard.tell({"do": "states"})["state"] == "failed"
+
+
 def test_a_wedge_after_a_restart_that_failed_once_is_the_second_one(watched, monkeypatch):
     watched.look()
     with monkeypatch.context() as broken:
