@@ -116,7 +116,7 @@ def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
             return warning
         if differing := view.spec.differs(group.selected):
             return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
-    # Behind a gateway it is NET-020 that says whether an engine has to listen where others reach it.
+    # Behind a gateway an engine listens where others reach it only with a key.
     accepted = inventory.api.for_nodes_only or OPEN_API in inventory.ignore or view.spec.gateway_node
     if accepted or view.endpoints[group.name].key_name or loopback(group.plan["endpoints"][group.name]):
         return None
