@@ -38,6 +38,7 @@ LONGEST = (
     "test_demo",
     "test_engine",
     "test_several_models",
+    "test_gateway",
     "test_upgrade",
     "test_upgrade_kill",
     "test_journey",

@@ -16,21 +16,28 @@ KEY = {"THE_KEY": "kEy-of-clients"}
 # The engine's image brings both clients.
 CLIENTS = """
 import json, sys
+from concurrent.futures import ThreadPoolExecutor
 import anthropic, openai
 
 url, key = sys.argv[1:]
 client = openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
 asked = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 12}
 
-def chat(model):
-    more = {"temperature": 0, "extra_body": {"ignore_eos": True}}
+more = {"temperature": 0, "extra_body": {"ignore_eos": True}}
+
+def streamed(model):
     stream = client.chat.completions.create(model=model, stream=True, **asked, **more)
-    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+def chat(model):
+    text = streamed(model)
     answer = client.chat.completions.create(model=model, **asked, **more)
-    return streamed, answer.choices[0].message.content, answer.model
+    return text, answer.choices[0].message.content, answer.model
 
 found = {"models": sorted(model.id for model in client.models.list())}
 found["second"], found["chat"] = chat("second"), chat("chat")
+with ThreadPoolExecutor(64) as pool:
+    found["streams"] = list(pool.map(streamed, ["second"] * 64))
 vectors = client.embeddings.create(model="embed", input=["Name a colour.", "Seven."]).data
 found["embed"] = [len(vector.embedding) for vector in vectors]
 with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0).messages.stream(model="chat", **asked) as stream:
@@ -80,6 +87,8 @@ def test_chat_embeddings_and_a_second_chat_model_answer_the_clients_of_openai_an
         streamed, text, model = found[name]
         assert (model, text) == (name, streamed)
         assert text
+    # 64 at once, each whole
+    assert found["streams"] == [found["second"][0]] * 64
     assert found["embed"][0] == found["embed"][1] > 0
     assert found["anthropic"].strip()
     assert "no such model" in found["refused"]
