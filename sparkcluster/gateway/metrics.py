@@ -29,7 +29,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """The state of all models, for prometheus_client."""
         families: list[tuple[Any, str, str, Callable[[Seen], float]]] = [
-            (GaugeMetricFamily, "in_flight", "Requests that an engine answers", lambda seen: seen.in_flight),
+            (GaugeMetricFamily, "in_flight", "Requests that an engine answers", lambda seen: len(seen.in_flight)),
             (GaugeMetricFamily, "waiting", "Requests that wait for a model", lambda seen: len(seen.waiting)),
             (GaugeMetricFamily, "model_ready", "Whether the model answers", lambda seen: seen.state == "ready"),
             (CounterMetricFamily, "loads", "Loads of a model on demand", lambda seen: seen.loads),

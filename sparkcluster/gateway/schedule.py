@@ -57,8 +57,8 @@ class Seen:
     context: int | None = None
     start_s: float | None = None
     last_used: float | None = None
-    in_flight: int = 0
     loads: int = 0
+    in_flight: set[Request] = dataclasses.field(default_factory=set)
     waiting: dict[Request, float] = dataclasses.field(default_factory=dict)
 
     def enter(self, state: str, now: float, why: str | None = None) -> None:
@@ -130,7 +130,7 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
 def decide(
     now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: Mapping[str, int]
 ) -> dict[str, str]:
-    """What happens to each on-demand model now: "start", "drain", "stop" or "keep".
+    """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
     Who waits longest is served first. While it waits for room or for another start on its nodes, nobody who came later
     takes that room, unless a model that cannot be stopped is in its way. Other models make room once they are past
@@ -143,23 +143,24 @@ def decide(
         seen: what is known of each.
         room: bytes for models on each node.
     """
-    actions = {name: _alone(now, model, seen[name]) for name, model in models.items() if model.idle_s is not None}
-    holding = {name for name in actions if seen[name].holds}
+    names = [name for name, model in models.items() if model.idle_s is not None]
+    actions = {name: "stopping" for name in names if _is_done(now, models[name], seen[name])}
+    holding = {name for name in names if seen[name].holds}
     stuck = {name for name in holding if not seen[name].reachable}
-    leaving = {name for name in actions if actions[name] == "stop" or seen[name].state in {"draining", "stopping"}}
-    starting = {node for name in actions if seen[name].state == "starting" for node in models[name].sizes}
-    waits = {name: seen[name].waits_since() for name in actions if _may_start(now, seen[name])}
+    leaving = {name for name in names if name in actions or seen[name].state in {"draining", "stopping"}}
+    starting = {node for name in names if seen[name].state == "starting" for node in models[name].sizes}
+    waits = {name: seen[name].waits_since() for name in names if _may_start(now, seen[name])}
     for _, name in sorted((since, name) for name, since in waits.items() if since is not None):
         each, nodes = seen[name], set(models[name].sizes)
         if no_room(name, stuck, models, room):
             continue
         beside = [other for other in holding - leaving if nodes & set(models[other].sizes)]
         unwanted = {other for other in beside if seen[other].state == "starting" and not seen[other].waiting} - stuck
-        actions.update(dict.fromkeys(unwanted, "stop"))
+        actions.update(dict.fromkeys(unwanted, "stopping"))
         leaving |= unwanted
         if each.state in {"stopped", "failed"} and each.reachable and not nodes & starting:
             if not no_room(name, holding, models, room):
-                actions[name] = "start"
+                actions[name] = "starting"
                 starting |= nodes
             else:
                 able = {other for other in beside if _yields(now, seen[other])}
@@ -167,17 +168,17 @@ def decide(
                 for other in sorted(chosen, key=lambda other: seen[other].used(now), reverse=True):
                     if not no_room(name, (holding - leaving - chosen) | {other}, models, room):
                         chosen = chosen - {other}
-                actions.update(dict.fromkeys(chosen, "drain"))
+                actions.update(dict.fromkeys(chosen, "draining"))
                 leaving |= chosen
         holding.add(name)
     return actions
 
 
-def _alone(now: float, model: Model, seen: Seen) -> str:
-    """What happens to a model whatever the others do."""
+def _is_done(now: float, model: Model, seen: Seen) -> bool:
+    """Whether it stops, whatever the others do: it has drained, or idles."""
     drained = seen.state == "draining" and (not seen.in_flight or now - seen.since >= DRAIN_S)
     idle = seen.state == "ready" and model.idle_s is not None and now - seen.used(now) >= model.idle_s
-    return "stop" if seen.reachable and (drained or idle) else "keep"
+    return seen.reachable and (drained or idle)
 
 
 def _may_start(now: float, seen: Seen) -> bool:
@@ -197,7 +198,6 @@ class States:
     ) -> None:
         self.now, self._decide = now, decider
         self.seen: dict[str, Seen] = {}
-        self.busy: Counter[str] = Counter()
         self.troubles: dict[str, str | None] = {}  # of engines, by URL
         self.reload(config)
 
@@ -237,22 +237,18 @@ class States:
         """Forget ``request``, whether it waits or is in flight."""
         seen = request.seen
         seen.waiting.pop(request, None)
-        if request.admitted:
-            seen.in_flight, seen.last_used, request.admitted = seen.in_flight - 1, self.now(), False
-        self._release(request)
+        if request in seen.in_flight:
+            seen.in_flight.remove(request)
+            seen.last_used = self.now()
 
-    def backend(self, request: Request, tried: Collection[str]) -> str | None:
-        """URL of the engine that ``request`` goes to: it answers, has fewest requests, and is not in ``tried``.
+    def backend(self, request: Request, tried: Collection[str]) -> str:
+        """URL of the engine for ``request``, which answers, has fewest requests, and is not in ``tried``; empty if there is none.
 
         By the inventory as it is now: a port of a model that is gone may be another's.
         """
-        self._release(request)
-        model = self.models.get(request.model)
+        busy, model = Counter(each.url for each in request.seen.in_flight), self.models.get(request.model)
         left = [url for url in (model.backends if model else ()) if url not in tried]
-        if not left:
-            return None
-        request.url = min(left, key=lambda url: (self.troubles.get(url) is not None, self.busy[url]))
-        self.busy[request.url] += 1
+        request.url = min(left, key=lambda url: (self.troubles.get(url) is not None, busy[url]), default="")
         return request.url
 
     def polled(self, name: str, url: str, why: str | None, context: int | None) -> None:
@@ -289,7 +285,7 @@ class States:
         if seen.state not in {"starting", "ready"}:
             return f"{name} is {seen.state}"
         seen.enter("draining", self.now())
-        return f"{name} is unloaded; requests in flight ({seen.in_flight}) have {DRAIN_S:.0f} s to end"
+        return f"{name} is unloaded; requests in flight ({len(seen.in_flight)}) have {DRAIN_S:.0f} s to end"
 
     def step(self, reports: Mapping[str, Mapping[str, Any]], missing: str = UNKNOWN) -> dict[str, bool]:
         """Take in what the guards report, and say what they have to run: True or False for models that change.
@@ -303,14 +299,13 @@ class States:
             if model.idle_s is not None:
                 found = reports.get(name, {"state": "unreachable", "why": missing})
                 self._report(name, now, found["state"], found.get("why"))
-        for name, action in self._decide(now, self.models, self.seen, self.config.room).items():
+        for name, state in self._decide(now, self.models, self.seen, self.config.room).items():
             seen = self.seen[name]
-            if action != "keep":
-                seen.enter({"start": "starting", "drain": "draining", "stop": "stopping"}[action], now)
-            if action == "start":
+            seen.enter(state, now)
+            if state == "starting":
                 seen.holds, seen.loads = True, seen.loads + 1
-            if action in {"start", "stop"}:
-                wants[name] = action == "start"
+            if state != "draining":
+                wants[name] = state == "starting"
         return wants
 
     def fail(self, name: str, why: str | None, state: str = "failed") -> None:
@@ -329,8 +324,8 @@ class States:
         """What is known of each model, for people; times are seconds from then to now."""
         now, found = self.now(), {}
         for name, seen in self.seen.items():
-            view: dict[str, Any] = {key: getattr(seen, key) for key in ("state", "why", "in_flight")}
-            view |= {"waiting": len(seen.waiting), "progress": self.progress(name)}
+            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(name)}
+            view |= {"waiting": len(seen.waiting), "in_flight": len(seen.in_flight)}
             view["last_used_s"] = None if seen.last_used is None else now - seen.last_used
             idle_s = self.models[name].idle_s
             if idle_s is not None and seen.state == "ready":
@@ -381,13 +376,9 @@ class States:
         """End the wait of all who wait: admitted, or ``refused``."""
         waiting, seen.waiting = seen.waiting, {}
         if waiting and refused is None:
-            seen.in_flight, seen.last_used = seen.in_flight + len(waiting), self.now()
+            seen.in_flight.update(waiting)
+            seen.last_used = self.now()
         for request in waiting:
             request.end(refused)
             if request.by_hand:
                 self.leave(request)
-
-    def _release(self, request: Request) -> None:
-        if request.url:
-            self.busy[request.url] -= 1
-            request.url = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -46,9 +45,6 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too
 # Without a timeout of the answer, the end of a connection to a node that has lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
 _EVENTS = "text/event-stream"
-_log = logging.getLogger("gateway")
-
-
 COMMENT_S, UNREAD_S, LOOK_S = 5.0, 300.0, 0.2
 """Between two comments while a model loads; until a client has read what was sent; until one that left is noticed."""
 

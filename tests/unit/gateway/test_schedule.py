@@ -279,7 +279,9 @@ def without_residence(now: float, models: Any, seen: Any, room: Any) -> dict[str
 
 
 def without_drain(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
-    return {name: "stop" if action == "drain" else action for name, action in decide(now, models, seen, room).items()}
+    return {
+        name: "stopping" if state == "draining" else state for name, state in decide(now, models, seen, room).items()
+    }
 
 
 def over_budget(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
