@@ -62,12 +62,12 @@ class Program:
         await self._keeper.close()
 
     def _take_in(self) -> None:
-        if self._changed_ns != (changed_ns := self._path.stat().st_mtime_ns):
-            self._changed_ns = changed_ns
-            try:
+        try:
+            before, self._changed_ns = self._changed_ns, self._path.stat().st_mtime_ns
+            if self._changed_ns != before:
                 self._keeper.reload(read(self._path))
-            except (OSError, KeyError, TypeError, ValueError):
-                _log.exception("%s is ignored", self._path)
+        except (OSError, KeyError, TypeError, ValueError):
+            _log.exception("%s is ignored", self._path)
 
     async def _listen(self, control: str) -> None:
         app = web.Application()

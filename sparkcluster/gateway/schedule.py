@@ -242,7 +242,7 @@ class States:
             seen.last_used = self.now()
 
     def backend(self, request: Request, tried: Collection[str]) -> str:
-        """URL of the engine for ``request``, which answers, has fewest requests, and is not in ``tried``; empty if there is none.
+        """URL of the engine for ``request``, none of ``tried``: one that answers, with the fewest requests; else empty.
 
         By the inventory as it is now: a port of a model that is gone may be another's.
         """

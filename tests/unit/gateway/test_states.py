@@ -115,13 +115,6 @@ def test_a_failed_load_is_told_and_not_tried_again_for_a_minute() -> None:
     assert at(states, 10 + RETRY_S, a="failed") == {"a": True}
 
 
-def test_a_load_by_hand_tries_a_failed_model_at_once() -> None:
-    states = Timed(model("a"))
-    at(states, 0, a="failed")
-    states.load("a")
-    assert at(states, 1, a="failed") == {"a": True}
-
-
 def test_those_used_least_recently_make_room_as_few_as_suffice() -> None:
     """Of three that are past their residence the oldest is too small to matter, and the newest is not needed."""
     states = Timed(model("small", 10 * GB), model("old", 40 * GB), model("new", 40 * GB), model("d", 50 * GB))
@@ -160,16 +153,6 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     assert late.refused.text == "a cannot be loaded: out of memory"
 
 
-@pytest.mark.parametrize("first", ["stopped", "unreachable"])
-def test_what_may_run_on_a_lost_node_keeps_its_room(first: str) -> None:
-    """It was told to start just before; or the gateway started after the node was lost."""
-    states = Timed(model("a", 60 * GB, "n2", "n1"), model("b"))
-    request(states, "a", 1)
-    assert at(states, 1, a=first, b="stopped") == ({"a": True} if first == "stopped" else {})
-    request(states, "b", 2)
-    assert [at(states, now, a="unreachable", b="stopped") for now in (2, 99)] == [{}, {}]
-
-
 def test_a_start_that_nobody_waits_for_is_given_up_for_one_that_somebody_does() -> None:
     states = Timed(model("a", 30 * GB), model("b", 30 * GB))
     at(states, 0, a="stopped", b="stopped")
@@ -189,15 +172,6 @@ def test_what_cannot_fit_is_refused_with_the_sum() -> None:
         with pytest.raises(Unavailable, match=r"with the models beside it, 110.0 GB would be needed of 100.0 GB on n1"):
             way_in()
     assert at(states, 2, a="stopped") == {}
-
-
-def test_a_model_of_unknown_size_runs_beside_those_that_are_always_on_alone() -> None:
-    states = Timed(model("base", 50 * GB, idle_s=None), model("a", None), model("b", 10 * GB))
-    at(states, 0, a="stopped", b="stopped")
-    request(states, "a", 1)
-    assert at(states, 1, a="stopped", b="stopped") == {"a": True}
-    request(states, "b", 2)
-    assert at(states, 50, a="ready", b="stopped") == {}
 
 
 def test_another_inventory_while_requests_wait() -> None:
