@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from unittest import mock
 
 import aiohttp
 from aiohttp import web
+from aiohttp.log import server_logger
 
 from sparkcluster.gateway import body, serve
 from sparkcluster.gateway.config import from_document
@@ -57,7 +59,7 @@ def document(models: list[dict[str, Any]], keys: list[dict[str, Any]], **more: A
 @contextlib.asynccontextmanager
 async def serving(engine: Engine) -> AsyncIterator[str]:
     """The URL of an engine."""
-    runner = web.ServerRunner(web.Server(engine))
+    runner = web.ServerRunner(web.Server(engine, logger=logging.getLogger("engine")))
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -96,7 +98,7 @@ async def gateway(
     it = Gateway(keeper)
     server = await it.start()
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    with contextlib.ExitStack() as patches:
+    with contextlib.ExitStack() as patches, mock.patch.object(server_logger, "exception") as logged:
         for name, value in {"LOOK_S": 0.02, **limits}.items():
             patches.enter_context(mock.patch.object(serve if hasattr(serve, name) else body, name, value))
         async with aiohttp.ClientSession(auto_decompress=False) as client:
@@ -108,3 +110,4 @@ async def gateway(
                 await server.shutdown(1)
                 await it.close()
     assert not any(seen.in_flight or seen.waiting for seen in keeper.seen.values()), "a request has not left"
+    assert not logged.called, "what a client or an engine does is logged as an error of the gateway"
