@@ -193,10 +193,8 @@ def _yields(now: float, seen: Seen) -> bool:
 class States:
     """The state of all models, and the requests that wait for them or are in flight; ``now`` is the clock."""
 
-    def __init__(
-        self, config: Config, now: Callable[[], float], decider: Callable[..., dict[str, str]] = decide
-    ) -> None:
-        self.now, self._decide = now, decider
+    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+        self.now = now
         self.seen: dict[str, Seen] = {}
         self.troubles: dict[str, str | None] = {}  # of engines, by URL
         self.reload(config)
@@ -299,7 +297,7 @@ class States:
             if model.idle_s is not None:
                 found = reports.get(name, {"state": "unreachable", "why": missing})
                 self._report(name, now, found["state"], found.get("why"))
-        for name, state in self._decide(now, self.models, self.seen, self.config.room).items():
+        for name, state in decide(now, self.models, self.seen, self.config.room).items():
             seen = self.seen[name]
             seen.enter(state, now)
             if state == "starting":

@@ -108,8 +108,8 @@ class Client(Request):
 class World:
     """Clients, the gateway's state machine, a door, and engines."""
 
-    def __init__(self, plan: Plan, decider: Any = decide) -> None:
-        self.now, self.plan, self.decider = 0.0, plan, decider
+    def __init__(self, plan: Plan) -> None:
+        self.now, self.plan = 0.0, plan
         self.engines = {name: dataclasses.replace(engine) for name, engine in plan.engines.items()}
         self.clients: list[Client] = []
         self.all: list[Client] = []
@@ -117,7 +117,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.states = States(self.config(), lambda: self.now, self.decider)
+        self.states = States(self.config(), lambda: self.now)
 
     def config(self) -> Config:
         found = self.plan.config
@@ -298,7 +298,7 @@ def test_wrong_schedulers_are_caught(wrong: Any, what: str) -> None:
     @settings(QUICK, phases=[Phase.generate], derandomize=True, database=None)
     @given(plans(faults=False))
     def run(plan: Plan) -> None:
-        World(plan, wrong).run()
+        World(plan).run()
 
-    with pytest.raises(AssertionError, match=what):
+    with mock.patch.object(schedule, "decide", wrong), pytest.raises(AssertionError, match=what):
         run()
