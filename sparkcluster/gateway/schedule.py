@@ -270,7 +270,8 @@ class States:
         if seen.state == "failed":
             seen.since = self.now() - RETRY_S
         self.enter(Request(name, STREAM_WAIT_S, by_hand=True))
-        return f"{name} is {seen.state}" + ("" if seen.is_up() else "; it serves as soon as there is room for it")
+        later = "" if seen.state in {"starting", "ready"} else "; it is loaded as soon as there is room for it"
+        return f"{name} is {seen.state}{later}"
 
     def unload(self, name: str) -> str:
         """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again.
@@ -311,9 +312,8 @@ class States:
         self.seen[name].enter(state, self.now(), why)
         self._end(self.seen[name], Unavailable(f"{name} cannot be loaded: {why}", RETRY_S))
 
-    def progress(self, name: str) -> str:
+    def progress(self, seen: Seen) -> str:
         """Such as "42 %", of what its last start took; empty if it does not start, or that is unknown."""
-        seen = self.seen[name]
         if seen.state != "starting" or not seen.start_s:
             return ""
         return f"{min(99, int(100 * (self.now() - seen.since) / seen.start_s))} %"
@@ -322,7 +322,7 @@ class States:
         """What is known of each model, for people; times are seconds from then to now."""
         now, found = self.now(), {}
         for name, seen in self.seen.items():
-            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(name)}
+            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(seen)}
             view |= {"waiting": len(seen.waiting), "in_flight": len(seen.in_flight)}
             view["last_used_s"] = None if seen.last_used is None else now - seen.last_used
             idle_s = self.models[name].idle_s

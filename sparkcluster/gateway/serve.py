@@ -218,7 +218,7 @@ class Gateway:
             if body.stream and exchange.response is None:
                 await exchange.start(200, CIMultiDict({"Content-Type": _EVENTS, "Cache-Control": "no-cache"}))
             if body.stream:
-                await exchange.write(f": loading {self._keeper.progress(ticket.model)}\n\n".encode())
+                await exchange.write(f": loading {self._keeper.progress(ticket.seen)}\n\n".encode())
             wait_s = COMMENT_S
         answer = await self._ask(exchange.request, ticket, body)
         body.release()

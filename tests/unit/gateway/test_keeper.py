@@ -117,7 +117,7 @@ def test_load_use_idle_unload(tmp_path: Path) -> None:
             await it.until(lambda: it.state() == "starting")
             it.clock[0] += 42
             assert not await ticket.ready(0.01)
-            assert it.keeper.progress("chat") == "42 %"
+            assert it.keeper.progress(ticket.seen) == "42 %"
             it.door.state = "ready"
             assert await ticket.ready(5)
             assert it.keeper.backend(ticket, ()) == it.url
