@@ -8,16 +8,18 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from sparkcluster.gateway.schedule import Seen, States
+
 # Seconds, to the first byte: from a cached answer to a load of some minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _PREFIX = "sparkcluster_gateway_"
 
 
 class Metrics:
-    """Counters of requests, and the state of all models, which ``view`` gives when it is asked for."""
+    """Counters of requests, and the ``states`` of all models."""
 
-    def __init__(self, view: Callable[[], dict[str, dict[str, Any]]]) -> None:
-        self._view = view
+    def __init__(self, states: States) -> None:
+        self._states = states
         self._registry = CollectorRegistry()
         self.requests = Counter(f"{_PREFIX}requests", "Requests answered", ["model", "code"], registry=self._registry)
         text, name = "From a request to the first byte of its answer", f"{_PREFIX}first_byte_seconds"
@@ -26,16 +28,16 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The state of all models, for prometheus_client."""
-        families: list[tuple[Any, str, str]] = [
-            (GaugeMetricFamily, "in_flight", "Requests that an engine answers"),
-            (GaugeMetricFamily, "waiting", "Requests that wait for a model"),
-            (GaugeMetricFamily, "model_ready", "Whether the model answers"),
-            (CounterMetricFamily, "loads", "Loads of a model on demand"),
+        families: list[tuple[Any, str, str, Callable[[Seen], float]]] = [
+            (GaugeMetricFamily, "in_flight", "Requests that an engine answers", lambda seen: len(seen.in_flight)),
+            (GaugeMetricFamily, "waiting", "Requests that wait for a model", lambda seen: len(seen.waiting)),
+            (GaugeMetricFamily, "model_ready", "Whether the model answers", lambda seen: seen.state == "ready"),
+            (CounterMetricFamily, "loads", "Loads of a model on demand", lambda seen: seen.loads),
         ]
-        for family, name, text in families:
+        for family, name, text, value in families:
             metric = family(_PREFIX + name, text, labels=["model"])
-            for model, state in self._view().items():
-                metric.add_metric([model], {**state, "model_ready": state["state"] == "ready"}[name])
+            for model, seen in self._states.seen.items():
+                metric.add_metric([model], value(seen))
             yield metric
 
     def text(self) -> bytes:

@@ -1,17 +1,19 @@
-"""Which on-demand models run: what is known of each model, and what follows from it. Pure: no clock, no connection.
+"""Which on-demand models run: what is known of each model, and what follows from it. No connection.
 
-``States`` is fed with requests, with what the guards report, and with the time; ``decide`` says what is started and
-what makes room. Times are seconds of one clock that only goes forward.
+``States`` is fed with requests and with what the guards report; ``decide`` says what is started and what makes room.
+Times are seconds of one clock that only goes forward, and is passed in.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sparkcluster.gateway.config import Backend, Config, Model
+from sparkcluster.gateway.config import Config, Model
 
 RESIDENCE_S = 60.0
 """A model serves at least this long, and as long as its last start took, before another may take its room: two agents
@@ -22,8 +24,9 @@ RETRY_S = 60.0
 """A model that failed to load is not tried again for this long."""
 UNREACHABLE_S = 30.0
 """A guard that restarts is back within seconds; a request does not wait longer for one that does not answer."""
-WAIT_S = 1800.0
-"""The longest that a request waits whose client is told of progress (gb10-services: 30 minutes)."""
+WAIT_S, STREAM_WAIT_S = 540.0, 1800.0
+"""The longest that a request waits for its model: the clients of OpenAI and Anthropic give up after 600 s, one that is
+told of progress does not (gb10-services: 30 minutes)."""
 UNKNOWN = "the gateway's guard does not know it"
 MOST_WAITING = 64
 """Requests that wait for one model (gb10-services allows 64 behind those that run)."""
@@ -42,23 +45,20 @@ class Seen:
     """What is known of one model.
 
     ``since``: when ``state`` began. ``heard``: when its guard last reported; ``reachable``: whether it did just now.
-    ``holds``: it may have memory. ``serves``: its engine answered when it was last asked. ``start_s``: how long its
-    last start took. ``asked``: when it was loaded by hand, until it is ready.
+    ``holds``: it may have memory. ``start_s``: how long its last start took. ``waiting``: who waits, since when.
     """
 
     since: float
     heard: float
     state: str = "unreachable"
-    why: str | None = "its guard has not reported yet"
+    why: str | None = "it was not asked yet"
     reachable: bool = False
     holds: bool = True
-    serves: bool = False
     context: int | None = None
     start_s: float | None = None
-    asked: float | None = None
     last_used: float | None = None
-    in_flight: int = 0
     loads: int = 0
+    in_flight: set[Request] = dataclasses.field(default_factory=set)
     waiting: dict[Request, float] = dataclasses.field(default_factory=dict)
 
     def enter(self, state: str, now: float, why: str | None = None) -> None:
@@ -71,9 +71,8 @@ class Seen:
         return self.state in {"ready", "draining"}
 
     def waits_since(self) -> float | None:
-        """When the oldest began to wait for it, a request or a load by hand; None if nobody waits."""
-        times = [*list(self.waiting.values())[:1], *([] if self.asked is None else [self.asked])]
-        return min(times, default=None)
+        """When the oldest request began to wait for it; None if none waits."""
+        return next(iter(self.waiting.values()), None)
 
     def used(self, now: float) -> float:
         """When it was last used: now with a request in flight, else no earlier than it became ready."""
@@ -81,16 +80,34 @@ class Seen:
 
 
 class Request:
-    """A request for a model: it waits until it is admitted or refused."""
+    """A request for a model: it waits, at most ``wait_s``, until it is admitted or refused.
 
-    def __init__(self, model: str) -> None:
-        self.model, self.admitted, self.url = model, False, ""
+    One ``by_hand`` has a model loaded that nobody asks for yet.
+    """
+
+    def __init__(self, model: str, wait_s: float = WAIT_S, *, by_hand: bool = False) -> None:
+        self.model, self.wait_s, self.by_hand = model, wait_s, by_hand
+        self.admitted, self.url = False, ""
         self.refused: Unavailable | None = None
         self.seen: Seen
+        self._ended = asyncio.Event()
 
     def end(self, refused: Unavailable | None = None) -> None:
         """End the wait."""
         self.admitted, self.refused = refused is None, refused
+        self._ended.set()
+
+    async def ready(self, within_s: float) -> bool:
+        """True once it may go on; False if it still waits after ``within_s``.
+
+        Raises:
+            Unavailable: it is refused.
+        """
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), within_s)
+        if self.refused is not None:
+            raise self.refused
+        return self.admitted
 
 
 def no_room(name: str, running: Collection[str], models: Mapping[str, Model], room: Mapping[str, int]) -> str | None:
@@ -113,7 +130,7 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
 def decide(
     now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: Mapping[str, int]
 ) -> dict[str, str]:
-    """What happens to each on-demand model now: "start", "drain", "stop" or "keep".
+    """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
     Who waits longest is served first. While it waits for room or for another start on its nodes, nobody who came later
     takes that room, unless a model that cannot be stopped is in its way. Other models make room once they are past
@@ -126,23 +143,24 @@ def decide(
         seen: what is known of each.
         room: bytes for models on each node.
     """
-    actions = {name: _alone(now, model, seen[name]) for name, model in models.items() if model.idle_s is not None}
-    holding = {name for name in actions if seen[name].holds}
+    names = [name for name, model in models.items() if model.idle_s is not None]
+    actions = {name: "stopping" for name in names if _is_done(now, models[name], seen[name])}
+    holding = {name for name in names if seen[name].holds}
     stuck = {name for name in holding if not seen[name].reachable}
-    leaving = {name for name in actions if actions[name] == "stop" or seen[name].state in {"draining", "stopping"}}
-    starting = {node for name in actions if seen[name].state == "starting" for node in models[name].sizes}
-    waits = {name: seen[name].waits_since() for name in actions if _may_start(now, seen[name])}
+    leaving = {name for name in names if name in actions or seen[name].state in {"draining", "stopping"}}
+    starting = {node for name in names if seen[name].state == "starting" for node in models[name].sizes}
+    waits = {name: seen[name].waits_since() for name in names if _may_start(now, seen[name])}
     for _, name in sorted((since, name) for name, since in waits.items() if since is not None):
         each, nodes = seen[name], set(models[name].sizes)
         if no_room(name, stuck, models, room):
             continue
         beside = [other for other in holding - leaving if nodes & set(models[other].sizes)]
-        unwanted = {other for other in beside if _unwanted(seen[other])}
-        actions.update(dict.fromkeys(unwanted, "stop"))
+        unwanted = {other for other in beside if seen[other].state == "starting" and not seen[other].waiting} - stuck
+        actions.update(dict.fromkeys(unwanted, "stopping"))
         leaving |= unwanted
         if each.state in {"stopped", "failed"} and each.reachable and not nodes & starting:
             if not no_room(name, holding, models, room):
-                actions[name] = "start"
+                actions[name] = "starting"
                 starting |= nodes
             else:
                 able = {other for other in beside if _yields(now, seen[other])}
@@ -150,17 +168,17 @@ def decide(
                 for other in sorted(chosen, key=lambda other: seen[other].used(now), reverse=True):
                     if not no_room(name, (holding - leaving - chosen) | {other}, models, room):
                         chosen = chosen - {other}
-                actions.update(dict.fromkeys(chosen, "drain"))
+                actions.update(dict.fromkeys(chosen, "draining"))
                 leaving |= chosen
         holding.add(name)
     return actions
 
 
-def _alone(now: float, model: Model, seen: Seen) -> str:
-    """What happens to a model whatever the others do."""
+def _is_done(now: float, model: Model, seen: Seen) -> bool:
+    """Whether it stops, whatever the others do: it has drained, or idles."""
     drained = seen.state == "draining" and (not seen.in_flight or now - seen.since >= DRAIN_S)
     idle = seen.state == "ready" and model.idle_s is not None and now - seen.used(now) >= model.idle_s
-    return "stop" if seen.reachable and (drained or idle) else "keep"
+    return seen.reachable and (drained or idle)
 
 
 def _may_start(now: float, seen: Seen) -> bool:
@@ -168,204 +186,197 @@ def _may_start(now: float, seen: Seen) -> bool:
     return seen.state in {"stopped", "draining", "stopping"} or (seen.state == "failed" and now - seen.since >= RETRY_S)
 
 
-def _unwanted(seen: Seen) -> bool:
-    return seen.state == "starting" and seen.reachable and seen.waits_since() is None
-
-
 def _yields(now: float, seen: Seen) -> bool:
     return seen.state == "ready" and seen.reachable and now - seen.since >= max(RESIDENCE_S, seen.start_s or 0.0)
 
 
 class States:
-    """The state of all models, and the requests that wait for them or are in flight."""
+    """The state of all models, and the requests that wait for them or are in flight; ``now`` is the clock."""
 
-    def __init__(self, config: Config, now: float, decider: Callable[..., dict[str, str]] = decide) -> None:
-        self.models: dict[str, Model] = {}
+    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+        self.now = now
         self.seen: dict[str, Seen] = {}
-        self.room: dict[str, int] = {}
-        self.busy: Counter[str] = Counter()
-        self.up: dict[str, bool] = {}
-        self._decide = decider
-        self.reload(config, now)
+        self.troubles: dict[str, str | None] = {}  # of engines, by URL
+        self.reload(config)
 
-    def reload(self, config: Config, now: float) -> None:
+    def reload(self, config: Config) -> None:
         """Take in another inventory. Requests for what is gone are refused; others go on, or wait on."""
-        self.models, self.room = {model.name: model for model in config.models}, config.room
+        self.config, self.models = config, {model.name: model for model in config.models}
         for name in set(self.seen) - set(self.models):
-            self._end(self.seen.pop(name), now, Unavailable(f"{name} is no longer in the inventory", status=404))
+            self._end(self.seen.pop(name), Unavailable(f"{name} is no longer in the inventory", status=404))
         for name, model in self.models.items():
-            seen = self.seen.setdefault(name, Seen(since=now, heard=now))
+            seen = self.seen.setdefault(name, Seen(since=self.now(), heard=self.now()))
             seen.start_s = seen.start_s or model.start_s
             if model.idle_s is None:
-                self._end(seen, now)
+                self._end(seen)
+            if not model.backends:
+                seen.enter("failed", self.now(), "it has never been started")
 
-    def enter(self, request: Request, now: float) -> None:
-        """Admit ``request`` if its model is ready or always on, else let it wait.
+    def enter(self, request: Request) -> None:
+        """Admit ``request`` if its model is ready or always on, else let it wait; it has to leave at its end.
 
         Raises:
             Unavailable: it would wait in vain, or too many wait.
         """
-        name, model = request.model, self._model(request.model)
-        seen = request.seen = self.seen[name]
-        if model.idle_s is None or seen.state == "ready":
-            seen.waiting[request] = now
-            self._end(seen, now)
-            return
-        if seen.state == "failed" and now - seen.since < RETRY_S:
+        name, now = request.model, self.now()
+        model, seen = self._model(name)
+        waits = model.idle_s is not None and seen.state != "ready"
+        if waits and seen.state == "failed" and now - seen.since < RETRY_S:
             raise Unavailable(f"{name} cannot be loaded: {seen.why}", RETRY_S - (now - seen.since))
-        self._require_room(name)
+        if waits and (too_big := no_room(name, (), self.models, self.config.room)):
+            raise Unavailable(f"{name} cannot be loaded: {too_big}")
         if len(seen.waiting) >= MOST_WAITING:
             raise Unavailable(f"{MOST_WAITING} requests wait for {name} already")
-        seen.waiting[request] = now
+        request.seen, seen.waiting[request] = seen, now
+        if not waits:
+            self._end(seen)
 
-    def leave(self, request: Request, now: float) -> None:
+    def leave(self, request: Request) -> None:
         """Forget ``request``, whether it waits or is in flight."""
         seen = request.seen
         seen.waiting.pop(request, None)
-        if request.admitted:
-            seen.in_flight, seen.last_used, request.admitted = seen.in_flight - 1, now, False
-        self._release(request)
+        if request in seen.in_flight:
+            seen.in_flight.remove(request)
+            seen.last_used = self.now()
 
-    def backend(self, request: Request, tried: Collection[str]) -> Backend | None:
-        """The engine that ``request`` goes to: it answers, has fewest requests, and its URL is not in ``tried``.
+    def backend(self, request: Request, tried: Collection[str]) -> str:
+        """URL of the engine for ``request``, none of ``tried``: one that answers, with the fewest requests; else empty.
 
         By the inventory as it is now: a port of a model that is gone may be another's.
         """
-        self._release(request)
-        model = self.models.get(request.model)
-        left = [each for each in (model.backends if model else ()) if each.url not in tried]
-        if not left:
-            return None
-        found = min(left, key=lambda each: (not self.up.get(each.url, True), self.busy[each.url]))
-        request.url = found.url
-        self.busy[found.url] += 1
-        return found
+        busy, model = Counter(each.url for each in request.seen.in_flight), self.models.get(request.model)
+        left = [url for url in (model.backends if model else ()) if url not in tried]
+        request.url = min(left, key=lambda url: (self.troubles.get(url) is not None, busy[url]), default="")
+        return request.url
 
-    def polled(self, name: str, now: float, answers: Mapping[str, str | None], context: int | None) -> None:
-        """Take in why each engine of ``name``, by URL, did not answer (None: it did), and its context length."""
-        seen = self.seen[name]
-        self.up.update({url: why is None for url, why in answers.items()})
-        seen.serves, seen.context = None in answers.values(), context or seen.context
-        if self.models[name].idle_s is None:
-            why = "; ".join(f"{url}: {why}" for url, why in answers.items()) or "it has never been started"
-            seen.enter("ready" if seen.serves else "failed", now, None if seen.serves else why)
+    def polled(self, name: str, url: str, why: str | None, context: int | None) -> None:
+        """Take in why the engine of ``name`` at ``url`` did not answer, None if it did, and its context length."""
+        self.troubles[url] = why
+        if (model := self.models.get(name)) is not None:
+            seen = self.seen[name]
+            seen.context = context or seen.context
+            if model.idle_s is None:
+                serves = self._answers(model)
+                whys = "; ".join(f"{url}: {self.troubles.get(url)}" for url in model.backends)
+                seen.enter("ready" if serves else "failed", self.now(), None if serves else whys)
 
-    def load(self, name: str, now: float) -> str:
+    def load(self, name: str) -> str:
         """Have ``name`` loaded as if a request waited for it; what happens now.
 
         Raises:
             Unavailable: it is always on, is not in the inventory, has never been started, or does not fit.
         """
         seen = self._on_demand(name)
-        if seen.state == "ready":
-            return f"{name} is ready"
-        self._require_room(name)
-        seen.asked = now if seen.asked is None else seen.asked
         if seen.state == "failed":
-            seen.since = now - RETRY_S
-        return f"{name} is {seen.state}" + ("" if seen.state == "starting" else "; it starts when there is room for it")
+            seen.since = self.now() - RETRY_S
+        self.enter(Request(name, STREAM_WAIT_S, by_hand=True))
+        later = "" if seen.state in {"starting", "ready"} else "; it is loaded as soon as there is room for it"
+        return f"{name} is {seen.state}{later}"
 
-    def unload(self, name: str, now: float) -> str:
+    def unload(self, name: str) -> str:
         """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again.
 
         Raises:
             Unavailable: it is always on, is not in the inventory, or has never been started.
         """
         seen = self._on_demand(name)
-        self._end(seen, now, Unavailable(f"{name} was unloaded by an operator"))
+        self._end(seen, Unavailable(f"{name} was unloaded by an operator"))
         if seen.state not in {"starting", "ready"}:
             return f"{name} is {seen.state}"
-        seen.enter("draining", now)
-        return f"{name} is unloaded; requests in flight ({seen.in_flight}) have {DRAIN_S:.0f} s to end"
+        seen.enter("draining", self.now())
+        return f"{name} is unloaded; requests in flight ({len(seen.in_flight)}) have {DRAIN_S:.0f} s to end"
 
-    def step(self, now: float, reports: Mapping[str, Mapping[str, Any]], missing: str = UNKNOWN) -> dict[str, bool]:
+    def step(self, reports: Mapping[str, Mapping[str, Any]], missing: str = UNKNOWN) -> dict[str, bool]:
         """Take in what the guards report, and say what they have to run: True or False for models that change.
 
         Args:
-            now: the time.
             reports: ``states`` of the door.
             missing: why there is no report of a model.
         """
+        now, wants = self.now(), {}
         for name, model in self.models.items():
             if model.idle_s is not None:
                 found = reports.get(name, {"state": "unreachable", "why": missing})
                 self._report(name, now, found["state"], found.get("why"))
-        wants = {}
-        for name, action in self._decide(now, self.models, self.seen, self.room).items():
+        for name, state in decide(now, self.models, self.seen, self.config.room).items():
             seen = self.seen[name]
-            if action == "start":
-                seen.enter("starting", now)
-                seen.holds, seen.loads, wants[name] = True, seen.loads + 1, True
-            elif action == "drain":
-                seen.enter("draining", now)
-            elif action == "stop":
-                seen.enter("stopping", now)
-                wants[name] = False
+            seen.enter(state, now)
+            if state == "starting":
+                seen.holds, seen.loads = True, seen.loads + 1
+            if state != "draining":
+                wants[name] = state == "starting"
         return wants
 
-    def fail(self, name: str, now: float, why: str | None, state: str = "failed") -> None:
+    def fail(self, name: str, why: str | None, state: str = "failed") -> None:
         """Take in that ``name`` cannot be started, and refuse who waits for it."""
-        seen = self.seen[name]
-        seen.enter(state, now, why)
-        self._end(seen, now, Unavailable(f"{name} cannot be loaded: {why}", RETRY_S))
+        self.seen[name].enter(state, self.now(), why)
+        self._end(self.seen[name], Unavailable(f"{name} cannot be loaded: {why}", RETRY_S))
 
-    def progress(self, name: str, now: float) -> str:
-        """How much of its last start's seconds has passed; empty if it does not start, or that is unknown."""
-        seen = self.seen.get(name)
-        if seen is None or seen.state != "starting" or not seen.start_s:
+    def progress(self, seen: Seen) -> str:
+        """Such as "42 %", of what its last start took; empty if it does not start, or that is unknown."""
+        if seen.state != "starting" or not seen.start_s:
             return ""
-        return f"{min(99, int(100 * (now - seen.since) / seen.start_s))} %"
+        return f"{min(99, int(100 * (self.now() - seen.since) / seen.start_s))} %"
+
+    def view(self) -> dict[str, dict[str, Any]]:
+        """What is known of each model, for people; times are seconds from then to now."""
+        now, found = self.now(), {}
+        for name, seen in self.seen.items():
+            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(seen)}
+            view |= {"waiting": len(seen.waiting), "in_flight": len(seen.in_flight)}
+            view["last_used_s"] = None if seen.last_used is None else now - seen.last_used
+            idle_s = self.models[name].idle_s
+            if idle_s is not None and seen.state == "ready":
+                view["idle_s_left"] = max(0.0, idle_s - (now - seen.used(now)))
+            found[name] = view
+        return found
 
     def _on_demand(self, name: str) -> Seen:
-        model = self._model(name)
+        model, seen = self._model(name)
         if model.idle_s is None:
             raise Unavailable(f"{name} is always on: sparkcluster up and down start and stop it", status=409)
-        return self.seen[name]
+        return seen
 
-    def _require_room(self, name: str) -> None:
-        if too_big := no_room(name, (), self.models, self.room):
-            raise Unavailable(f"{name} cannot be loaded: {too_big}")
-
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str) -> tuple[Model, Seen]:
         model = self.models.get(name)
         if model is None:
             raise Unavailable(f"{name} is not in the inventory", status=404)
         if not model.backends:
             raise Unavailable(f"{name} has never been started: sparkcluster up INVENTORY --model {name}")
-        return model
+        return model, self.seen[name]
+
+    def _answers(self, model: Model) -> bool:
+        return any(self.troubles.get(url) is None for url in model.backends)
 
     def _report(self, name: str, now: float, state: str, why: str | None) -> None:
         seen = self.seen[name]
         seen.reachable = state != "unreachable"
-        for request in [each for each, came in seen.waiting.items() if now - came >= WAIT_S]:
+        for request in [each for each, came in seen.waiting.items() if now - came >= each.wait_s]:
             del seen.waiting[request]
-            request.end(Unavailable(f"{name} is not loaded after {WAIT_S:.0f} s"))
+            request.end(Unavailable(f"{name} is not loaded after {request.wait_s:.0f} s"))
         if not seen.reachable:
             # An engine that answers serves on while its guard restarts.
-            if now - seen.heard >= UNREACHABLE_S and not (seen.serves and seen.is_up()):
-                self.fail(name, now, why, "unreachable")
+            if now - seen.heard >= UNREACHABLE_S and not (seen.is_up() and self._answers(self.models[name])):
+                self.fail(name, why, "unreachable")
             return
         seen.heard, seen.holds = now, state not in {"stopped", "failed"}
         if seen.state == "draining" and state in {"starting", "ready"}:
             return
         if state == "failed" != seen.state:
-            self.fail(name, now, why)
+            self.fail(name, why)
         if seen.state == "starting" and state == "ready":
             seen.start_s = now - seen.since
         seen.enter(state, now, why)
         if state == "ready":
-            seen.serves = seen.serves or seen.since == now
-            self._end(seen, now)
+            self._end(seen)
 
-    def _end(self, seen: Seen, now: float, refused: Unavailable | None = None) -> None:
+    def _end(self, seen: Seen, refused: Unavailable | None = None) -> None:
         """End the wait of all who wait: admitted, or ``refused``."""
-        waiting, seen.waiting, seen.asked = seen.waiting, {}, None
+        waiting, seen.waiting = seen.waiting, {}
         if waiting and refused is None:
-            seen.in_flight, seen.last_used = seen.in_flight + len(waiting), now
+            seen.in_flight.update(waiting)
+            seen.last_used = self.now()
         for request in waiting:
             request.end(refused)
-
-    def _release(self, request: Request) -> None:
-        if request.url:
-            self.busy[request.url] -= 1
-            request.url = ""
+            if request.by_hand:
+                self.leave(request)

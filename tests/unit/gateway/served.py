@@ -1,19 +1,23 @@
-"""A gateway on loopback, in front of engines that are aiohttp handlers, with a keeper that does what a test sets."""
+"""A gateway on loopback, in front of engines that are aiohttp handlers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from unittest import mock
 
 import aiohttp
 from aiohttp import web
+from aiohttp.log import server_logger
 
-from sparkcluster.gateway.config import Backend, Config, from_document
-from sparkcluster.gateway.keeper import Unavailable
-from sparkcluster.gateway.serve import Gateway, Limits
+from sparkcluster.gateway import body, serve
+from sparkcluster.gateway.config import from_document
+from sparkcluster.gateway.keeper import Keeper
+from sparkcluster.gateway.serve import Gateway
 
 Engine = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"
@@ -29,61 +33,10 @@ def run(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return wrapped
 
 
-class FakeKeeper:
-    """``loading`` and ``failed`` name the models that are not ready."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.loading: set[str] = set()
-        self.failed: set[str] = set()
-        self.left = 0
-
-    def view(self) -> dict[str, dict[str, Any]]:
-        common = {"context": None, "waiting": 0, "in_flight": 0, "loads": 0}
-        return {
-            m.name: {"state": "stopped" if m.name in self.loading else "ready", **common} for m in self.config.models
-        }
-
-    def enter(self, name: str) -> FakeTicket:
-        return FakeTicket(self, name)
-
-
-class FakeTicket:
-    progress = "42 %"
-
-    def __init__(self, keeper: FakeKeeper, name: str) -> None:
-        self.keeper, self.name = keeper, name
-
-    async def ready(self, limit_s: float) -> bool:
-        if self.name not in self.keeper.loading:
-            return True
-        for _ in range(max(1, int(limit_s / 0.05))):
-            await asyncio.sleep(min(limit_s, 0.05))
-            if self.name in self.keeper.failed or self.name not in self.keeper.loading:
-                break
-        if self.name in self.keeper.failed:
-            raise Unavailable(f"{self.name} failed to load", 60)
-        return self.name not in self.keeper.loading
-
-    def backend(self, tried: set[str]) -> Backend | None:
-        model = self.keeper.config.model(self.name)
-        return next((backend for backend in model.backends if backend.url not in tried), None)
-
-    def leave(self) -> None:
-        self.keeper.left += 1
-
-
-def model(name: str, *urls: str, kind: str = "chat", size: int = 1) -> dict[str, Any]:
+def model(name: str, *urls: str, kind: str = "chat", size: int = 1, idle_s: float | None = None) -> dict[str, Any]:
     backends = [{"group": str(at), "url": url} for at, url in enumerate(urls)]
-    more = {"context": 4096, "idle_s": None, "start_s": None}
-    return {
-        "name": name,
-        "served": [name, f"{name}-alias"],
-        "kind": kind,
-        "sizes": {"a": size},
-        "backends": backends,
-        **more,
-    }
+    names = {"name": name, "served": [name, f"{name}-alias"], "kind": kind, "context": 4096}
+    return {**names, "sizes": {"a": size}, "idle_s": idle_s, "start_s": 100.0, "backends": backends}
 
 
 def key(name: str, secret: str, models: list[str] | None = None) -> dict[str, Any]:
@@ -91,14 +44,22 @@ def key(name: str, secret: str, models: list[str] | None = None) -> dict[str, An
 
 
 def document(models: list[dict[str, Any]], keys: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    where = {"cluster": "pair", "node": "a", "listen": "127.0.0.1", "port": 0, "door": None, "control": "", "room": {}}
+    where = {
+        "cluster": "pair",
+        "node": "a",
+        "listen": "127.0.0.1",
+        "port": 0,
+        "door": None,
+        "control": "",
+        "room": {"a": 9},
+    }
     return {"version": 1, **where, "engine_key": None, "models": models, "keys": keys, **more}
 
 
 @contextlib.asynccontextmanager
 async def serving(engine: Engine) -> AsyncIterator[str]:
     """The URL of an engine."""
-    runner = web.ServerRunner(web.Server(engine))
+    runner = web.ServerRunner(web.Server(engine, logger=logging.getLogger("engine")))
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -108,7 +69,9 @@ async def serving(engine: Engine) -> AsyncIterator[str]:
 
 
 class Served:
-    def __init__(self, url: str, client: aiohttp.ClientSession, keeper: FakeKeeper) -> None:
+    """A gateway whose keeper hears of models on demand by ``report``, and to whom all others are ready."""
+
+    def __init__(self, url: str, client: aiohttp.ClientSession, keeper: Keeper) -> None:
         self.url, self.client, self.keeper = url, client, keeper
         self.address = url.removeprefix("http://").rsplit(":", 1)
 
@@ -121,24 +84,30 @@ class Served:
     def connect(self) -> Any:
         return asyncio.open_connection(self.address[0], int(self.address[1]))
 
+    def report(self, **states: str) -> None:
+        self.keeper.step({name: {"state": state, "why": "because"} for name, state in states.items()})
+
 
 @contextlib.asynccontextmanager
 async def gateway(
-    *models: dict[str, Any],
-    keys: list[dict[str, Any]] | None = None,
-    engine_key: str | None = None,
-    limits: Limits | None = None,
+    *models: dict[str, Any], keys: list[dict[str, Any]] | None = None, engine_key: str | None = None, **limits: float
 ) -> AsyncIterator[Served]:
-    config = from_document(document(list(models), keys or [], engine_key=engine_key))
-    keeper = FakeKeeper(config)
-    it = Gateway(config, keeper, limits or Limits(look_s=0.02))  # type: ignore[arg-type]
+    keeper = Keeper(from_document(document(list(models), keys or [], engine_key=engine_key)))
+    for each in keeper.config.models:
+        keeper.seen[each.name].state = "ready" if each.idle_s is None else "stopped"
+    it = Gateway(keeper)
     server = await it.start()
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
-    async with aiohttp.ClientSession(auto_decompress=False) as client:
-        try:
-            yield Served(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client, keeper)
-        finally:
-            await client.close()
-            listening.close()
-            await server.shutdown(1)
-            await it.close()
+    with contextlib.ExitStack() as patches, mock.patch.object(server_logger, "exception") as logged:
+        for name, value in {"LOOK_S": 0.02, **limits}.items():
+            patches.enter_context(mock.patch.object(serve if hasattr(serve, name) else body, name, value))
+        async with aiohttp.ClientSession(auto_decompress=False) as client:
+            try:
+                yield Served(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client, keeper)
+            finally:
+                await client.close()
+                listening.close()
+                await server.shutdown(1)
+                await it.close()
+    assert not any(seen.in_flight or seen.waiting for seen in keeper.seen.values()), "a request has not left"
+    assert not logged.called, "what a client or an engine does is logged as an error of the gateway"

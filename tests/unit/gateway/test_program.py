@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,17 +16,20 @@ import aiohttp
 from aiohttp import web
 
 from sparkcluster.hosts.program import standalone
+from sparkcluster.node import gateway_control
+from sparkcluster.node.common import cluster_dir
 from tests.unit.gateway.served import CHAT, document, key, model, run, serving
 
 
 class Program:
-    """The gateway's process, and its directory, whose path is too long for a socket's."""
+    """The gateway's process, in a directory whose path is too long for a socket's."""
 
     def __init__(self, place: Path, port: int) -> None:
         self.place, self.port = place, port
-        self.config = place / ("long" * 30) / "config.json"
-        self.control = self.config.with_name("control.sock")
-        self.config.parent.mkdir()
+        self.cluster = {"state_dir": str(place), "cluster": "long" * 30}
+        self.control = Path(cluster_dir(*self.cluster.values())) / "run" / "control.sock"
+        self.control.parent.mkdir(parents=True)
+        self.config = place / "config.json"
         (place / "gateway.py").write_text(standalone("program", package="gateway"))
 
     def put(self, *models: dict[str, Any], secret: str) -> None:
@@ -50,22 +52,13 @@ class Program:
             process.wait()
 
     async def ask(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
-        """What the control socket answers."""
-        directory = os.open(self.config.parent, os.O_RDONLY)
-        try:
-            connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory}/{self.control.name}")
-            async with aiohttp.ClientSession(connector=connector) as client:
-                async with client.request(method, f"http://gateway{path}") as answer:
-                    return answer.status, await answer.json()
-        finally:
-            os.close(directory)
-
-    async def until_listening(self) -> None:
-        while True:
-            with contextlib.suppress(aiohttp.ClientError, OSError):
-                if (await self.ask("GET", "/state"))[1]["trouble"] is None:
-                    return
+        """What the control socket answers, to the program of the nodes that asks it."""
+        while "status" not in (found := gateway_control.main({**self.cluster, "method": method, "path": path})):
             await asyncio.sleep(0.05)
+        return found["status"], found["answer"]
+
+    async def trouble(self) -> str | None:
+        return (await self.ask("GET", "/state"))[1]["trouble"]
 
 
 async def status(client: aiohttp.ClientSession, secret: str) -> int:
@@ -95,12 +88,11 @@ def test_a_new_config_is_taken_in_and_no_stream_ends(tmp_path: Path) -> None:
             async with serving(engine) as url:
                 program.put(model("gpt", url), secret="old")
                 async with program.running() as client:
-                    while not program.control.exists():
+                    while "address already in use" not in (await program.trouble() or ""):
                         await asyncio.sleep(0.05)
-                    await asyncio.sleep(0.2)
-                    assert "address already in use" in (await program.ask("GET", "/state"))[1]["trouble"]
                     busy.close()
-                    await program.until_listening()
+                    while await program.trouble() is not None:
+                        await asyncio.sleep(0.05)
                     assert program.control.stat().st_mode & 0o777 == 0o600
                     old = {"Authorization": "Bearer old"}
                     async with client.post(CHAT, json={"model": "gpt"}, headers=old) as answer:

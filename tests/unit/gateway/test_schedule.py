@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from sparkcluster.gateway import schedule
-from sparkcluster.gateway.config import Backend, Config, Model
-from sparkcluster.gateway.schedule import DRAIN_S, RESIDENCE_S, WAIT_S, Request, States, Unavailable, decide
+from sparkcluster.gateway.config import Config, Model
+from sparkcluster.gateway.schedule import DRAIN_S, RESIDENCE_S, STREAM_WAIT_S, Request, States, Unavailable, decide
 
 ROOM = 100
 PATIENCE_S = 540.0  # of half of the clients, where anything fails
@@ -25,12 +25,12 @@ FAULTS = ("door gone", "node gone", "start fails", "engine dies", "unload", "loa
 
 
 def model(name: str, sizes: dict[str, int | None], idle_s: float | None, start_s: float | None = None) -> Model:
-    return Model(name, (name,), "chat", None, sizes, idle_s, start_s, (Backend("default", f"http://{name}"),))
+    return Model(name, (name,), "chat", None, sizes, idle_s, start_s, (f"http://{name}",))
 
 
 def config(*models: Model) -> Config:
     nodes = {node for each in models for node in each.sizes}
-    return Config("c", "n1", "", 1, (), None, "door", "control", dict.fromkeys(nodes, ROOM), models)
+    return Config(1, "c", "n1", "", 1, (), None, "door", "control", dict.fromkeys(nodes, ROOM), models)
 
 
 @dataclasses.dataclass
@@ -88,7 +88,7 @@ class Client(Request):
     """A client: it waits, at most as long as its patience, then its request is in flight for ``work_s``."""
 
     def __init__(self, name: str, world: World, work_s: float) -> None:
-        super().__init__(name)
+        super().__init__(name, STREAM_WAIT_S)
         self.world, self.work_s, self.came, self.began = world, work_s, world.now, 0.0
         self.outcome = ""
 
@@ -98,9 +98,7 @@ class Client(Request):
             self.outcome = "refused"
             return
         self.began = self.world.now
-        backend = self.world.states.backend(self, ())
-        assert backend is not None
-        assert backend.url == f"http://{self.model}", "answered by another model"
+        assert self.world.states.backend(self, ()) == f"http://{self.model}", "answered by another model"
         engine = self.world.engines.get(self.model)
         if engine is not None and engine.state != "ready":
             assert engine.died, "admitted, but its model is not ready"
@@ -110,8 +108,8 @@ class Client(Request):
 class World:
     """Clients, the gateway's state machine, a door, and engines."""
 
-    def __init__(self, plan: Plan, decider: Any = decide) -> None:
-        self.now, self.plan, self.decider = 0.0, plan, decider
+    def __init__(self, plan: Plan) -> None:
+        self.now, self.plan = 0.0, plan
         self.engines = {name: dataclasses.replace(engine) for name, engine in plan.engines.items()}
         self.clients: list[Client] = []
         self.all: list[Client] = []
@@ -119,7 +117,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        self.states = States(self.config(), self.now, self.decider)
+        self.states = States(self.config(), lambda: self.now)
 
     def config(self) -> Config:
         found = self.plan.config
@@ -157,7 +155,7 @@ class World:
             engine.died = True
             self.cut(name, "engine died")
         elif what in {"load", "unload"} and name in self.states.models:
-            getattr(self.states, what)(name, self.now)
+            getattr(self.states, what)(name)
             engine.by_hand = engine.by_hand or what == "unload"
         elif what == "gateway restarts":
             for client in self.clients:
@@ -167,14 +165,14 @@ class World:
         elif what == "removed":
             self.gone[name] = self.now + seconds
             engine.state = "stopped"
-            self.states.reload(self.config(), self.now)
+            self.states.reload(self.config())
             self.cut(name, "removed")
 
     def arrive(self, client: Client) -> None:
         self.all.append(client)
         self.clients.append(client)
         try:
-            self.states.enter(client, self.now)
+            self.states.enter(client)
         except Unavailable as unavailable:
             client.end(unavailable)
             self.clients.remove(client)
@@ -202,25 +200,27 @@ class World:
                 not client.admitted and client.work_s > 20 and self.plan.faults and self.now - client.came >= PATIENCE_S
             ):
                 client.outcome = client.outcome or "gave up"
-            assert client.admitted or client.outcome or self.now - client.came < WAIT_S + TICK_S, "a wait does not end"
+            assert client.admitted or client.outcome or self.now - client.came < STREAM_WAIT_S + TICK_S, (
+                "a wait does not end"
+            )
         for client in [client for client in self.clients if client.outcome]:
             self.clients.remove(client)
-            self.states.leave(client, self.now)
+            self.states.leave(client)
 
     def turn(self) -> None:
         if any(0 < self.gone.get(name, 0) <= self.now and name not in self.states.models for name in self.engines):
-            self.states.reload(self.config(), self.now)
+            self.states.reload(self.config())
         for name in self.states.models:
             serves = name == "base" or self.engines[name].state == "ready"
-            self.states.polled(name, self.now, {f"http://{name}": None if serves else "refused"}, None)
+            self.states.polled(name, f"http://{name}", None if serves else "refused", None)
         if self.gone.get("door", 0) > self.now:
-            assert self.states.step(self.now, {}) == {}, "tells a door that is gone"
+            assert self.states.step({}) == {}, "tells a door that is gone"
             return
         reports = {}
         for name, engine in self.engines.items():
             away = self.gone.get(self.head(name), 0) > self.now
             reports[name] = {"state": "unreachable" if away else engine.state, "why": "because"}
-        for name, run in self.states.step(self.now, reports).items():
+        for name, run in self.states.step(reports).items():
             self.want(name, self.engines[name], run)
 
     def want(self, name: str, engine: Engine, run: bool) -> None:
@@ -279,7 +279,9 @@ def without_residence(now: float, models: Any, seen: Any, room: Any) -> dict[str
 
 
 def without_drain(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
-    return {name: "stop" if action == "drain" else action for name, action in decide(now, models, seen, room).items()}
+    return {
+        name: "stopping" if state == "draining" else state for name, state in decide(now, models, seen, room).items()
+    }
 
 
 def over_budget(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
@@ -296,7 +298,7 @@ def test_wrong_schedulers_are_caught(wrong: Any, what: str) -> None:
     @settings(QUICK, phases=[Phase.generate], derandomize=True, database=None)
     @given(plans(faults=False))
     def run(plan: Plan) -> None:
-        World(plan, wrong).run()
+        World(plan).run()
 
-    with pytest.raises(AssertionError, match=what):
+    with mock.patch.object(schedule, "decide", wrong), pytest.raises(AssertionError, match=what):
         run()
