@@ -52,8 +52,7 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     if not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
     if args.model is not None:
-        plain = name not in gateway.STARTS or vars(args).get("dry_run")
-        if plain or not load(args.inventory, starts=False, model=args.model).gateway_node:
+        if name not in gateway.STARTS or not load(args.inventory, starts=False, model=args.model).gateway_node:
             return int(command.run(args))
         return _each(name, command, args, load_all(args.inventory, starts=False), [args.model])
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}

@@ -25,25 +25,23 @@ TAKES = (*STARTS, *_DONE, "status")
 def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collection[str]) -> int:
     """Do with the gateway of ``specs`` what the command ``name`` did well with the models ``done``; its exit code."""
     from sparkcluster.inspect import gateway as seen
-    from sparkcluster.spec import consent
+    from sparkcluster.inspect.cluster import see
+    from sparkcluster.release import gateway
 
-    spec = seen.of_inventory(specs)
+    spec, yes = seen.of_inventory(specs), vars(args).get("yes")
     found: dict[str, Any] = {"node": spec.gateway_node, "endpoint": None}
-    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        consent.accept_inventory(specs[0], report, yes=vars(args).get("yes"))
-        with common.fleet_of(spec.inventory) as fleet:
-            if name == "status":
-                found = seen.document(fleet, specs)
-            elif name == "preflight":
-                seen.with_packages(fleet, spec, specs, staged=False)
-            elif name == "down":
-                from sparkcluster.release.stopping import remove_gateway
-
-                remove_gateway(fleet, spec, report)
-            else:
-                from sparkcluster.release.gateway import ensure
-
-                found["endpoint"] = ensure(fleet, specs, done, report)
+    with (
+        reporter(as_json=args.json, json_lines=args.json_lines) as report,
+        common.connect_fleet(spec, report, yes=yes) as fleet,
+    ):
+        if name == "status":
+            found = seen.document(fleet, specs)
+        elif name == "preflight":
+            seen.with_packages(fleet, spec, specs, seen.node_facts(fleet, spec), staged=False)
+        elif name == "down":
+            gateway.remove(fleet, see(fleet, spec), report)
+        else:
+            found["endpoint"] = gateway.ensure(fleet, specs, done, report)
     if not common.emitted(args, found):
         show(found, _DONE.get(name, "its address is not known"))
     return 1 if found.get("why") else 0
@@ -52,12 +50,12 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
 def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
     """What a command that may start ``model`` is given to make room for it."""
 
-    def make_room(report: Report) -> bool:
+    def make_room(report: Report) -> None:
         from sparkcluster.inspect.gateway import of_inventory
         from sparkcluster.release.gateway import make_room
 
         with common.fleet_of(of_inventory(specs).inventory) as fleet:
-            return make_room(fleet, specs, model, report)
+            make_room(fleet, specs, model, report)
 
     return {"make_room": make_room} if name in STARTS and specs[0].gateway_node else {}
 

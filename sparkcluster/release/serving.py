@@ -79,6 +79,7 @@ def survey(
         if earlier.verdict and name in to_ask and earlier.ranks == groups[name].ranks
     }
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
+    # Its guard loads or unloads it, and goes on with that.
     loading = desired.operation == "up" and desired.spec.idle_s is not None and guard_works(view)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
@@ -89,11 +90,10 @@ def survey(
             continue
         rotated = rotated_secrets(view, group, kept)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
-        if loading and group.state is State.SERVING:
-            groups[name] = dataclasses.replace(asked, action=Action.KEEP)
-            continue
         action = after_asking(asked, again=desired.restarts(group), replace=replace)
-        groups[name] = dataclasses.replace(asked, action=action)
+        groups[name] = dataclasses.replace(
+            asked, action=Action.KEEP if loading and group.state is State.SERVING else action
+        )
     return groups
 
 

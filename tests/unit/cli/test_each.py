@@ -174,7 +174,7 @@ def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeyp
 
     def control(request):
         asked.append((request["method"], request["path"]))
-        return {"status": 200, "answer": {"text": "embed is loading"}}
+        return {"text": "embed is loading"}
 
     hosts = {name: FakeHost(name).program("gateway_control", control) for name in ("spark-1", "spark-2")}
     monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts))
