@@ -65,7 +65,7 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
     request = {**place, "method": method, "path": quote(path)}
     answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
     if why := answer.get("error"):
-        hint = "sparkcluster up INVENTORY   starts it where it does not run"
+        hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"
         raise NotServing(one_line(f"the gateway on {node}: {why}"), node=node, step="gateway", hint=hint)
     return answer
 
@@ -128,12 +128,10 @@ def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts,
     if spec.inventory.runtime.kind == "process":
         why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
         raise UsageError(why, hint="install them there, or name another Python as runtime.python")
-    sizes: dict[str, int] = {}
-    for other, of_other in zip(specs, collect_facts(fleet, spec, [node], also=specs).also, strict=True):
-        inside = engine_of(here := inspect_images(fleet, other, of_other)[node])
-        if inside is not None and not inside.lacks and (image := read(here.image)) is not None:
-            sizes[image.reference] = image.size_bytes
-    smallest = min(sizes, key=lambda name: sizes[name], default="NAME")
+    also = zip(specs, collect_facts(fleet, spec, [node], also=specs).also, strict=True)
+    images = [read(inspect_images(fleet, other, of_other)[node].image) for other, of_other in also]
+    fit = [each for each in images if each and (inside := read(each.inside)) and not inside.lacks]
+    smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "NAME"
     why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"
     hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
     raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

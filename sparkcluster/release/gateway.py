@@ -21,17 +21,17 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.budget import room
-from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
-from sparkcluster.inspect.cluster import View, see
-from sparkcluster.node.shared import CONFIG_FILE, LABEL_CLUSTER, LABEL_PLAN
-from sparkcluster.plan.gateway import GROUP, PROGRAM_FILE, config, rank
+from sparkcluster.inspect.cluster import see
+from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
+from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import ContainerPlan
 from sparkcluster.printable import one_line
 from sparkcluster.release.enabled import require_running
-from sparkcluster.release.stopping import stop_on_failures
+from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets, stop_steps
 from sparkcluster.runtime.change import Step
@@ -79,7 +79,7 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         files = [*made, _put(container, PROGRAM_FILE, program, 0o644), *steps]
         steps = [*stop_steps(ours[node]), *files, start_step(planned, container)]
     door = _door(fleet, spec, specs, facts, recorded)
-    remove(fleet, view, report, but=node)
+    remove_gateway(fleet, view, report, but=node)
     with Lease(fleet, spec.inventory, "up").acquire([node]) as lease:
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
@@ -181,36 +181,6 @@ def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -
             models = seen.ask(fleet, spec).get("models", {})
             loaded = [name for name in others if models.get(name, {}).get("state") in _LOADED]
             for name in loaded:  # again while it ends: who asks for it meanwhile would have it loaded
-                report.step("unload", f"{name}, to make room for {model}")
+                report.progress(spec.gateway_node, f"unloading {name}, to make room for {model}")
                 seen.ask(fleet, spec, f"/unload/{name}")
             time.sleep(AGAIN_S if loaded else 0)
-
-
-def remove(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:
-    """Stop the gateway that is seen in ``view``, and its door, on every node but one.
-
-    Raises:
-        StopError: its node could not be reached, or it could not be stopped on one.
-        LeaseHeld: another operator changes it.
-    """
-    inventory, steps = view.spec.inventory, dict[str, list[Step]]()
-    failed = {name: error for name, error in view.collected.errors.items() if name == view.spec.gateway_node}
-    for name, facts in view.facts.items():
-        if name != but and (view.ranks.ours[name] or facts.enabled is not None):
-            place = f"{facts.state_dir}/clusters/{inventory.cluster}/ranks"
-            steps[name] = [{"do": "disable"}, *stop_steps(view.ranks.ours[name]), {"do": "delete", "path": place}]
-    if steps:
-        report.step("stop", f"the gateway on {', '.join(steps)}")
-        with Lease(fleet, inventory, "down").acquire(list(steps)) as lease:
-            failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
-    stop_on_failures(failed, "down")
-
-
-def remove_former(fleet: Fleet, view: View, report: Report) -> None:
-    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
-    spec = view.spec
-    cluster = spec.gateway_cluster or f"{spec.inventory.cluster}-{GROUP}"
-    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
-    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
-        inventory = spec.inventory.model_copy(update={"cluster": cluster})
-        remove(fleet, see(fleet, dataclasses.replace(spec, inventory=inventory)), report)

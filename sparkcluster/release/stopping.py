@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError, StopError
-from sparkcluster.facts.base import Fact
+from sparkcluster.facts.base import Fact, read
 from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.cluster import View
-from sparkcluster.node.shared import GRACE_S, LABEL_RANK
+from sparkcluster.inspect.cluster import View, see
+from sparkcluster.node.shared import GATEWAY_GROUP, GRACE_S, LABEL_CLUSTER, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
+from sparkcluster.runtime.change import Step
+from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import stop_limit_s
 
@@ -92,3 +95,33 @@ def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> N
             step=command,
             hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
         )
+
+
+def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:
+    """Stop the gateway that is seen in ``view``, and its door, on every node but one.
+
+    Raises:
+        StopError: its node could not be reached, or it could not be stopped on one.
+        LeaseHeld: another operator changes it.
+    """
+    inventory, steps = view.spec.inventory, dict[str, list[Step]]()
+    failed = {name: error for name, error in view.collected.errors.items() if name == view.spec.gateway_node}
+    for name, facts in view.facts.items():
+        if name != but and (view.ranks.ours[name] or facts.enabled is not None):
+            place = f"{facts.state_dir}/clusters/{inventory.cluster}/ranks"
+            steps[name] = [{"do": "disable"}, *stop_steps(view.ranks.ours[name]), {"do": "delete", "path": place}]
+    if steps:
+        report.step("stop", f"the gateway on {', '.join(steps)}")
+        with Lease(fleet, inventory, "down").acquire(list(steps)) as lease:
+            failed |= failures(lease.changer.attempt(steps, timeout_s=120))
+    stop_on_failures(failed, "down")
+
+
+def remove_former_gateway(fleet: Fleet, view: View, report: Report) -> None:
+    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
+    spec = view.spec
+    cluster = spec.gateway_cluster or f"{spec.inventory.cluster}-{GATEWAY_GROUP}"
+    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
+    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
+        inventory = spec.inventory.model_copy(update={"cluster": cluster})
+        remove_gateway(fleet, see(fleet, dataclasses.replace(spec, inventory=inventory)), report)

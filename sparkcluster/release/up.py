@@ -15,13 +15,14 @@ from sparkcluster.inspect.preflight import between
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
-from sparkcluster.release import gateway, stage
+from sparkcluster.release import stage
 from sparkcluster.release.enabled import disable, guards, load_on_demand
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
+from sparkcluster.release.stopping import remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -45,7 +46,7 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     with contextlib.ExitStack() as leases:
         leases.callback(rollout.let_start)
         rollout.see(probes)
-        gateway.remove_former(fleet, rollout.view, report)
+        remove_former_gateway(fleet, rollout.view, report)
         on_demand, guarded = desired.spec.idle_s is not None, guards(rollout.view.facts)
         if any(each and each.on_demand for each in guarded) and (rollout.to_start(Action.WATCH) or not on_demand):
             disable(fleet, desired.spec, report)  # they would stop what no client asks for

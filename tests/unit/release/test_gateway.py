@@ -16,6 +16,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.gateway import document, of_inventory
 from sparkcluster.release import enabled, gateway
+from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
 from sparkcluster.spec.load import load_all
 from tests.unit.conftest import World
@@ -142,7 +143,7 @@ def test_one_that_runs_is_told_and_not_started_again(nodes):
     nodes.ranks = {"beta": nodes.ranks["alpha"]}
     nodes.ensure()
     assert nodes.did("beta") == ["disable", "stop", "delete"]
-    gateway.remove(nodes.fleet, see(nodes.fleet, of_inventory(nodes.specs)), Report())
+    remove_gateway(nodes.fleet, see(nodes.fleet, of_inventory(nodes.specs)), Report())
     assert nodes.did("beta")[3:] == ["disable", "stop", "delete"]
 
 
