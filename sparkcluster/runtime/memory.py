@@ -97,8 +97,8 @@ def evict(
 def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
     """The agent's step that drops the weights of a playbook from the page cache of a node, and its ``image``.
 
-    The image only where MemFree is less than the engine takes: a container for that takes seconds, and what the engine
-    imports is read from the disk again.
+    Only where MemFree is less than the engine takes: what stays is not read from the disk again. Of the image that
+    counts anew once the weights are dropped, since a container for that takes seconds.
     """
     memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
     if memory and engine.takes_share(playbook):
