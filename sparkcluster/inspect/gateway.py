@@ -74,14 +74,15 @@ Groups = dict[str, RecordedGroup]
 
 
 def recorded(fleet: Fleet, specs: Sequence[Spec], report: Report) -> dict[str, Groups]:
-    """The groups of the newest release of each model, by name; none of one never started, or with a node away."""
+    """The groups of the newest release of each model, by name, whose head answers; none of one never started."""
     found: dict[str, Groups] = {}
     for spec in specs:
         view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
         for error in view.collected.errors.values():
-            report.note(f"warning: {spec.model} is left out until the next up: {error.message}")
-        known = view.newest is not None and not view.collected.errors
-        found[spec.model] = recorded_groups(view.newest.record) if view.newest and known else {}
+            what = f"what serves {spec.model} on {error.node}"
+            report.note(f"warning: {what} is left out until the next up: {error.message}")
+        groups = recorded_groups(view.newest.record) if view.newest else {}
+        found[spec.model] = {name: each for name, each in groups.items() if each.head in view.facts}
     return found
 
 

@@ -140,8 +140,7 @@ def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorde
     for each in specs:
         for group in recorded[each.model].values() if each.idle_s is not None else ():
             request = {"state_dir": each.inventory.state_dir, "cluster": each.inventory.cluster}
-            head = str(group.head)
-            if head in fleet.hosts and (place := call(fleet[head], "door_place", request, answer=dict[str, Any])):
+            if place := call(fleet[str(group.head)], "door_place", request, answer=dict[str, Any]):
                 places[each.model] = place
     if not places:
         return {"do": "disable"}

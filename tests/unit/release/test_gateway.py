@@ -10,7 +10,7 @@ import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.gateway import show
-from sparkcluster.errors import HostTimeout, LaunchError, UsageError
+from sparkcluster.errors import HostTimeout, LaunchError, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import see
@@ -173,6 +173,22 @@ def test_a_model_that_another_command_is_about_may_be_down(nodes):
     nodes.ensure(["embed"])
     (told,) = (each for each in nodes.sent["alpha"][-3:] if each.get("path", "").endswith("config.json"))
     assert [len(model["backends"]) for model in json.loads(told["content"])["models"]] == [1, 0]
+
+
+def test_replicas_on_nodes_that_answer_go_on(nodes, tmp_path, spark):
+    groups = "groups: [{name: east, nodes: [alpha]}, {name: west, nodes: [beta]}]"
+    (tmp_path / "home.yaml").write_text(WRITTEN.replace("nodes: [alpha]", groups).partition("- {playbook: gpt")[0])
+    nodes = Nodes(load_all(tmp_path / "home.yaml"), spark)
+    nodes.away = ["beta"]
+    nodes.ensure(["embed"])
+    (told,) = (each for each in nodes.sent["alpha"] if each.get("path", "").endswith("config.json"))
+    assert [each["group"] for each in json.loads(told["content"])["models"][0]["backends"]] == ["east"]
+
+
+def test_down_says_so_where_its_node_is_away(nodes):
+    nodes.away = ["alpha"]
+    with pytest.raises(StopError, match="down failed on alpha"):
+        remove_gateway(nodes.fleet, see(nodes.fleet, of_inventory(nodes.specs)), Report())
 
 
 def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes):
