@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """The flags that a command has, and what ``cli.gateway.room`` gave it; the others are as ``Options`` has them."""
+    """The flags that a command has, and ``make_room`` of ``cli.each``; the others are as ``Options`` has them."""
     import dataclasses
 
     from sparkcluster.release.states import Options
@@ -76,10 +76,9 @@ def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
     """What is reported; ``ran`` are commands of ``after_ready``."""
     spec, plan = done.view.spec, done.view.planned
     drifted = {} if done.changed else {name: list(group.drift) for name, group in done.groups.items() if group.drift}
-    unloaded = done.unloaded or not all(group.answers for group in done.groups.values())
     return {
         "cluster": spec.inventory.cluster,
-        "state": "on demand" if unloaded else "serving",
+        "state": "serving" if spec.idle_s is None else "on demand",
         "changed": done.changed,
         "release": done.number,
         "model": spec.playbook.model_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster import hints
@@ -52,8 +53,7 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     if not names or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
     if args.model is not None:
-        plain = name not in gateway.STARTS or vars(args).get("dry_run")
-        if plain or not load(args.inventory, starts=False, model=args.model).gateway_node:
+        if name not in gateway.STARTS or not load(args.inventory, starts=False, model=args.model).gateway_node:
             return int(command.run(args))
         return _each(name, command, args, load_all(args.inventory, starts=False), [args.model])
     flags = {**_OF_ONE, **({"json_lines": "logs --json-lines"} if name == "logs" else {})}
@@ -98,25 +98,27 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
     from sparkcluster.cli import gateway
 
     behind = specs[0].gateway_node and name in gateway.TAKES and not vars(args).get("dry_run")
-    if behind:  # it goes before its models, and comes after them
-        turns = [gateway.NAME, *turns] if name == "down" else [*turns, gateway.NAME]
-    found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), gateway.NAME)}
+    if behind:  # its turn is called "": it goes before its models, and comes after them
+        turns = ["", *turns] if name == "down" else [*turns, ""]
+    found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), "")}
     as_json = args.json or args.json_lines
     codes, done = set(), list[str]()
     for model in turns:
-        if model == gateway.NAME and name in gateway.STARTS and not done:
+        if not model and name in gateway.STARTS and not done:
             continue
-        more = {"model": model, "collected": found[model] if as_json else None, **gateway.room(name, specs, model)}
-        one = argparse.Namespace(**vars(args) | more)
-        hints.command_line = typed(args if model == gateway.NAME else one)
+        more = {"model": model or None, "collected": found[model] if as_json else None}
+        room = {"make_room": partial(gateway.make_room, specs, model)} if behind else {}
+        one = argparse.Namespace(**vars(args) | more | room)
+        hints.command_line = typed(one)
         if args.json_lines:
-            emit_json({"at": time.time(), "event": "note", "text": f"model: {model}"}, line=True)
+            text = f"model: {model}" if model else "gateway"
+            emit_json({"at": time.time(), "event": "note", "text": text}, line=True)
         else:
             if not (args.json or model == turns[0]):
                 data()
-            message(model, kind="model" if model != gateway.NAME else "")
+            message(model or "gateway", kind="model" if model else "")
         try:
-            code = int(gateway.run(name, one, specs, done) if model == gateway.NAME else command.run(one))
+            code = int(command.run(one) if model else gateway.run(name, one, specs, done))
             done += [] if code else [model]
             codes.add(code)
         except Interrupted:
@@ -128,10 +130,10 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
             else:
                 show_error(error)
     if as_json:
-        said = dict(zip([gateway.NAME], found.pop(gateway.NAME), strict=False))
+        said = found.pop("")
         documents = [{"name": model, **document} for model, each in found.items() for document in each]
         first = {key: value for key, value in documents[0].items() if key != "name"} if documents else {}
-        emit_json({**first, "models": documents, **said}, line=args.json_lines)
+        emit_json({**first, "models": documents, **({"gateway": said[0]} if said else {})}, line=args.json_lines)
     return codes.pop() if len(codes) == 1 else 1
 
 

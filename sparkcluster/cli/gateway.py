@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from sparkcluster.report import Report
     from sparkcluster.spec import Spec
 
-NAME = "gateway"
 STARTS = ("up", "upgrade", "rollback", "restart")
-_DONE = {"down": "it is down", "preflight": "its image can run it"}
+_DONE = {"down": "it is down", "preflight": "nothing is known that keeps it from running"}
 TAKES = (*STARTS, *_DONE, "status")
 """Commands that are about the gateway too."""
 
@@ -25,41 +24,36 @@ TAKES = (*STARTS, *_DONE, "status")
 def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collection[str]) -> int:
     """Do with the gateway of ``specs`` what the command ``name`` did well with the models ``done``; its exit code."""
     from sparkcluster.inspect import gateway as seen
-    from sparkcluster.spec import consent
+    from sparkcluster.inspect.cluster import see
+    from sparkcluster.release import gateway
+    from sparkcluster.release.stopping import remove_gateway
 
-    spec = seen.of_inventory(specs)
+    spec, yes = seen.of_inventory(specs), vars(args).get("yes")
     found: dict[str, Any] = {"node": spec.gateway_node, "endpoint": None}
-    with reporter(as_json=args.json, json_lines=args.json_lines) as report:
-        consent.accept_inventory(specs[0], report, yes=vars(args).get("yes"))
-        with common.fleet_of(spec.inventory) as fleet:
-            if name == "status":
-                found = seen.document(fleet, specs)
-            elif name == "preflight":
-                seen.with_packages(fleet, spec, specs, staged=False)
-            elif name == "down":
-                from sparkcluster.release.stopping import remove_gateway
-
-                remove_gateway(fleet, spec, report)
-            else:
-                from sparkcluster.release.gateway import ensure
-
-                found["endpoint"] = ensure(fleet, specs, done, report)
+    with (
+        reporter(as_json=args.json, json_lines=args.json_lines) as report,
+        common.connect_fleet(spec, report, yes=yes) as fleet,
+    ):
+        if name == "status":
+            found = seen.document(fleet, specs)
+        elif name == "preflight":
+            seen.with_packages(fleet, spec, specs, seen.node_facts(fleet, spec), staged=False)
+        elif name == "down":
+            remove_gateway(fleet, see(fleet, spec), report)
+        else:
+            found["endpoint"] = gateway.ensure(fleet, specs, done, report)
     if not common.emitted(args, found):
         show(found, _DONE.get(name, "its address is not known"))
     return 1 if found.get("why") else 0
 
 
-def room(name: str, specs: Sequence[Spec], model: str) -> dict[str, Any]:
-    """What a command that may start ``model`` is given to make room for it."""
+def make_room(specs: Sequence[Spec], model: str, report: Report) -> None:
+    """Have the gateway unload what shares nodes with ``model``, which is about to start."""
+    from sparkcluster.inspect.gateway import of_inventory
+    from sparkcluster.release import gateway
 
-    def make_room(report: Report) -> bool:
-        from sparkcluster.inspect.gateway import of_inventory
-        from sparkcluster.release.gateway import make_room
-
-        with common.fleet_of(of_inventory(specs).inventory) as fleet:
-            return make_room(fleet, specs, model, report)
-
-    return {"make_room": make_room} if name in STARTS and specs[0].gateway_node else {}
+    with common.fleet_of(of_inventory(specs).inventory) as fleet:
+        gateway.make_room(fleet, specs, model, report)
 
 
 def show(found: dict[str, Any], otherwise: str) -> None:
@@ -69,9 +63,6 @@ def show(found: dict[str, Any], otherwise: str) -> None:
         message(found["why"], kind="warning")
     if models := found.get("models"):
         table(("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY"), [_row(each) for each in models])
-        for each in models:
-            if each["why"]:
-                data(f"{each['name']}: {each['why']}", indent="  ")
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
@@ -79,7 +70,7 @@ def _row(model: dict[str, Any]) -> tuple[str, ...]:
     planned, measured = model["planned_bytes"], model["measured_bytes"]
     return (
         model["name"],
-        f"{model['state']} {model['progress'] or ''}".rstrip(),
+        " ".join(filter(None, [model["state"], model["progress"] or model["why"]])),
         str(model["waiting"] or 0),
         "-" if used is None else f"{duration(used)} ago",
         "-" if left is None else duration(left),

@@ -23,16 +23,16 @@ def ask(args: argparse.Namespace, what: str) -> int:
     """Ask the gateway to ``what``: load or unload the model."""
     from sparkcluster import hints
     from sparkcluster.errors import UsageError
+    from sparkcluster.inspect import gateway
     from sparkcluster.spec.load import load, load_all
 
     spec = load(args.inventory, starts=False, model=args.name)
     if spec.idle_s is None:
         hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY --model {args.name}"
         raise UsageError(f"{args.name} is not on demand: it always serves", hint=hint)
-    with asking(load(args.inventory, starts=False)) as (fleet, _):
-        from sparkcluster.inspect import gateway
-
-        found = gateway.ask(fleet, gateway.of_inventory(load_all(args.inventory, starts=False)), f"/{what}/{args.name}")
+    behind = gateway.of_inventory(load_all(args.inventory, starts=False))
+    with asking(behind, "asking the gateway") as (fleet, _):
+        found = gateway.ask(fleet, behind, f"/{what}/{args.name}")
     if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found["text"]}):
         data(found["text"])
         message(hints.command_line("sparkcluster status INVENTORY"), kind="next")

@@ -44,8 +44,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
     view = see(fleet, spec, limit_s=ANSWER_S)
     why = "does not serve now" if view.facts else "did not answer"
     told = [f"{spec.inventory.cluster} {why}: this is what the inventory says"]
-    loadable = is_unloaded(view) and view.newest is not None
-    groups = recorded_groups(view.newest.record) if view.newest and loadable else view.groups
+    groups = recorded_groups(view.newest.record) if view.newest and is_unloaded(view) else view.groups
     if (found := groups.get(name)) is None:
         return spec, None, told, ()
     try:

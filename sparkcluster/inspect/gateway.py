@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import PACKAGES
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.printable import one_line
+from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.spec.models import GATEWAY
 from sparkcluster.topology.build import gateway as listens
@@ -63,76 +63,76 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
     node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
     place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
     request = {**place, "method": method, "path": quote(path)}
-    found = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
-    answer = dict(found.get("answer") or {})
-    if found.get("status") != 200:
-        why = answer.get("error") or f"the gateway on {node} does not answer: {found.get('unread')}"
-        hint = "sparkcluster up INVENTORY   starts it where it does not run"
-        raise NotServing(one_line(str(why)), node=node, step="gateway", hint=hint)
+    answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
+    if why := answer.get("error"):
+        hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"
+        raise NotServing(one_line(f"the gateway on {node}: {why}"), node=node, step="gateway", hint=hint)
     return answer
 
 
 Groups = dict[str, RecordedGroup]
 
 
-def recorded(fleet: Fleet, spec: Spec) -> Groups:
-    """The groups of the newest release of a model, by name; none where it was never started.
-
-    Raises:
-        SparkclusterError: a node of it cannot be queried.
-    """
-    view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
-    for error in view.collected.errors.values():
-        raise error
-    return recorded_groups(view.newest.record) if view.newest else {}
+def recorded(fleet: Fleet, specs: Sequence[Spec], report: Report) -> dict[str, Groups]:
+    """The groups of the newest release of each model, by name, whose head answers; none of one never started."""
+    found: dict[str, Groups] = {}
+    for spec in specs:
+        view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
+        for error in view.collected.errors.values():
+            what = f"what serves {spec.model} on {error.node}"
+            report.note(f"warning: {what} is left out until the next up: {error.message}")
+        groups = recorded_groups(view.newest.record) if view.newest else {}
+        found[spec.model] = {name: each for name, each in groups.items() if each.head in view.facts}
+    return found
 
 
 def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
     spec, told, url = of_inventory(specs), dict[str, Any](), None
     try:
-        url = listens(spec, see(fleet, spec, [spec.gateway_node]).facts[spec.gateway_node])[1]
+        url = listens(spec, node_facts(fleet, spec))[1]
         told = ask(fleet, spec)
-    except (SparkclusterError, LookupError) as error:
-        told["trouble"] = str(error)
+    except SparkclusterError as error:
+        told["trouble"] = error.message
     planned = {part.model: part.bytes or None for parts in budget(specs).sparks.values() for part in parts}
-    models = []
+    models, releases = [], recorded(fleet, specs, Report())
     for each in specs:
-        known, measured = told.get("models", {}).get(each.model, {"state": "unknown"}), [0.0]
-        with contextlib.suppress(SparkclusterError):
-            measured += [group.measured.get("used_gib") or 0 for group in recorded(fleet, each).values()]
-        sizes = {"planned_bytes": planned[each.model], "measured_bytes": int(max(measured) * GIB) or None}
+        known = told.get("models", {}).get(each.model, {"state": "unknown"})
+        measured = max((group.measured.get("used_gib") or 0 for group in releases[each.model].values()), default=0)
+        sizes = {"planned_bytes": planned[each.model], "measured_bytes": int(measured * GIB) or None}
         said = {key: known.get(key) for key in _KNOWN}
         models.append({"name": each.model, "on_demand": each.idle_s is not None, **said, **sizes})
     return {"node": spec.gateway_node, "endpoint": url, "why": told.get("trouble"), "models": models}
 
 
-def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
-    """Facts of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
+def node_facts(fleet: Fleet, spec: Spec) -> Facts:
+    """Facts of the node of the gateway ``spec``; SparkclusterError if it cannot be queried."""
+    collected = collect_facts(fleet, spec, [spec.gateway_node])
+    for error in collected.errors.values():
+        raise error
+    return collected.facts[spec.gateway_node]
+
+
+def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, *, staged: bool = True) -> Facts:
+    """``facts`` of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
 
     Raises:
         UsageError: the image is not there, though it is said to be ``staged``, or lacks what the gateway's program
-            imports; with one that has it.
-        SparkclusterError: the node cannot be queried.
+            imports; with the smallest one that has it.
     """
     node = spec.gateway_node
-    collected = collect_facts(fleet, spec, [node], also=specs)
-    if error := collected.errors.get(node):
-        raise error
-    found = inspect_images(fleet, spec, collected.facts)[node]
+    found = inspect_images(fleet, spec, {node: facts})[node]
     engine = engine_of(found)
-    if (engine is not None and not engine.lacks) or (found.image is None and not staged):
+    if not engine.lacks if engine else found.image is None and not staged:
         return found
     lacking = " and ".join((engine and engine.lacks) or PACKAGES)
     if spec.inventory.runtime.kind == "process":
         why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
         raise UsageError(why, hint="install them there, or name another Python as runtime.python")
-    sizes: dict[str, int] = {}
-    for other, facts in zip(specs, collected.also, strict=True):
-        inside = engine_of(here := inspect_images(fleet, other, facts)[node])
-        if inside is not None and not inside.lacks and (image := read(here.image)) is not None:
-            sizes[image.reference] = image.size_bytes
-    smallest = min(sizes, key=lambda name: sizes[name], default="NAME")
+    also = zip(specs, collect_facts(fleet, spec, [node], also=specs).also, strict=True)
+    images = [read(inspect_images(fleet, other, of_other)[node].image) for other, of_other in also]
+    fit = [each for each in images if each and (inside := read(each.inside)) and not inside.lacks]
+    smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "NAME"
     why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"
     hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
     raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

@@ -16,7 +16,7 @@ _MOST = 4 << 20
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
-    """``{"status": HTTP status, "answer": document}``, or ``{"unread": why}`` where the gateway does not answer.
+    """The document that it answers; with ``error`` where it refuses, or does not answer.
 
     Args:
         request: state_dir, cluster (that of the gateway), method and path.
@@ -30,7 +30,7 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
             # the path of a Unix socket has 108 bytes at most (unix(7))
             connection.sock.connect("/proc/self/fd/%d/control.sock" % handle)
             connection.request(request["method"], request["path"])
-            response = connection.getresponse()
-            return {"status": response.status, "answer": json.loads(response.read(_MOST))}
+            answer: dict[str, Any] = json.loads(connection.getresponse().read(_MOST))
+            return answer
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return {"unread": "%s: %s" % (type(error).__name__, error)}
+        return {"error": "it does not answer: %s: %s" % (type(error).__name__, error)}

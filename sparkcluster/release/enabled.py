@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
 from sparkcluster.endpoint.find import endpoints
-from sparkcluster.errors import LaunchError, SparkclusterError, UsageError
+from sparkcluster.errors import LaunchError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import EnabledFact, Facts
 from sparkcluster.hosts.fleet import Fleet, failures
@@ -151,13 +151,12 @@ def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> No
         StopError: a rank could not be stopped.
     """
     _, installed = enable(fleet, spec, report, yes=yes)
-    names, failed = list(installed), dict[str, SparkclusterError]()
     # A guard stops them too, since nobody asked for them yet.
-    with wait_for(lambda: Lease(fleet, spec.inventory, "up"), names, report, START_WAIT_S) as lease:
+    with wait_for(lambda: Lease(fleet, spec.inventory, "up"), list(installed), report, START_WAIT_S) as lease:
         ranks = {name: found for name, found in see(fleet, spec).ranks.ours.items() if found}
         report.step("unload", "until a request or sparkcluster load")
         with wait_for(lambda: Lease(fleet, spec.inventory, "up", "start"), ranks, report, START_WAIT_S):
-            failed |= stop(lease.changer, ranks, report)
+            failed = stop(lease.changer, ranks, report)
     stop_on_failures(failed, "up")
     require_running(fleet, spec, installed)
 
@@ -171,7 +170,8 @@ def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]
     until = time.monotonic() + RUNS_S
     while True:
         facts = see(fleet, spec, [*installed]).facts
-        idle = [name for name, guard in zip(facts, guards(facts), strict=True) if not (guard and guard.runs)]
+        running = [name for name, guard in zip(facts, guards(facts), strict=True) if guard and guard.runs]
+        idle = [name for name in installed if name not in running]
         if not idle:
             return
         if time.monotonic() > until:

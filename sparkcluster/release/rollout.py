@@ -55,7 +55,6 @@ class Rollout:
         speed: tokens/s before and after, by group that was replaced; None where it was not measured.
         source: the release that served before; 0 without one.
         copied_bytes: of image and weights, while the release before served; ``seconds`` is how long all took.
-        unloaded: whether it was stopped once it had answered, to be loaded on demand.
         left: whether ranks that fail are left as they are, for study.
     """
 
@@ -73,7 +72,7 @@ class Rollout:
         self.speed: dict[str, tuple[float | None, float | None]] = {}
         self.source = self.copied_bytes = 0
         self.seconds = self.downtime_s = 0.0
-        self.left = self.unloaded = False
+        self.left = False
         self.view: View
         self.groups: dict[str, GroupState] = {}
 

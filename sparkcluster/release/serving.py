@@ -79,6 +79,7 @@ def survey(
         if earlier.verdict and name in to_ask and earlier.ranks == groups[name].ranks
     }
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
+    # Its guard loads or unloads it, and goes on with that.
     loading = desired.operation == "up" and desired.spec.idle_s is not None and guard_works(view)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
@@ -89,10 +90,8 @@ def survey(
             continue
         rotated = rotated_secrets(view, group, kept)
         asked = dataclasses.replace(group, verdict=found.get(name), rotated=rotated)
-        if loading and group.state is State.SERVING:
-            groups[name] = dataclasses.replace(asked, action=Action.KEEP)
-            continue
-        action = after_asking(asked, again=desired.restarts(group), replace=replace)
+        keep = loading and group.state is State.SERVING
+        action = Action.KEEP if keep else after_asking(asked, again=desired.restarts(group), replace=replace)
         groups[name] = dataclasses.replace(asked, action=action)
     return groups
 
@@ -234,8 +233,6 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
     if left and view.lease is None:
         report.note(f"{', '.join(left)}: {LEFT}; continuing with the ranks that it started")
     for group in groups.values():
-        if group.state is State.UNLOADED and group.action is Action.KEEP:
-            report.note(f"{view.spec.inventory.called(group.name)}: on demand: not loaded")
         if group.action is not Action.KEEP or group.recorded is None:
             continue
         name = view.spec.inventory.called(group.name)

@@ -71,7 +71,7 @@ class Options:
         order: groups that are switched first.
         max_unavailable: how many groups are switched at once, after the first one.
         pause_s: between groups that are switched.
-        make_room: called before a start; whether it stopped something that was loaded on demand.
+        make_room: called before a start, to unload what is loaded on demand.
     """
 
     timeout_s: float | None = None
@@ -84,7 +84,7 @@ class Options:
     order: tuple[str, ...] = ()
     max_unavailable: int = 1
     pause_s: float = 0
-    make_room: Callable[[Report], bool] | None = None
+    make_room: Callable[[Report], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,8 +238,7 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
     if any(view.ranks.stray.get(node) for node in nodes):
         return GroupState(name, State.TAKEN, ranks)
     if not ranks:
-        loadable = recorded is not None and recorded.verified and is_unloaded(view)
-        if recorded is not None and loadable and not any(compared(view, recorded)):
+        if recorded and recorded.verified and is_unloaded(view) and not any(compared(view, recorded)):
             return GroupState(name, State.UNLOADED, ranks, recorded)
         return GroupState(name, State.EMPTY, ranks)
     runs_plan = bool(view.planned and planned and runs_planned(view.planned, planned, ranks))

@@ -11,15 +11,14 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import View, see
-from sparkcluster.node.shared import GRACE_S, LABEL_CLUSTER, LABEL_RANK
+from sparkcluster.node.shared import GATEWAY_GROUP, GRACE_S, LABEL_CLUSTER, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
+from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.memory import watch_return
 from sparkcluster.runtime.ranks import stop_limit_s
-from sparkcluster.spec import Spec
-from sparkcluster.spec.models import GATEWAY
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
@@ -98,37 +97,31 @@ def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> N
         )
 
 
-def remove_gateway(fleet: Fleet, spec: Spec, report: Report) -> None:
-    """Stop the gateway ``spec``, and its door, on every node that has one.
+def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:
+    """Stop the gateway that is seen in ``view``, and its door, on every node but one.
 
     Raises:
-        StopError: a node could not be reached, or it could not be stopped there.
+        StopError: its node could not be reached, or it could not be stopped on one.
         LeaseHeld: another operator changes it.
     """
-    view = see(fleet, spec)
-    failed = dict(view.collected.errors)
-    there = [name for name, facts in view.facts.items() if view.ranks.ours[name] or facts.enabled is not None]
-    if there:
-        report.step("stop", "the gateway")
-        with Lease(fleet, spec.inventory, "down").acquire(there, lost=failed) as lease:
-            steps = {
-                name: [
-                    {"do": "disable"},
-                    *stop_steps(view.ranks.ours[name]),
-                    {"do": "delete", "path": f"{view.facts[name].state_dir}/clusters/{spec.inventory.cluster}/ranks"},
-                ]
-                for name in there
-            }
+    inventory, steps = view.spec.inventory, dict[str, list[Step]]()
+    failed = {name: error for name, error in view.collected.errors.items() if name == view.spec.gateway_node}
+    for name, facts in view.facts.items():
+        if name != but and (view.ranks.ours[name] or facts.enabled is not None):
+            place = f"{facts.state_dir}/clusters/{inventory.cluster}/ranks"
+            steps[name] = [{"do": "disable"}, *stop_steps(view.ranks.ours[name]), {"do": "delete", "path": place}]
+    if steps:
+        report.step("stop", f"the gateway on {', '.join(steps)}")
+        with Lease(fleet, inventory, "down").acquire(list(steps)) as lease:
             failed |= failures(lease.changer.attempt(steps, timeout_s=120))
-        report.done()
-    stop_on_failures({name: error for name, error in failed.items() if name in there}, "down")
+    stop_on_failures(failed, "down")
 
 
 def remove_former_gateway(fleet: Fleet, view: View, report: Report) -> None:
     """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
     spec = view.spec
-    cluster = f"{spec.inventory.cluster.removesuffix(f'-{spec.model}')}-{GATEWAY}"
+    cluster = spec.gateway_cluster or f"{spec.inventory.cluster}-{GATEWAY_GROUP}"
     ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
     if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
         inventory = spec.inventory.model_copy(update={"cluster": cluster})
-        remove_gateway(fleet, dataclasses.replace(spec, inventory=inventory), report)
+        remove_gateway(fleet, see(fleet, dataclasses.replace(spec, inventory=inventory)), report)

@@ -22,7 +22,7 @@ from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
-from sparkcluster.release.stopping import end_guards, remove_former_gateway
+from sparkcluster.release.stopping import remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -47,13 +47,12 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
         leases.callback(rollout.let_start)
         rollout.see(probes)
         remove_former_gateway(fleet, rollout.view, report)
-        if desired.spec.idle_s is None and any(each and each.on_demand for each in guards(rollout.view.facts)):
-            disable(fleet, desired.spec, report)  # it would stop what no client asked for
+        on_demand, guarded = desired.spec.idle_s is not None, guards(rollout.view.facts)
+        if any(each and each.on_demand for each in guarded) and (rollout.to_start(Action.WATCH) or not on_demand):
+            disable(fleet, desired.spec, report)  # they would stop what no client asks for
             rollout.see()
-        if desired.spec.idle_s is not None and rollout.to_start():
-            end_guards(fleet, rollout.view)  # they would stop what no client asks for; they are installed anew
-            rollout.see()
-        if rollout.to_start() and desired.options.make_room and desired.options.make_room(report):
+        if rollout.to_start() and desired.options.make_room:
+            desired.options.make_room(report)
             rollout.see()
         if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
             # What would be refused may be about ranks that its holder is starting.
@@ -70,10 +69,8 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
             except KeyboardInterrupt:
                 raise rollout.interrupted() from None
         stop_on_wrong_answers(rollout.view, rollout.groups)
-    loads = all(each and each.on_demand and each.runs for each in guards(rollout.view.facts))
-    if desired.spec.idle_s is not None and (rollout.changed or not loads):
+    if on_demand and not all(each and each.on_demand and each.runs for each in guards(rollout.view.facts)):
         load_on_demand(fleet, desired.spec, report, yes=desired.options.yes)
-        rollout.unloaded = True
     rollout.seconds = time.monotonic() - report.asked_s - began
     if rollout.changed:
         spec, seconds = desired.spec, round(rollout.seconds, 1)

@@ -16,7 +16,7 @@ from sparkcluster.node.shared import (
     LABEL_RUNTIME,
     LAUNCHER_FILE,
 )
-from sparkcluster.plan.model import NodePlan
+from sparkcluster.plan.model import ContainerPlan, NodePlan
 from sparkcluster.runtime.change import Step
 
 DRAIN_MOST_S = 600
@@ -63,13 +63,17 @@ def start_steps(
         elif rank.env_file:
             lines = "".join(f"{name}={secrets[name]}\n" for name in node.secrets)
             steps.append({"do": "put", "path": rank.env_file, "content": lines, "mode": 0o600})
-        start = {"name": rank.name, "argv": list(rank.argv), "rank_dir": rank.rank_dir}
-        if rank.image is not None:
-            steps.append({"do": "start-container", **start, "roots": rank.roots})
-        else:
-            settings = {"env": dict(node.env), "env_file": rank.env_file, "labels": dict(rank.labels)}
-            steps.append({"do": "start-process", **start, **settings})
+        steps.append(start_step(node, rank))
     return steps
+
+
+def start_step(node: NodePlan, rank: ContainerPlan) -> Step:
+    """The step that starts ``rank`` of ``node``, once its files are there."""
+    start = {"name": rank.name, "argv": list(rank.argv), "rank_dir": rank.rank_dir}
+    if rank.image is not None:
+        return {"do": "start-container", **start, "roots": rank.roots}
+    settings = {"env": dict(node.env), "env_file": rank.env_file, "labels": dict(rank.labels)}
+    return {"do": "start-process", **start, **settings}
 
 
 def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:

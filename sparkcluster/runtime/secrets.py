@@ -131,17 +131,11 @@ def gateway_keys(spec: Spec) -> dict[str, str]:
     """Values of ``gateway.keys`` of the inventory, by name.
 
     Raises:
-        UsageError: as ``api_key``, or two of them are the same: it would be unknown whose models a client may use.
+        UsageError: as ``api_key``.
     """
     keys = spec.inventory.gateway.keys if spec.inventory.gateway else {}
     make = "write one line into it, such as that of: openssl rand -hex 24"
-    found = {name: _key(key, f"key {name}", make) for name, key in keys.items()}
-    whose = {api_key(spec): "api.key"} if found else {}
-    for name, value in found.items():
-        if value in whose:
-            raise UsageError(f"gateway.keys: {name} has the value of {whose[value]}", hint="give each its own value")
-        whose[value] = name
-    return found
+    return {name: _key(key, f"key {name}", make) for name, key in keys.items()}
 
 
 def api_key(spec: Spec) -> str:

@@ -42,7 +42,7 @@ class Spec:
         model: name of its entry in ``models`` of the inventory; empty of one that has ``playbook``.
         siblings: names of the other entries that share a node with it.
         gateway_node: label of the node that runs the gateway of the inventory; empty without one.
-        gateway_cluster: the name under which it is in labels and paths on that node; likewise.
+        gateway_cluster: the name under which it is in labels and paths there, or was; empty without ``models``.
         idle_s: after how many seconds without a request it is stopped; None of a model that serves all along.
         victim: how many of them end before it where a node runs out of memory.
         accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.

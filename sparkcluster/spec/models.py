@@ -122,7 +122,7 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
     more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
     on_demand = written.models[index].on_demand
     more |= {"gateway_node": gateway_node(written), "idle_s": on_demand.idle_s if on_demand else None}
-    more["gateway_cluster"] = f"{written.cluster}-{GATEWAY}" if written.gateway else ""
+    more["gateway_cluster"] = f"{written.cluster}-{GATEWAY}"
     return expand(document, written, index), written.models[index].aliases, more
 
 

@@ -167,6 +167,15 @@ def test_json_has_the_gateway_beside_the_models(behind, capsys):
     assert "port 8000" in json.loads(capsys.readouterr().out)["gateway"]["error"]["message"]
 
 
+def test_without_a_gateway_a_model_may_be_called_so(home, capsys):
+    file, ran, _ = home
+    file.write_text(TEXT.replace("name: embed", "name: gateway"))
+    assert guarded(["status", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["models"]] == ran
+    assert "gateway" in ran
+
+
 def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeypatch, capsys):
     file, _, _ = behind
     file.write_text(file.read_text().replace("name: embed}", "name: embed, on_demand: {}}"))
@@ -174,7 +183,7 @@ def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeyp
 
     def control(request):
         asked.append((request["method"], request["path"]))
-        return {"status": 200, "answer": {"text": "embed is loading"}}
+        return {"text": "embed is loading"}
 
     hosts = {name: FakeHost(name).program("gateway_control", control) for name in ("spark-1", "spark-2")}
     monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet(hosts))

@@ -39,11 +39,11 @@ def test_what_it_answers_is_passed_on(request_of):
     directory = os.open(f"{request_of['state_dir']}/clusters/home-gateway/run", os.O_PATH)
     with socketserver.UnixStreamServer(f"/proc/self/fd/{directory}/control.sock", Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        assert gateway_control.main(request_of) == {"status": 503, "answer": {"error": "/load/embed is full"}}
+        assert gateway_control.main(request_of) == {"error": "/load/embed is full"}
 
 
 def test_without_one_it_says_why(request_of):
-    assert "No such file" in gateway_control.main(request_of)["unread"]
+    assert "does not answer: FileNotFoundError" in gateway_control.main(request_of)["error"]
 
 
 def test_the_door_gets_no_token_by_which_ranks_are_started(request_of):

@@ -71,7 +71,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
 
         ``command(fleet, spec, options, report)`` is run instead of ``up``.
         """
-        run.done = done = []
+        run.done, run.world = (done := []), world
         for name in world.facts:
             if world.facts[name].weights is None:
                 world.change(name, weights=WEIGHTS)

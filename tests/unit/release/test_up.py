@@ -394,29 +394,32 @@ def on_demand(cluster, **guard):
 
 
 @pytest.fixture
-def enabled(monkeypatch):
+def enabled(up, monkeypatch):
     """What of ``up`` is enabled and stopped, or disabled."""
     calls = []
+
+    def disable(*_):
+        calls.append("disable" if not up.done or up.done[-1].startswith("ask") else "too late")
+        for name in up.world.facts:
+            up.world.change(name, enabled=None)
+
     monkeypatch.setattr(module, "load_on_demand", lambda *_, yes: calls.append("enable and stop"))
-    monkeypatch.setattr(module, "disable", lambda *_: calls.append("disable"))
+    monkeypatch.setattr(module, "disable", disable)
     return calls
 
 
 def test_what_is_loaded_on_demand_is_started_once_and_then_kept_as_it_is(up, world, enabled):
     cluster = on_demand(world(playbook={"env": {"A": "1"}}))
-    assert up(cluster).unloaded
+    up(cluster)
     assert (up.done, enabled) == (["lease", "launch alpha beta"], ["enable and stop"])
     for name in cluster.facts:
         cluster.change(name, ranks=[], enabled=GUARDED)
     done = up(cluster)
-    assert (up.done, done.changed, enabled.pop()) == ([], False, "enable and stop")
-    assert up.report.notes == ["atlas: on demand: not loaded"]
+    assert (up.done, done.changed, enabled) == ([], False, ["enable and stop"])
     cluster.spec = on_demand(world(playbook={"env": {"A": "2"}})).spec
     up(cluster)
-    assert (up.done, enabled) == (
-        ["lease", "stay-down alpha", "stay-down beta", "launch alpha beta"],
-        ["enable and stop"],
-    )
+    # Guards would stop what no client asks for.
+    assert (up.done, enabled[1:]) == (["lease", "launch alpha beta"], ["disable", "enable and stop"])
 
 
 @pytest.mark.parametrize(
@@ -427,18 +430,7 @@ def test_guards_that_would_not_load_it_are_no_reason_to_keep_it(up, world, enabl
     for name in cluster.facts:
         cluster.change(name, ranks=[])
     up(on_demand(cluster, **GUARDED | why))
-    assert (up.done[-1], enabled) == ("launch alpha beta", ["enable and stop"])
-
-
-def test_guards_are_ended_before_a_start_since_they_would_stop_what_no_client_asks_for(up, world, enabled, monkeypatch):
-    ended = []
-    monkeypatch.setattr(module, "end_guards", lambda *_: ended.append(list(up.done)))
-    cluster = served(world())
-    up(on_demand(cluster, **GUARDED))
-    for name in cluster.facts:
-        cluster.change(name, ranks=[], enabled=GUARDED | {"stopped": True})
-    up(cluster)
-    assert ended == [[]]
+    assert (up.done[-1], enabled[-1]) == ("launch alpha beta", "enable and stop")
 
 
 def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_such_guard(up, world, enabled):
