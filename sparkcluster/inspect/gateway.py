@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.facts.base import read
@@ -62,7 +61,7 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
     """
     node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
     place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
-    request = {**place, "method": method, "path": quote(path)}
+    request = {**place, "method": method, "path": path}
     answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
     if why := answer.get("error"):
         hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"

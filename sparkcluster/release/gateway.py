@@ -29,7 +29,7 @@ from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import ContainerPlan
-from sparkcluster.printable import one_line
+from sparkcluster.printable import one_line, shell
 from sparkcluster.release.enabled import require_running
 from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
@@ -84,9 +84,9 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
         require_running(fleet, spec, {node: installed})
-    log = f"docker logs --tail 20 {container.name}" if image_id else f"tail {container.rank_dir}/log"
+    words = ["docker", "logs", "--tail", "20", container.name] if image_id else ["tail", f"{container.rank_dir}/log"]
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
-    while wrong := _wrong(fleet, spec, always, f"on {node}: {log}"):
+    while wrong := _wrong(fleet, spec, always, f"on {node}: {shell(*words)}"):
         if time.monotonic() > until + READY_S:
             raise LaunchError(one_line(wrong[0]), node=node, step="gateway", hint=wrong[1])
         time.sleep(AGAIN_S)

@@ -315,7 +315,7 @@ def set_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str]
     uncached = program._packed.__wrapped__
 
     def replace(source: Callable[[str, str], str]) -> None:
-        monkeypatch.setattr(program, "source", source)
+        monkeypatch.setattr(program, "source", lambda module, engine="", _package="node": source(module, engine))
         monkeypatch.setattr(program, "_packed", uncached)
 
     return replace
