@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """The flags that a command has, and ``make_room`` of ``cli.each``; the others are as ``Options`` has them."""
+    """The flags that a command has, and what ``cli.each`` adds; the others are as ``Options`` has them."""
     import dataclasses
 
     from sparkcluster.release.states import Options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster import hints
@@ -107,8 +106,7 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
         if not model and name in gateway.STARTS and not done:
             continue
         more = {"model": model or None, "collected": found[model] if as_json else None}
-        room = {"make_room": partial(gateway.make_room, specs, model)} if behind else {}
-        one = argparse.Namespace(**vars(args) | more | room)
+        one = argparse.Namespace(**vars(args) | more | (gateway.options(specs, model) if behind else {}))
         hints.command_line = typed(one)
         if args.json_lines:
             text = f"model: {model}" if model else "gateway"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
@@ -47,8 +48,13 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
     return 1 if found.get("why") else 0
 
 
-def make_room(specs: Sequence[Spec], model: str, report: Report) -> None:
-    """Have the gateway unload what shares nodes with ``model``, which is about to start."""
+def options(specs: Sequence[Spec], model: str) -> dict[str, Any]:
+    """What ``release.states.Options`` has of ``model`` behind the gateway of ``specs``."""
+    on_demand = any(spec.idle_s is not None for spec in specs)
+    return {"make_room": partial(_make_room, specs, model), "enables": on_demand}
+
+
+def _make_room(specs: Sequence[Spec], model: str, report: Report) -> None:
     from sparkcluster.inspect.gateway import of_inventory
     from sparkcluster.release import gateway
 

@@ -84,9 +84,9 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
         require_running(fleet, spec, {node: installed})
-    words = ["docker", "logs", "--tail", "20", container.name] if image_id else ["tail", f"{container.rank_dir}/log"]
+    log = shell("docker logs --tail 20", container.name) if image_id else shell("tail", f"{container.rank_dir}/log")
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
-    while wrong := _wrong(fleet, spec, always, f"on {node}: {shell(*words)}"):
+    while wrong := _wrong(fleet, spec, always, f"on {node}: {log}"):
         if time.monotonic() > until + READY_S:
             raise LaunchError(one_line(wrong[0]), node=node, step="gateway", hint=wrong[1])
         time.sleep(AGAIN_S)

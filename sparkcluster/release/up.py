@@ -16,7 +16,7 @@ from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
-from sparkcluster.release.enabled import disable, guards, load_on_demand
+from sparkcluster.release.enabled import disable, enable, guards, load_on_demand
 from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
 from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
@@ -69,8 +69,7 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
             except KeyboardInterrupt:
                 raise rollout.interrupted() from None
         stop_on_wrong_answers(rollout.view, rollout.groups)
-    if on_demand and not all(each and each.on_demand and each.runs for each in guards(rollout.view.facts)):
-        load_on_demand(fleet, desired.spec, report, yes=desired.options.yes)
+    _guard(rollout)
     rollout.seconds = time.monotonic() - report.asked_s - began
     if rollout.changed:
         spec, seconds = desired.spec, round(rollout.seconds, 1)
@@ -83,6 +82,16 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
             clear_caches=desired.options.clear_caches,
         )
     return rollout
+
+
+def _guard(rollout: Rollout) -> None:
+    """Install guards where none run, for a model on demand, or beside one."""
+    fleet, desired, found = rollout.fleet, rollout.desired, guards(rollout.view.facts)
+    if desired.spec.idle_s is not None:
+        if not all(each and each.on_demand and each.runs for each in found):
+            load_on_demand(fleet, desired.spec, rollout.report, yes=desired.options.yes)
+    elif desired.options.enables and not all(each and each.runs for each in found):
+        enable(fleet, desired.spec, rollout.report, yes=desired.options.yes)
 
 
 def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
