@@ -11,8 +11,8 @@ GROUPS = {
     "Use": {
         "ask": "send a prompt or chat: streams the answer and shows its speed",
         "connect": "print what to paste into a client, such as Open WebUI or Cline",
-        "load": "load a model on demand before a client asks for it",
-        "unload": "stop a model on demand, once its requests have ended",
+        "load": "load an on-demand model before a client asks for it",
+        "unload": "unload an on-demand model after its requests have finished",
         "status": "show what runs on which node, and whether it serves",
         "logs": "print the logs of all nodes by time, or of a launch that failed",
         "key": "make or rotate the API key, in a file that the inventory names",

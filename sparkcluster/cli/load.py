@@ -11,11 +11,11 @@ from sparkcluster.cli.output import data, message
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``load``."""
     inventory_argument(parser, playbook=False, model=False)
-    option(parser, "name NAME", "the model, as --model takes it")
+    option(parser, "name NAME", "name of the model in the inventory, as for --model")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load a model on demand before a client asks for it."""
+    """Load an on-demand model before a client asks for it."""
     return ask(args, "load")
 
 
@@ -26,10 +26,12 @@ def ask(args: argparse.Namespace, what: str) -> int:
     from sparkcluster.inspect import gateway
     from sparkcluster.spec.load import load, load_all
 
+    if args.name is None:
+        raise UsageError("NAME is missing", hint="sparkcluster status INVENTORY lists the models")
     spec = load(args.inventory, starts=False, model=args.name)
     if spec.idle_s is None:
         hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY --model {args.name}"
-        raise UsageError(f"{args.name} is not on demand: it always serves", hint=hint)
+        raise UsageError(f"{args.name} is always on, not on demand", hint=hint)
     behind = gateway.of_inventory(load_all(args.inventory, starts=False))
     with asking(behind, "asking the gateway") as (fleet, _):
         found = gateway.ask(fleet, behind, f"/{what}/{args.name}")

@@ -13,5 +13,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop a model on demand, once the requests that it answers have ended."""
+    """Unload an on-demand model after its requests have finished."""
     return load.ask(args, "unload")

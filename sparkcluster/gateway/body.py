@@ -31,6 +31,7 @@ class Body:
 
     def __init__(self, request: web.BaseRequest) -> None:
         self._content, self._headers = request.content, request.headers
+        self._is_audio = request.path.startswith("/v1/audio/")
         self._until = 0.0
         self.read = bytearray()
         self.passed = 0
@@ -48,7 +49,9 @@ class Body:
         content_type = self._headers.get("Content-Type", "")
         if self._headers.get("Content-Encoding", "identity") != "identity":
             raise Unavailable("compressed bodies are not accepted: send it without Content-Encoding", status=415)
-        if boundary := re.match(r'multipart/form-data *;.*boundary="?([^";]+)', content_type, re.IGNORECASE):
+        boundary = re.match(r'multipart/form-data *;.*boundary="?([^";]+)', content_type, re.IGNORECASE)
+        # Any web page may send a form without asking first, too.
+        if boundary and self._is_audio and "Origin" not in self._headers:
             await self._find_part(b"\r\n--" + boundary[1].encode())
         elif re.match(r"application/([\w.-]+\+)?json *(;|$)", content_type, re.IGNORECASE):
             while await self._more():
@@ -56,10 +59,11 @@ class Body:
             self.whole, found = True, self._parse()
             self.model = model if isinstance(model := found.get("model"), str) else ""
             self.stream = found.get("stream") is True
-        else:  # what any web page may send without asking first
-            raise Unavailable("the body has to be application/json or multipart/form-data", status=415)
+        else:
+            form = ", or multipart/form-data from no web page" if self._is_audio else ""
+            raise Unavailable(f"the body has to be application/json{form}", status=415)
         if not self.model:
-            raise Unavailable("the request has no model: set it to one of GET /v1/models, or to auto", status=400)
+            raise Unavailable("model is missing: use a name of GET /v1/models, or auto", status=400)
 
     def _parse(self) -> dict[str, Any]:
         if sum(map(self.read.count, (b",", b"[", b"{"))) > _MAX_VALUES:

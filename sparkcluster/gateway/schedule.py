@@ -27,7 +27,9 @@ UNREACHABLE_S = 30.0
 WAIT_S, STREAM_WAIT_S = 540.0, 1800.0
 """The longest that a request waits for its model: the clients of OpenAI and Anthropic give up after 600 s, one that is
 told of progress does not (gb10-services: 30 minutes)."""
-UNKNOWN = "the gateway's guard does not know it"
+FAILED = "{} cannot be loaded now; sparkcluster status shows its operator why"
+"""To clients, whom addresses, operators and other models do not concern."""
+UNKNOWN = "no guard of it is known: sparkcluster up INVENTORY installs it"
 MOST_WAITING = 64
 """Requests that wait for one model (gb10-services allows 64 behind those that run)."""
 
@@ -121,7 +123,7 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
         here = [each for each in here if each.idle_s is None or each.name == name or each.name in running]
         sizes = [each.sizes[node] for each in here]
         if (total := sum(size or 0 for size in sizes)) > (most := room.get(node, 0)):
-            return f"with the models beside it, {total / 1e9:.1f} GB would be needed of {most / 1e9:.1f} GB on {node}"
+            return f"beside others it needs {total / 1e9:.1f} GB of {node}, which has {most / 1e9:.1f} GB for models"
         if None in sizes and sum(each.idle_s is not None for each in here) > 1:
             return f"not all sizes are known on {node}"
     return None
@@ -222,11 +224,11 @@ class States:
         model, seen = self._model(name)
         waits = model.idle_s is not None and seen.state != "ready"
         if waits and seen.state == "failed" and now - seen.since < RETRY_S:
-            raise Unavailable(f"{name} cannot be loaded: {seen.why}", RETRY_S - (now - seen.since))
+            raise Unavailable(FAILED.format(name), RETRY_S - (now - seen.since))
         if waits and (too_big := no_room(name, (), self.models, self.config.room)):
             raise Unavailable(f"{name} cannot be loaded: {too_big}")
         if len(seen.waiting) >= MOST_WAITING:
-            raise Unavailable(f"{MOST_WAITING} requests wait for {name} already")
+            raise Unavailable(f"the queue of {name} is full ({MOST_WAITING} requests)")
         request.seen, seen.waiting[request] = seen, now
         if not waits:
             self._end(seen)
@@ -310,7 +312,7 @@ class States:
     def fail(self, name: str, why: str | None, state: str = "failed") -> None:
         """Take in that ``name`` cannot be started, and refuse who waits for it."""
         self.seen[name].enter(state, self.now(), why)
-        self._end(self.seen[name], Unavailable(f"{name} cannot be loaded: {why}", RETRY_S))
+        self._end(self.seen[name], Unavailable(FAILED.format(name), RETRY_S))
 
     def progress(self, seen: Seen) -> str:
         """Such as "42 %", of what its last start took; empty if it does not start, or that is unknown."""
@@ -334,7 +336,7 @@ class States:
     def _on_demand(self, name: str) -> Seen:
         model, seen = self._model(name)
         if model.idle_s is None:
-            raise Unavailable(f"{name} is always on: sparkcluster up and down start and stop it", status=409)
+            raise Unavailable(f"{name} is always on: use sparkcluster up and down", status=409)
         return seen
 
     def _model(self, name: str) -> tuple[Model, Seen]:
@@ -353,7 +355,7 @@ class States:
         seen.reachable = state != "unreachable"
         for request in [each for each, came in seen.waiting.items() if now - came >= each.wait_s]:
             del seen.waiting[request]
-            request.end(Unavailable(f"{name} is not loaded after {request.wait_s:.0f} s"))
+            request.end(Unavailable(f"{name} was not loaded within {request.wait_s:.0f} s"))
         if not seen.reachable:
             # An engine that answers serves on while its guard restarts.
             if now - seen.heard >= UNREACHABLE_S and not (seen.is_up() and self._answers(self.models[name])):

@@ -40,7 +40,12 @@ _NOT_SENT = _HOP | frozenset(
     "authorization x-api-key api-key cookie expect forwarded host x-forwarded-for x-forwarded-host"  # noqa: SIM905
     " x-forwarded-proto x-real-ip content-length".split()
 )
-_NOT_RETURNED = _HOP | {"server", "date", "set-cookie"}
+# The last three let web pages of other origins read answers, which vLLM allows to all.
+_NOT_RETURNED = (
+    _HOP
+    | {"server", "date", "set-cookie"}
+    | {f"access-control-{name}" for name in ("allow-origin", "allow-credentials", "expose-headers")}
+)
 _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
 # Without a timeout of the answer, the end of a connection to a node that has lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
@@ -157,11 +162,11 @@ class Gateway:
         if asked == "GET /health":
             return web.json_response({"status": "ok"})
         if asked not in {"GET /metrics", "GET /v1/models"} and not (request.method == "POST" and request.path in PATHS):
-            raise Unavailable("the gateway serves no such path", status=404)
+            raise Unavailable("not found: the gateway has APIs of models, /v1/models, /health and /metrics", status=404)
         exchange.key = self._key(request)
         if asked == "GET /metrics":
             if exchange.key and exchange.key.models is not None:
-                raise Unavailable("this key is limited to some models, and /metrics tells of all", status=403)
+                raise Unavailable("/metrics needs a key that is not limited to some models", status=403)
             return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
         if asked == "GET /v1/models":
             return web.json_response({"object": "list", "data": list(self._listed(self._allowed(exchange.key)))})
@@ -260,7 +265,7 @@ class Gateway:
             answer.close()
             if answer.status != 503:
                 raise Unavailable(f"{ticket.model} was started with another api.key: its operator has to restart it")
-        raise Unavailable(f"no engine of {ticket.model} takes the request now", 5)
+        raise Unavailable(f"{ticket.model} is not available: its engine accepts no requests at the moment", 5)
 
     def _listed(self, models: list[Model]) -> Iterator[dict[str, Any]]:
         common = {"object": "model", "created": self._began, "owned_by": "sparkcluster"}
@@ -294,7 +299,7 @@ class Gateway:
 
 
 def _broke(ticket: Request) -> Unavailable:
-    return Unavailable(f"the connection to the engine of {ticket.model} broke", 5)
+    return Unavailable(f"the connection to the engine of {ticket.model} was lost", 5)
 
 
 def _without(headers: Any, dropped: frozenset[str]) -> CIMultiDict[str]:

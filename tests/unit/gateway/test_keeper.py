@@ -168,7 +168,7 @@ def test_a_door_that_goes_away_and_comes_back(tmp_path: Path) -> None:
             it.clock[0] += 29
             assert not await ticket.ready(0.1)
             it.clock[0] += 1
-            with pytest.raises(Unavailable, match="chat cannot be loaded: the gateway's guard does not answer"):
+            with pytest.raises(Unavailable, match="chat cannot be loaded now"):
                 await ticket.ready(5)
             await it.door.open()
             it.enter("chat")
@@ -183,7 +183,7 @@ def test_a_load_that_the_guard_refuses(tmp_path: Path) -> None:
         async with rig(tmp_path) as it:
             it.door.failed = "spark-2 does not answer"
             it.keeper.load("chat")
-            with pytest.raises(Unavailable, match="chat cannot be loaded: spark-2 does not answer"):
+            with pytest.raises(Unavailable, match="chat cannot be loaded now"):
                 await it.enter("chat").ready(5)
             it.door.failed = None
             await it.until(lambda: it.state() == "stopped")

@@ -50,7 +50,7 @@ def test_many_requests_are_one_load_and_a_bounded_queue() -> None:
     states = Timed(model("a"))
     at(states, 0, a="stopped")
     waiting = [request(states, "a", 1) for _ in range(MOST_WAITING)]
-    with pytest.raises(Unavailable, match="64 requests wait for a already"):
+    with pytest.raises(Unavailable, match="the queue of a is full"):
         request(states, "a", 1)
     assert [at(states, 2, a="stopped"), at(states, 3, a="starting"), at(states, 4, a="ready")] == [{"a": True}, {}, {}]
     assert all(each.admitted for each in waiting)
@@ -107,7 +107,10 @@ def test_a_failed_load_is_told_and_not_tried_again_for_a_minute() -> None:
     at(states, 1, a="stopped")
     at(states, 9, a="failed")
     assert waits.refused is not None
-    assert (waits.refused.text, waits.refused.status) == ("a cannot be loaded: out of memory", 503)
+    assert (waits.refused.text, waits.refused.status) == (
+        "a cannot be loaded now; sparkcluster status shows its operator why",
+        503,
+    )
     with pytest.raises(Unavailable) as refused:
         request(states, "a", 19)
     assert refused.value.retry_after_s == RETRY_S - 10
@@ -150,7 +153,7 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     request(states, "c", 42)
     assert at(states, 43, a="unreachable", b="stopped", c="stopped") == {"c": True}
     assert late.refused is not None
-    assert late.refused.text == "a cannot be loaded: out of memory"
+    assert late.refused.text == "a cannot be loaded now; sparkcluster status shows its operator why"
 
 
 def test_a_start_that_nobody_waits_for_is_given_up_for_one_that_somebody_does() -> None:
@@ -169,7 +172,7 @@ def test_what_cannot_fit_is_refused_with_the_sum() -> None:
     states = Timed(model("base", 50 * GB, idle_s=None), model("a"))
     at(states, 0, a="stopped")
     for way_in in (lambda: request(states, "a", 1), lambda: states.load("a")):
-        with pytest.raises(Unavailable, match=r"with the models beside it, 110.0 GB would be needed of 100.0 GB on n1"):
+        with pytest.raises(Unavailable, match=r"beside others it needs 110.0 GB of n1, which has 100.0 GB for models"):
             way_in()
     assert at(states, 2, a="stopped") == {}
 
