@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Let nothing start by itself any more; what serves goes on."""
     with reporting(args) as (fleet, spec, report):
-        from sparkcluster.release.enabled import by_hand, disable
+        from sparkcluster.release.enabled import disable
 
-        nodes = disable(fleet, by_hand(spec), report)
+        nodes = disable(fleet, spec, report)
     document = {"cluster": spec.inventory.cluster, "enabled": False, "nodes": nodes}
     if not emitted(args, document):
         data("disabled: nothing starts by itself" if nodes else "it was not enabled")

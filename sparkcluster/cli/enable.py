@@ -19,9 +19,9 @@ def run(args: argparse.Namespace) -> int:
     import shlex
 
     with reporting(args) as (fleet, spec, report):
-        from sparkcluster.release.enabled import by_hand, enable
+        from sparkcluster.release.enabled import enable
 
-        release, nodes = enable(fleet, by_hand(spec), report, yes=args.yes)
+        release, nodes = enable(fleet, spec, report, yes=args.yes)
     guards = {name: {"unit": each.unit, "command": list(each.command)} for name, each in nodes.items()}
     document = {"cluster": spec.inventory.cluster, "enabled": True, "release": release, "nodes": guards}
     if emitted(args, document):

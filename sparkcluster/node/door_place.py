@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from sparkcluster.node import common
-from sparkcluster.node.group_guard import door_token
+from sparkcluster.node.group_guard import door_address, door_token
 from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, START_FILE
 
 
@@ -19,7 +19,7 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
     directory = common.cluster_dir(request["state_dir"], request["cluster"])
     config = common.read_json(os.path.join(directory, ENABLED_DIR, CONFIG_FILE))
     start = common.read_json(os.path.join(directory, START_FILE))
-    if not config.get("on_demand") or not start.get("door"):
+    if not start or not config.get("on_demand"):
         return {}
     token = door_token(config["token"])
-    return {"node": config["node"], "address": start["door"], "port": config["port"], "token": token}
+    return {"node": config["node"], "address": door_address(start), "port": config["port"], "token": token}

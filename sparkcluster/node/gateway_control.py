@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -21,16 +20,14 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
     Args:
         request: state_dir, cluster (that of the gateway), method and path.
     """
-    directory = os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "run")
     try:
-        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY)
-        with contextlib.closing(http.client.HTTPConnection("gateway")) as connection:
-            connection.sock = socket.socket(socket.AF_UNIX)
+        # the path of a Unix socket has 108 bytes at most (unix(7))
+        os.chdir(os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "run"))
+        connection = http.client.HTTPConnection("gateway")
+        with socket.socket(socket.AF_UNIX) as connection.sock:
             connection.sock.settimeout(LIMIT_S)
-            # the path of a Unix socket has 108 bytes at most (unix(7))
-            connection.sock.connect("/proc/self/fd/%d/control.sock" % handle)
+            connection.sock.connect("control.sock")
             connection.request(request["method"], request["path"])
-            answer: dict[str, Any] = json.loads(connection.getresponse().read(_MOST))
-            return answer
+            return dict(json.loads(connection.getresponse().read(_MOST)))
     except (OSError, ValueError, http.client.HTTPException) as error:
         return {"error": "it does not answer: %s: %s" % (type(error).__name__, error)}

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
+from urllib.parse import urlsplit
 
 from sparkcluster.node import ask, events, wire
 from sparkcluster.node.own_rank import OwnRank, Report
@@ -54,6 +55,11 @@ NOT_TOLD = "on_event failed"
 def secret(token: str, listener: str) -> str:
     """What the guard of node ``listener`` and who calls it prove to each other: the token, for that node alone."""
     return "%s %s" % (token, listener)
+
+
+def door_address(start: dict[str, Any]) -> str | None:
+    """Where the head that has this start.json hears the ``door``: where its engine is asked."""
+    return urlsplit(start["ask"]["endpoint"]).hostname if start else None
 
 
 def door_token(token: str) -> str:

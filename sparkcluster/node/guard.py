@@ -16,7 +16,7 @@ import threading
 from typing import Any, NoReturn
 
 from sparkcluster.node import unit, wire
-from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_token, keep_alive, secret
+from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_address, door_token, keep_alive, secret
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> NoReturn:
         try:
             start = own.start_document()
             head = start.get("head", True)
-            address = own.config.get("on_demand") and start.get("door") if head else start["address"]
+            address = own.config.get("on_demand") and door_address(start) if head else start["address"]
             listen(own, listening, address, group if head else None)
             if start and head:
                 group.look(start)

@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import request
@@ -70,8 +69,6 @@ def start_documents(
             "ask": asked if node.role == "head" else None,
             "ready_timeout_s": ready_timeout_s,
             **({"planned_bytes": planned_bytes(spec, 1 + len(peers))} if spec.siblings or spec.gateway_node else {}),
-            # also of a model that is not on demand yet: that it is changes nothing of what is recorded
-            **({"door": urlsplit(apis[node.group].url).hostname} if spec.gateway_node and node.role == "head" else {}),
         }
     return documents
 
@@ -131,18 +128,6 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
     return number, {name: found for name, (found,) in results.items()}
 
 
-def by_hand(spec: Spec) -> Spec:
-    """``spec``, whose guards an operator may install and remove.
-
-    Raises:
-        UsageError: it is on demand.
-    """
-    if spec.idle_s is not None:
-        hint = "sparkcluster up INVENTORY; to end it remove on_demand from its entry first"
-        raise UsageError(f"{spec.model} is on demand: only up installs and removes its guards", hint=hint)
-    return spec
-
-
 def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> None:
     """Have guards load what serves from now on, when they are asked to, and stop it.
 
@@ -170,9 +155,8 @@ def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]
     until = time.monotonic() + RUNS_S
     while True:
         facts = see(fleet, spec, [*installed]).facts
-        running = [name for name, guard in zip(facts, guards(facts), strict=True) if guard and guard.runs]
-        idle = [name for name in installed if name not in running]
-        if not idle:
+        running = [name for name, node in facts.items() if (guard := read(node.enabled)) and guard.runs]
+        if not (idle := [name for name in installed if name not in running]):
             return
         if time.monotonic() > until:
             why = f"the guard of {spec.inventory.cluster} on {idle[0]} does not run, and nothing is loaded without it"

@@ -49,7 +49,7 @@ def test_without_one_it_says_why(request_of):
 def test_the_door_gets_no_token_by_which_ranks_are_started(request_of):
     cluster = Path(request_of["state_dir"]) / "clusters/home-gateway"
     (cluster / "enabled").mkdir()
-    (cluster / "start.json").write_text('{"door": "192.168.177.12"}')
+    (cluster / "start.json").write_text('{"ask": {"endpoint": "http://192.168.177.12:8001/v1"}}')
     assert door_place.main(request_of) == {}
     config = {"node": "beta", "port": 29751, "token": "of the guards", "on_demand": True}
     (cluster / "enabled/config.json").write_text(json.dumps(config))

@@ -96,7 +96,6 @@ class Node:
             "group": "default",
             "head": head,
             "address": ADDRESSES[self.name],
-            "door": ADDRESSES[self.name],
             "peers": {name: at for name, at in ADDRESSES.items() if name != self.name},
             "ranks": [f"atlas-{number}-{self.name}"],
             "steps": [

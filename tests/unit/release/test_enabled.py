@@ -224,14 +224,3 @@ def test_what_is_on_demand_is_enabled_as_such_then_stopped_without_the_word_of_a
     with pytest.raises(LaunchError, match="the guard of atlas on alpha does not run") as caught:
         enabled.load_on_demand(fleet_of(cluster), cluster.spec, Report(), yes=True)
     assert "on alpha: /usr/bin/python3 guard.py" in caught.value.hint
-    with pytest.raises(UsageError, match="m is on demand"):
-        enabled.by_hand(cluster.spec)
-
-
-def test_the_guard_of_a_head_behind_a_gateway_knows_where_it_hears_the_door(world):
-    cluster = world()
-    cluster.spec = dataclasses.replace(cluster.spec, gateway_node="beta")
-    view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
-    found = enabled.start_documents(view, ["default"], {}, failed=[], ready_timeout_s=600)
-    assert found["alpha"]["door"] == found["alpha"]["address"]
-    assert "door" not in found["beta"]
