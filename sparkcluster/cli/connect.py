@@ -39,19 +39,17 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.runtime.secrets import api_key
 
     specs, releases, notes, key = _specs(args), list[int | None](), list[str](), None
-    direct: list[tuple[str, ...]] = []
     for at, spec in enumerate(specs):
-        release, said, urls = None, list[str](), tuple[str, ...]()
+        release, said = None, list[str]()
         as_written = spec.selected == spec.inventory.selected
         if args.show_key or as_written:
             with common.asking(spec) as (fleet, _):
                 key = api_key(spec) if args.show_key else None
                 if as_written:
-                    specs[at], release, said, urls = serving(fleet, spec, args.group)
-        direct.append(urls)
+                    specs[at], release, said = serving(fleet, spec, args.group)
         releases.append(release)
         notes += said
-    connections = [connection(spec, args.group, key=key, direct=each) for spec, each in zip(specs, direct, strict=True)]
+    connections = [connection(spec, args.group, key=key) for spec in specs]
     found = document(connections, together(specs, connections), args.client, releases)
     if not emitted(args, found):
         for text in notes:

@@ -64,7 +64,6 @@ class Connection:
         tunnel: command that has to run while the API is used, where the user's machine reaches it in no other way.
         known: whether the address in ``url`` is; else it is a placeholder, since the nodes alone know it.
         others: URLs of further groups, where no tunnel is needed.
-        direct: URLs of the engines themselves, where a gateway is before them; not those that only its node reaches.
         request: what the playbook tells clients to send.
         kind: what the model is for.
         name: of its entry among the models of the inventory, as ``--model`` takes it; empty of a single one.
@@ -80,7 +79,6 @@ class Connection:
     tunnel: str | None = None
     known: bool = True
     others: tuple[str, ...] = ()
-    direct: tuple[str, ...] = ()
     request: Request = dataclasses.field(default_factory=Request)
     kind: Kind = "chat"
     name: str = ""

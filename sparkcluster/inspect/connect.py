@@ -32,10 +32,10 @@ LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
-def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str], tuple[str, ...]]:
+def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str]]:
     """What serves in ``group``, by default the first of the inventory: its spec, its release, and what to say about it.
 
-    Last the URLs of the engines themselves. Where nothing serves that can be read, it is the spec of the inventory.
+    Where nothing serves that can be read, it is the spec of the inventory.
 
     Raises:
         UsageError: there is no such group.
@@ -46,26 +46,26 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
     told = [f"{spec.inventory.cluster} {why}: this is what the inventory says"]
     groups = recorded_groups(view.newest.record) if view.newest and is_unloaded(view) else view.groups
     if (found := groups.get(name)) is None:
-        return spec, None, told, ()
+        return spec, None, told
     try:
         playbook = Playbook.model_validate(found.playbook)
         engines.engine(playbook.engine).api_features(playbook)
     except (ValidationError, UsageError):  # of another version of sparkcluster
-        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"], ()
+        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"]
     now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
     if warning := secrets.key_warning(found.secrets, spec):
         notes.append(warning)
-    urls = [url for each in groups.values() for url in each.plan["endpoints"].values()]
-    return dataclasses.replace(spec, playbook=playbook), found.release, notes, tuple(urls)
+    urls = [url for each in groups.values() for url in each.plan["endpoints"].values() if not loopback(url)]
+    if spec.gateway_node and urls:
+        notes.append(f"if {spec.gateway_node} is down, {playbook.model_name} is at {', '.join(urls)}")
+    return dataclasses.replace(spec, playbook=playbook), found.release, notes
 
 
-def connection(
-    spec: Spec, group: str | None = None, *, key: str | None = None, direct: Sequence[str] = ()
-) -> Connection:
+def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
     """How the user's machine reaches the API of ``group``, by default the first; of an inventory with a gateway, that.
 
-    ``key`` is the API key itself, where it is to be shown; ``direct`` are the URLs of the engines behind a gateway.
+    ``key`` is the API key itself, where it is to be shown.
 
     Raises:
         UsageError: there is no such group, or ssh_config cannot be used.
@@ -93,7 +93,6 @@ def connection(
         kind=playbook.verifying.kind or "chat",
         name=spec.model,
         others=() if group or tunnel else tuple(other for other, through in others if other and not through),
-        direct=tuple(each for each in direct if inventory.gateway and not loopback(each)),
     )
 
 
@@ -161,7 +160,7 @@ def _one(found: Connection, release: int | None) -> dict[str, Any]:
         "cluster": found.cluster,
         "release": release,
         "endpoint": found.url if found.known else None,
-        "others": [*found.others, *found.direct],
+        "others": list(found.others),
         "tunnel": found.tunnel,
         "model": found.model,
         "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},

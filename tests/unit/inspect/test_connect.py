@@ -20,7 +20,6 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshTarget
 from sparkcluster.inspect import connect
 from sparkcluster.spec import consent
-from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook import Playbook
 from tests.unit import golden
 
@@ -292,7 +291,7 @@ def test_the_page_on_models_shows_what_is_printed(capsys):
     assert f"```\n{out}```\n" in (root / "docs/models.md").read_text()
 
 
-def test_behind_a_gateway_all_models_have_its_address_and_engines_that_others_reach_come_second(several, capsys):
+def test_behind_a_gateway_all_models_have_its_address(several, capsys):
     with_gateway = several()
     Path(with_gateway).write_text(Path(with_gateway).read_text() + "gateway: {port: 9000}\n")
     found = json.loads(run(capsys, with_gateway, "--json").out)
@@ -301,10 +300,20 @@ def test_behind_a_gateway_all_models_have_its_address_and_engines_that_others_re
         "OPENAI_API_BASE_URLS=http://192.168.1.11:9000/v1 " in run(capsys, with_gateway, "--client", "open-webui").out
     )
     assert "the same address serves tiny, by these names" in run(capsys, with_gateway, "--client", "claude-code").err
-    engines = ["http://127.0.0.1:8002/v1", "http://192.168.177.12:8002/v1"]
-    embed = connect.connection(load(Path(with_gateway), model="embed"), direct=engines)
-    assert (embed.url, embed.direct) == ("http://192.168.1.11:9000/v1", (engines[1],))
     Path(with_gateway).write_text(Path(several(api={})).read_text() + "gateway: {port: 9000}\n")
     err = run(capsys, with_gateway).err
     assert err.count("ssh -N -L") == 1
     assert "ssh -N -L 9000:127.0.0.1:9000 192.168.1.11" in err
+
+
+@pytest.mark.parametrize(("host", "told"), [("127.0.0.1", False), ("management", True)])
+def test_an_engine_that_others_reach_without_the_gateway_is_told(world, host, told):
+    one = world(api={"host": host})
+    one.staged()
+    plan = one.plan(7)
+    one.run(plan).record(plan, 7)
+    answers = {name: facts.model_dump(mode="json") for name, facts in one.facts.items()}
+    nodes = Fleet({name: FakeHost(name).program("probe", lambda _, said=said: said) for name, said in answers.items()})
+    _, _, notes = connect.serving(nodes, dataclasses.replace(one.spec, gateway_node="alpha"))
+    (url,) = plan.as_json()["endpoints"].values()
+    assert any(url in note and "if alpha is down" in note for note in notes) is told
