@@ -20,7 +20,6 @@ from sparkcluster.facts.base import Unread, read
 from sparkcluster.findings import edit, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology import candidates
-from sparkcluster.topology.build import gateway
 from sparkcluster.topology.candidates import LINK_LOCAL, is_up
 from sparkcluster.topology.model import Group, Link, Member
 from sparkcluster.topology.netplan import MTU, NETPLAN
@@ -304,18 +303,15 @@ def unique(context: Context) -> Iterator[Seen]:
 )
 def api(context: Context) -> Iterator[Seen]:
     """The engine loads the model, then exits because it cannot bind an address that its node does not have."""
-    listening = [(group.head.name, group.api_host) for group in context.topology.groups]
-    if (node := context.spec.gateway_node) in context.facts:
-        listening.append((node, gateway(context.spec, context.facts[node])[0]))
-    for name, host in listening:
-        address = ipaddress.ip_address(host)
-        facts = context.facts[name]
+    for group in context.topology.groups:
+        address = ipaddress.ip_address(group.api_host)
+        facts = context.facts[group.head.name]
         anywhere = address.version == 6 or address.is_loopback or address.is_unspecified
-        if not (isinstance(facts.interfaces, Unread) or anywhere or facts.interface_of(host)):
+        if not (isinstance(facts.interfaces, Unread) or anywhere or facts.interface_of(group.api_host)):
             yield Seen(
-                f"{name} has no address {host} for the API",
+                f"{group.head.name} has no address {group.api_host} for the API",
                 ", ".join(address for interface in facts.interfaces for address in interface.addresses),
-                node=name,
+                node=group.head.name,
             )
 
 

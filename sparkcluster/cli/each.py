@@ -105,8 +105,9 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
     for model in turns:
         if not model and name in gateway.STARTS and not done:
             continue
-        more = {"model": model or None, "collected": found[model] if as_json else None}
-        one = argparse.Namespace(**vars(args) | more | (gateway.options(specs, model) if behind else {}))
+        collected, make_room = found[model] if as_json else None, gateway.room_for(model, specs)
+        more = {"model": model or None, "collected": collected, "make_room": make_room}
+        one = argparse.Namespace(**{**vars(args), **more})
         hints.command_line = typed(one)
         if args.json_lines:
             text = f"model: {model}" if model else "gateway"

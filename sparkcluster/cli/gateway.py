@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
@@ -38,7 +37,7 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
         if name == "status":
             found = seen.document(fleet, specs)
         elif name == "preflight":
-            seen.with_packages(fleet, spec, specs, seen.node_facts(fleet, spec), staged=False)
+            seen.with_packages(fleet, spec, specs, seen.look(fleet, spec).facts[spec.gateway_node], staged=False)
         elif name == "down":
             remove_gateway(fleet, see(fleet, spec), report)
         else:
@@ -48,18 +47,17 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
     return 1 if found.get("why") else 0
 
 
-def options(specs: Sequence[Spec], model: str) -> dict[str, Any]:
-    """What ``release.states.Options`` has of ``model`` behind the gateway of ``specs``."""
-    on_demand = any(spec.idle_s is not None for spec in specs)
-    return {"make_room": partial(_make_room, specs, model), "enables": on_demand}
+def room_for(model: str, specs: Sequence[Spec]) -> Callable[[Report], None] | None:
+    """What unloads the models on demand of ``specs`` that share a node with ``model``; None where none is on demand."""
 
+    def make(report: Report) -> None:
+        from sparkcluster.inspect.gateway import of_inventory
+        from sparkcluster.release.gateway import make_room
 
-def _make_room(specs: Sequence[Spec], model: str, report: Report) -> None:
-    from sparkcluster.inspect.gateway import of_inventory
-    from sparkcluster.release import gateway
+        with common.fleet_of(of_inventory(specs).inventory) as fleet:
+            make_room(fleet, specs, model, report)
 
-    with common.fleet_of(of_inventory(specs).inventory) as fleet:
-        gateway.make_room(fleet, specs, model, report)
+    return make if any(spec.idle_s is not None for spec in specs) else None
 
 
 def show(found: dict[str, Any], otherwise: str) -> None:
@@ -68,17 +66,15 @@ def show(found: dict[str, Any], otherwise: str) -> None:
     if found.get("why"):
         message(found["why"], kind="warning")
     if models := found.get("models"):
-        table(("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY"), [_row(each) for each in models])
+        table(("MODEL", "STATE", "WAITING", "LAST USED", "MEMORY"), [_row(each) for each in models])
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    used, left = model["last_used_s"], model["idle_s_left"]
-    planned, measured = model["planned_bytes"], model["measured_bytes"]
+    used, planned, measured = model.get("last_used_s"), model["planned_bytes"], model["measured_bytes"]
     return (
         model["name"],
-        " ".join(filter(None, [model["state"], model["progress"] or model["why"]])),
-        str(model["waiting"] or 0),
+        " ".join(filter(None, [model["state"], model.get("progress") or model.get("why")])),
+        str(model.get("waiting", 0)),
         "-" if used is None else f"{duration(used)} ago",
-        "-" if left is None else duration(left),
         (size(planned) if planned else "unknown") + (f", measured {size(measured)}" if measured else ""),
     )

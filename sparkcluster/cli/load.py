@@ -5,23 +5,17 @@ from __future__ import annotations
 import argparse
 
 from sparkcluster.cli.common import asking, emitted, inventory_argument, option
-from sparkcluster.cli.output import data, message
+from sparkcluster.cli.output import data
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``load``."""
     inventory_argument(parser, playbook=False, model=False)
-    option(parser, "name NAME", "name of the model in the inventory, as for --model")
+    option(parser, "name NAME?", "name of the model in the inventory, as for --model")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Load an on-demand model before a client asks for it."""
-    return ask(args, "load")
-
-
-def ask(args: argparse.Namespace, what: str) -> int:
+def run(args: argparse.Namespace, what: str = "load") -> int:
     """Ask the gateway to ``what``: load or unload the model."""
-    from sparkcluster import hints
     from sparkcluster.errors import UsageError
     from sparkcluster.inspect import gateway
     from sparkcluster.spec.load import load, load_all
@@ -37,5 +31,4 @@ def ask(args: argparse.Namespace, what: str) -> int:
         found = gateway.ask(fleet, behind, f"/{what}/{args.name}")
     if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found["text"]}):
         data(found["text"])
-        message(hints.command_line("sparkcluster status INVENTORY"), kind="next")
     return 0

@@ -15,7 +15,7 @@ from sparkcluster.fit.source import GIB
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.budget import budget
-from sparkcluster.inspect.cluster import see
+from sparkcluster.inspect.cluster import View, see
 from sparkcluster.node.shared import PACKAGES
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.printable import one_line
@@ -26,10 +26,6 @@ from sparkcluster.topology.build import gateway as listens
 
 MAY_S = 30.0
 """For one question to the gateway, with SSH."""
-
-
-_KNOWN = ("state", "why", "waiting", "in_flight", "idle_s_left", "last_used_s", "progress")
-"""What the gateway says of a model; None where it does not know."""
 
 
 def of_inventory(specs: Sequence[Spec]) -> Spec:
@@ -51,19 +47,17 @@ def of_inventory(specs: Sequence[Spec]) -> Spec:
 
 
 def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
-    """What the gateway ``spec`` answers to ``GET /state``, or to a ``POST`` of another ``path``.
-
-    Of the state: ``models`` by name, and ``trouble``, why it does not listen for clients, or None.
+    """What the gateway ``spec`` answers: to ``GET /state``, with ``models`` by name, or to a ``POST`` of another path.
 
     Raises:
-        NotServing: it does not answer, or refuses.
+        NotServing: it does not answer, does not listen for clients, or refuses.
         HostError: its node does not answer.
     """
     node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
     place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
     request = {**place, "method": method, "path": path}
     answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
-    if why := answer.get("error"):
+    if why := answer.get("error") or answer.get("trouble"):
         hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"
         raise NotServing(one_line(f"the gateway on {node}: {why}"), node=node, step="gateway", hint=hint)
     return answer
@@ -78,8 +72,7 @@ def recorded(fleet: Fleet, specs: Sequence[Spec], report: Report) -> dict[str, G
     for spec in specs:
         view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
         for error in view.collected.errors.values():
-            what = f"what serves {spec.model} on {error.node}"
-            report.note(f"warning: {what} is left out until the next up: {error.message}")
+            report.note(f"warning: {spec.model} on {error.node} is left out until the next up: {error.message}")
         groups = recorded_groups(view.newest.record) if view.newest else {}
         found[spec.model] = {name: each for name, each in groups.items() if each.head in view.facts}
     return found
@@ -87,29 +80,28 @@ def recorded(fleet: Fleet, specs: Sequence[Spec], report: Report) -> dict[str, G
 
 def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
-    spec, told, url = of_inventory(specs), dict[str, Any](), None
+    spec, known, url, why = of_inventory(specs), dict[str, Any](), None, None
     try:
-        url = listens(spec, node_facts(fleet, spec))[1]
-        told = ask(fleet, spec)
+        url = listens(spec, look(fleet, spec).facts[spec.gateway_node])[1]
+        known = ask(fleet, spec)["models"]
     except SparkclusterError as error:
-        told["trouble"] = error.message
+        why = error.message
     planned = {part.model: part.bytes or None for parts in budget(specs).sparks.values() for part in parts}
     models, releases = [], recorded(fleet, specs, Report())
     for each in specs:
-        known = told.get("models", {}).get(each.model, {"state": "unknown"})
+        said = known.get(each.model, {"state": "unknown"})
         measured = max((group.measured.get("used_gib") or 0 for group in releases[each.model].values()), default=0)
         sizes = {"planned_bytes": planned[each.model], "measured_bytes": int(measured * GIB) or None}
-        said = {key: known.get(key) for key in _KNOWN}
         models.append({"name": each.model, "on_demand": each.idle_s is not None, **said, **sizes})
-    return {"node": spec.gateway_node, "endpoint": url, "why": told.get("trouble"), "models": models}
+    return {"node": spec.gateway_node, "endpoint": url, "why": why, "models": models}
 
 
-def node_facts(fleet: Fleet, spec: Spec) -> Facts:
-    """Facts of the node of the gateway ``spec``; SparkclusterError if it cannot be queried."""
-    collected = collect_facts(fleet, spec, [spec.gateway_node])
-    for error in collected.errors.values():
+def look(fleet: Fleet, spec: Spec) -> View:
+    """See the cluster of the gateway ``spec``; SparkclusterError if its node cannot be queried."""
+    view = see(fleet, spec)
+    if error := view.collected.errors.get(spec.gateway_node):
         raise error
-    return collected.facts[spec.gateway_node]
+    return view
 
 
 def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, *, staged: bool = True) -> Facts:

@@ -14,7 +14,7 @@ from sparkcluster.hosts.fleet import Fleet, failures
 from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import SWITCH_FILE
 from sparkcluster.plan.release_record import unreadable
-from sparkcluster.release.stopping import end_guards, guard_works, remove_former_gateway, stop, stop_on_failures
+from sparkcluster.release.stopping import end_guards, guard_works, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import START_WAIT_S, Lease, wait_for
 from sparkcluster.spec import Spec
@@ -91,7 +91,6 @@ def down(
         report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
     if left:
         report.note(f"hint: {down_there(left)}   stops them there as well")
-    remove_former_gateway(fleet, view, report)
     if spec.idle_s is not None and guard_works(view):  # it may be loading for minutes
         end_guards(fleet, view)
     # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.

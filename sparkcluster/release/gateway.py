@@ -25,7 +25,6 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
-from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import ContainerPlan
@@ -63,9 +62,7 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     spec = seen.of_inventory(specs)
     node = spec.gateway_node
     report.step("gateway", f"on {node}")
-    view = see(fleet, spec)
-    if error := view.collected.errors.get(node):
-        raise error
+    view = seen.look(fleet, spec)
     facts = seen.with_packages(fleet, spec, specs, view.facts[node])
     recorded = seen.recorded(fleet, specs, report)
     image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
@@ -86,9 +83,9 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         require_running(fleet, spec, {node: installed})
     log = shell("docker logs --tail 20", container.name) if image_id else shell("tail", f"{container.rank_dir}/log")
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
-    while wrong := _wrong(fleet, spec, always, f"on {node}: {log}"):
+    while wrong := _wrong(fleet, spec, always):
         if time.monotonic() > until + READY_S:
-            raise LaunchError(one_line(wrong[0]), node=node, step="gateway", hint=wrong[1])
+            raise LaunchError(wrong, node=node, step="gateway", hint=f"sparkcluster status INVENTORY; on {node}: {log}")
         time.sleep(AGAIN_S)
     report.done()
     return listens(spec, facts)[1]
@@ -149,21 +146,15 @@ def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorde
     return {"do": "enable", "program": standalone("door"), "config": {**told, "models": places}}
 
 
-def _wrong(fleet: Fleet, spec: Spec, names: Collection[str], log: str) -> tuple[str, str] | None:
-    """Why the gateway does not serve all of ``names``, and what to type; ``log`` shows what it says itself."""
-    node = spec.gateway_node
+def _wrong(fleet: Fleet, spec: Spec, names: Collection[str]) -> str | None:
+    """Why the gateway does not serve all of ``names``."""
     try:
-        told = seen.ask(fleet, spec)
+        models = seen.ask(fleet, spec)["models"]
     except NotServing as error:
-        return error.message, log
-    if told.get("trouble"):
-        old = "; an engine that had its port before: sparkcluster upgrade INVENTORY"
-        return f"the gateway on {node} does not listen: {told['trouble']}", f"on {node}: ss -ltnp{old}"
-    models = told.get("models", {})
+        return error.message
     for name in names:
-        if models.get(name, {}).get("state") != "ready":
-            why = f"the gateway on {node} does not reach {name}: {models.get(name, {}).get('why')}"
-            return why, f"sparkcluster doctor INVENTORY --model {name}"
+        if (known := models.get(name, {})).get("state") != "ready":
+            return one_line(f"the gateway on {spec.gateway_node} does not reach {name}: {known.get('why')}")
     return None
 
 
@@ -177,7 +168,7 @@ def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -
     others = loaded = [each.model for each in specs if each.idle_s is not None and each.model in beside]
     with contextlib.suppress(SparkclusterError):
         while loaded and time.monotonic() < until:
-            models = seen.ask(fleet, spec).get("models", {})
+            models = seen.ask(fleet, spec)["models"]
             loaded = [name for name in others if models.get(name, {}).get("state") in _LOADED]
             for name in loaded:  # again while it ends: who asks for it meanwhile would have it loaded
                 report.progress(spec.gateway_node, f"unloading {name}, to make room for {model}")

@@ -71,9 +71,8 @@ class Options:
         order: groups that are switched first.
         max_unavailable: how many groups are switched at once, after the first one.
         pause_s: between groups that are switched.
-        make_room: called before a start, to unload what is loaded on demand.
-        enables: whether guards are installed where none run, since another model of the inventory is on demand: after a
-            reboot it would come back alone.
+        make_room: called before a start, to unload what is loaded on demand; None where nothing is on demand. Beside
+            such models, guards are installed where none run: after a reboot those would come back alone.
     """
 
     timeout_s: float | None = None
@@ -87,7 +86,6 @@ class Options:
     max_unavailable: int = 1
     pause_s: float = 0
     make_room: Callable[[Report], None] | None = None
-    enables: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

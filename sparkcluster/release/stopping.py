@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError, StopError
-from sparkcluster.facts.base import Fact, read
+from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
 from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
-from sparkcluster.inspect.cluster import View, see
-from sparkcluster.node.shared import GATEWAY_GROUP, GRACE_S, LABEL_CLUSTER, LABEL_RANK
+from sparkcluster.inspect.cluster import View
+from sparkcluster.node.shared import GRACE_S, LABEL_RANK
 from sparkcluster.plan.model import Plan
 from sparkcluster.report import Report
 from sparkcluster.runtime import Changer, stop_steps
@@ -115,13 +114,3 @@ def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -
         with Lease(fleet, inventory, "down").acquire(list(steps)) as lease:
             failed |= failures(lease.changer.attempt(steps, timeout_s=120))
     stop_on_failures(failed, "down")
-
-
-def remove_former_gateway(fleet: Fleet, view: View, report: Report) -> None:
-    """Stop a gateway that the inventory of ``view`` had before, where one runs on its nodes: its port may be needed."""
-    spec = view.spec
-    cluster = spec.gateway_cluster or f"{spec.inventory.cluster}-{GATEWAY_GROUP}"
-    ranks = [rank for facts in view.facts.values() for rank in read(facts.ranks) or ()]
-    if not spec.gateway_node and any(rank.labels.get(LABEL_CLUSTER) == cluster for rank in ranks):
-        inventory = spec.inventory.model_copy(update={"cluster": cluster})
-        remove_gateway(fleet, see(fleet, dataclasses.replace(spec, inventory=inventory)), report)

@@ -22,7 +22,6 @@ from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
 from sparkcluster.release.states import Action, Desired
-from sparkcluster.release.stopping import remove_former_gateway
 from sparkcluster.report import Report, count
 from sparkcluster.runtime import Changer, observed, secrets
 from sparkcluster.staging.run import StageReport
@@ -46,9 +45,8 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     with contextlib.ExitStack() as leases:
         leases.callback(rollout.let_start)
         rollout.see(probes)
-        remove_former_gateway(fleet, rollout.view, report)
-        on_demand, guarded = desired.spec.idle_s is not None, guards(rollout.view.facts)
-        if any(each and each.on_demand for each in guarded) and (rollout.to_start(Action.WATCH) or not on_demand):
+        on_demand = any(each and each.on_demand for each in guards(rollout.view.facts))
+        if on_demand and (rollout.to_start(Action.WATCH) or desired.spec.idle_s is None):
             disable(fleet, desired.spec, report)  # they would stop what no client asks for
             rollout.see()
         if rollout.to_start() and desired.options.make_room:
@@ -86,12 +84,11 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
 
 def _guard(rollout: Rollout) -> None:
     """Install guards where none run, for a model on demand, or beside one."""
-    fleet, desired, found = rollout.fleet, rollout.desired, guards(rollout.view.facts)
-    if desired.spec.idle_s is not None:
-        if not all(each and each.on_demand and each.runs for each in found):
-            load_on_demand(fleet, desired.spec, rollout.report, yes=desired.options.yes)
-    elif desired.options.enables and not all(each and each.runs for each in found):
-        enable(fleet, desired.spec, rollout.report, yes=desired.options.yes)
+    spec, options, on_demand = rollout.desired.spec, rollout.desired.options, rollout.desired.spec.idle_s is not None
+    done = all(each and each.runs and each.on_demand is on_demand for each in guards(rollout.view.facts))
+    if not done and (on_demand or options.make_room):
+        install = load_on_demand if on_demand else enable
+        install(rollout.fleet, spec, rollout.report, yes=options.yes)
 
 
 def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:

@@ -154,7 +154,7 @@ REACHED: dict[str, Any] = {
     "cluster": text(),
     "release": integer("that serves; null where the rest is what the inventory says", null=True),
     "endpoint": text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
-    "others": many(text(), "endpoints of the other groups, unless --group chose one; behind a gateway, of the engines"),
+    "others": many(text(), "endpoints of the other groups, unless --group chose one"),
     "tunnel": text("command that has to run while it is used, or null", null=True),
     "model": text("name that requests carry"),
     "key": record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
@@ -822,15 +822,15 @@ _GATEWAY = record(
     why=text("why it does not answer", null=True),
     models=many(
         record(
+            _optional=("why", "waiting", "in_flight", "last_used_s", "progress"),
             name=text(),
             on_demand=boolean(),
             state=text("stopped, starting, ready, draining, stopping, failed, unreachable or unknown"),
             why=text(null=True),
-            waiting=integer("requests that wait for it; null while its state is unknown", null=True),
-            in_flight=integer("requests that it answers; likewise", null=True),
-            idle_s_left=number("seconds after which it is unloaded if nobody asks for it", null=True),
+            waiting=integer("requests that wait for it; left out while its state is unknown, as what follows"),
+            in_flight=integer("requests that it answers"),
             last_used_s=number("seconds since its last request", null=True),
-            progress=text("of a load, as 42 %; else empty, or null", null=True),
+            progress=text("of a load, as 42 %; else empty"),
             planned_bytes=integer("of each of its nodes", null=True),
             measured_bytes=integer("of each of its nodes, once it had started", null=True),
         )

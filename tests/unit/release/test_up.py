@@ -443,10 +443,13 @@ def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_
     assert (up.done, enabled) == (["ask alpha"], ["disable"])
 
 
-def test_room_is_made_before_a_start_and_not_for_what_serves(up, world):
-    asked = []
+def test_beside_models_on_demand_room_is_made_before_a_start_alone_and_guards_are_installed(up, world, monkeypatch):
+    asked, enabled = [], []
+    monkeypatch.setattr(module, "enable", lambda *_, yes: enabled.append(list(up.done)))
     options = Options(make_room=lambda _: asked.append(list(up.done)) or True)
     cluster = world()
     up(cluster, options=options)
+    for name in cluster.facts:
+        cluster.change(name, enabled={"runs": True})
     up(cluster, options=options)
-    assert asked == [[]]
+    assert (asked, enabled) == ([[]], [["lease", "launch alpha beta"]])

@@ -77,12 +77,6 @@ def test_a_node_that_only_the_management_network_joins_to_the_gateways_is_refuse
     assert "sparkcluster key INVENTORY" in caught.value.hint
 
 
-def test_an_address_that_the_gateways_node_lacks_is_told(behind, facts):
-    spec, known = behind("alpha", "alpha", api={"host": "192.168.86.12"}), {"alpha": facts()["alpha"]}
-    found = checks.run_checks(spec, known, topology.build(spec, known))
-    assert [(each.node, each.severity) for each in found if each.code == "NET-012"] == [("alpha", "error")]
-
-
 @pytest.mark.parametrize(
     ("host", "listens", "shown"),
     [
