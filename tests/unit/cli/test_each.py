@@ -193,3 +193,5 @@ def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeyp
     assert "embed is loading" in capsys.readouterr().out
     assert guarded(["load", str(file), NAMES[0]]) == 2
     assert f"{NAMES[0]} is always on, not on demand" in capsys.readouterr().err
+    assert guarded(["load", str(file)]) == 2
+    assert "NAME is missing" in capsys.readouterr().err

@@ -15,7 +15,8 @@ from sparkcluster.node import door_place, gateway_control, group_guard
 
 
 @pytest.fixture
-def request_of(tmp_path):
+def request_of(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back, since the program goes to the directory of the socket
     state_dir = tmp_path / ("long" * 30)
     (state_dir / "clusters/home-gateway/run").mkdir(parents=True)
     state_dir.chmod(0o700)
