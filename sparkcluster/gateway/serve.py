@@ -40,7 +40,7 @@ _NOT_SENT = _HOP | frozenset(
     "authorization x-api-key api-key cookie expect forwarded host x-forwarded-for x-forwarded-host"  # noqa: SIM905
     " x-forwarded-proto x-real-ip content-length".split()
 )
-# The last three let web pages of other origins read answers, which vLLM allows to all.
+# The last three let web pages of other origins read answers, which engines allow to all.
 _NOT_RETURNED = (
     _HOP
     | {"server", "date", "set-cookie"}
