@@ -68,17 +68,15 @@ def show(found: dict[str, Any], otherwise: str) -> None:
     if found.get("why"):
         message(found["why"], kind="warning")
     if models := found.get("models"):
-        table(("MODEL", "STATE", "WAITING", "LAST USED", "UNLOADED IN", "MEMORY"), [_row(each) for each in models])
+        table(("MODEL", "STATE", "WAITING", "LAST USED", "MEMORY"), [_row(each) for each in models])
 
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
-    used, left = model["last_used_s"], model["idle_s_left"]
-    planned, measured = model["planned_bytes"], model["measured_bytes"]
+    used, planned, measured = model["last_used_s"], model["planned_bytes"], model["measured_bytes"]
     return (
         model["name"],
         " ".join(filter(None, [model["state"], model["progress"] or model["why"]])),
         str(model["waiting"] or 0),
         "-" if used is None else f"{duration(used)} ago",
-        "-" if left is None else duration(left),
         (size(planned) if planned else "unknown") + (f", measured {size(measured)}" if measured else ""),
     )

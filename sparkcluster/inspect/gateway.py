@@ -28,7 +28,7 @@ MAY_S = 30.0
 """For one question to the gateway, with SSH."""
 
 
-_KNOWN = ("state", "why", "waiting", "in_flight", "idle_s_left", "last_used_s", "progress")
+_KNOWN = ("state", "why", "waiting", "in_flight", "last_used_s", "progress")
 """What the gateway says of a model; None where it does not know."""
 
 

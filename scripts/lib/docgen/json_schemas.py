@@ -828,7 +828,6 @@ _GATEWAY = record(
             why=text(null=True),
             waiting=integer("requests that wait for it; null while its state is unknown", null=True),
             in_flight=integer("requests that it answers; likewise", null=True),
-            idle_s_left=number("seconds after which it is unloaded if nobody asks for it", null=True),
             last_used_s=number("seconds since its last request", null=True),
             progress=text("of a load, as 42 %; else empty, or null", null=True),
             planned_bytes=integer("of each of its nodes", null=True),
