@@ -72,12 +72,11 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 """
 
 
-def config(url: str, port: int, control: str) -> dict[str, Any]:
+def config(url: str, port: int, run: str) -> dict[str, Any]:
     """The gateway's config.json."""
     model = {"name": "gpt", "served": ["gpt"], "kind": "chat", "context": None, "sizes": {"a": None}, "idle_s": None}
-    models = [{**model, "start_s": None, "backends": [{"group": "default", "url": url}]}]
-    where = {"cluster": "bench", "node": "a", "listen": "127.0.0.1", "port": port, "control": control, "room": {}}
-    return {"version": 1, **where, "keys": [], "engine_key": None, "door": None, "models": models}
+    where = {"listen": "127.0.0.1", "port": port, "run": run, "room": {}}
+    return {**where, "keys": {}, "engine_key": None, "models": [{**model, "start_s": None, "backends": [url]}]}
 
 
 def free_port() -> int:
@@ -161,7 +160,7 @@ def main() -> int:
     engine, gateway, proxy = free_port(), free_port(), free_port()
     url = f"http://127.0.0.1:{engine}"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as servers:
-        files = {"config.json": json.dumps(config(url, gateway, f"{name}/control.sock"))}
+        files = {"config.json": json.dumps(config(url, gateway, name))}
         files |= {"gateway.py": standalone("program", package="gateway"), "engine.py": ENGINE, "proxy.py": PROXY}
         for each, text in files.items():
             Path(name, each).write_text(text)

@@ -5,17 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Key:
-    """An API key: its name, the SHA-256 of it in hex, and the models that it may use (None: all)."""
-
-    name: str
-    sha256: str
-    models: Sequence[str] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,27 +28,22 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The whole document; ``room``: bytes that models may take of each node. No ``keys``: everyone may use all."""
+    """The whole document.
 
-    version: int
-    cluster: str
-    node: str
+    ``run``: the directory of the sockets. ``keys``: the models that an API key may use (None: all), by its SHA-256 in
+    hex; without keys everyone may use all. ``room``: bytes that models may take of each node.
+    """
+
     listen: str
     port: int
-    keys: Sequence[Key]
+    run: str
+    keys: dict[str, Sequence[str] | None]
     engine_key: str | None
-    door: str | None
-    control: str
     room: dict[str, int]
     models: Sequence[Model]
 
 
-def from_document(found: dict[str, Any]) -> Config:
-    """``found`` as a Config; KeyError or TypeError if it is none."""
-    models = [Model(**{**each, "backends": [one["url"] for one in each["backends"]]}) for each in found["models"]]
-    return Config(**{**found, "models": models, "keys": [Key(**each) for each in found["keys"]]})
-
-
-def read(path: Path) -> Config:
-    """The Config in a file; OSError if it cannot be read, ValueError if it is no JSON, else as ``from_document``."""
-    return from_document(json.loads(path.read_text()))
+def read(text: str) -> Config:
+    """The Config that ``text`` is; ValueError if it is no JSON, KeyError or TypeError if it is no Config."""
+    found: dict[str, Any] = json.loads(text)
+    return Config(**{**found, "models": [Model(**each) for each in found["models"]]})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,6 +18,8 @@ import aiohttp
 from sparkcluster.gateway.config import Config, Model
 from sparkcluster.gateway.schedule import States
 
+DOOR = "door.sock"
+"""In the working directory, as a socket's path has 107 bytes at most (unix(7))."""
 DOOR_S, POLL_S = 1.0, 5.0
 """How often the door is asked what runs, and each engine for its models."""
 ANSWER_S, MODELS_S = 20.0, 2.0
@@ -27,33 +28,19 @@ _log = logging.getLogger("gateway")
 
 
 class Keeper(States):
-    """Knows what every model does, and has models loaded and unloaded."""
+    """Knows what every model does, and has models loaded and unloaded; engines are asked by ``session``."""
 
-    def __init__(self, config: Config, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: Config, session: aiohttp.ClientSession, now: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(config, now)
-        self._door: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def start(self) -> None:
-        """Begin, with what runs already known where that is answered."""
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=MODELS_S))
-        await asyncio.gather(self.look(), self.turn())
-        self._tasks = [asyncio.create_task(_repeat(*each)) for each in ((self.look, POLL_S), (self.turn, DOOR_S))]
-
-    async def close(self) -> None:
-        """End; what is loaded stays loaded."""
-        for task in self._tasks:
-            task.cancel()
-        self._hang_up()
-        await self._session.close()
+        self._session = session
 
     async def turn(self) -> None:
         """Ask the door what runs, and tell it what has to."""
-        if self.config.door is None:
-            return
         try:
-            await asyncio.wait_for(self._talk(self.config.door), ANSWER_S)
+            await asyncio.wait_for(self._talk(), ANSWER_S)
         except (OSError, EOFError, ValueError, KeyError, asyncio.TimeoutError) as error:
-            self._hang_up()
             self.step({}, f"the gateway's guard does not answer: {str(error) or 'time-out'}")
 
     async def look(self) -> None:
@@ -63,8 +50,9 @@ class Keeper(States):
 
     async def _ask_engine(self, model: Model, url: str) -> None:
         headers = {"Authorization": f"Bearer {self.config.engine_key}"} if self.config.engine_key else {}
+        options: Any = {"allow_redirects": False, "timeout": aiohttp.ClientTimeout(total=MODELS_S)}
         try:
-            async with self._session.get(f"{url}/v1/models", headers=headers, allow_redirects=False) as response:
+            async with self._session.get(f"{url}/v1/models", headers=headers, **options) as response:
                 response.raise_for_status()
                 lengths = {each["id"]: each.get("max_model_len") for each in (await response.json())["data"]}
             why, length = None, lengths[model.served[0]]
@@ -74,31 +62,28 @@ class Keeper(States):
             why, length = str(error) or "no answer within 2 s", None
         self.polled(model.name, url, why, length)
 
-    async def _talk(self, path: str) -> None:
-        for name, run in self.step((await self._ask(path, {"do": "states"}))["states"]).items():
-            answer = await self._ask(path, {"do": "want", "model": name, "run": run})
+    async def _talk(self) -> None:
+        for name, run in self.step((await _ask_door({"do": "states"}))["states"]).items():
+            answer = await _ask_door({"do": "want", "model": name, "run": run})
             if run and "failed" in answer and name in self.seen:
                 self.fail(name, answer["failed"])
 
-    async def _ask(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        if self._door is None:
-            self._door = await asyncio.open_unix_connection(os.path.relpath(path))  # noqa: ASYNC240 it asks no disk
-        reader, writer = self._door
+
+async def _ask_door(request: dict[str, Any]) -> dict[str, Any]:
+    reader, writer = await asyncio.open_unix_connection(DOOR)
+    try:
         writer.write(json.dumps(request).encode() + b"\n")
         answer: dict[str, Any] = json.loads(await reader.readuntil(b"\n"))
-        return answer
-
-    def _hang_up(self) -> None:
-        """An answer that comes late would be taken for that to the next question."""
-        if self._door is not None:
-            self._door[1].close()
-            self._door = None
+    finally:
+        writer.close()
+    return answer
 
 
-async def _repeat(action: Callable[[], Awaitable[None]], every_s: float) -> None:
+async def repeat(action: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Do ``action`` now and then every ``every_s`` seconds, until this is cancelled; what it raises is logged."""
     while True:
-        await asyncio.sleep(every_s)
         try:
             await action()
         except Exception:  # noqa: BLE001 it is logged, and the next turn may work
             _log.exception("the gateway goes on")
+        await asyncio.sleep(every_s)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -15,12 +14,12 @@ from pathlib import Path
 from aiohttp import web
 
 from sparkcluster.gateway.config import read
-from sparkcluster.gateway.keeper import Keeper
+from sparkcluster.gateway.keeper import DOOR_S, POLL_S, Keeper, repeat
 from sparkcluster.gateway.schedule import Unavailable
-from sparkcluster.gateway.serve import Gateway
+from sparkcluster.gateway.serve import LOOK_S, Gateway, session
 
-_LOOK_S = 1
-_log = logging.getLogger("gateway")
+FILE_S = 1.0
+"""How often it looks whether its file has changed, and tries to listen while it does not."""
 
 
 def main(argv: list[str]) -> int:
@@ -31,58 +30,53 @@ def main(argv: list[str]) -> int:
 
 
 class Program:
-    """The gateway, by the file ``path``; ``trouble`` is why it does not listen for clients."""
+    """The gateway, by the file ``path``."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._changed_ns = path, path.stat().st_mtime_ns
-        self._keeper = Keeper(read(path))
-        self.trouble: str | None = "it is starting"
+        self._config = read(path.read_text())
+        self._trouble: str | None = "it is starting"  # why it does not listen for clients
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; streams end with it."""
-        ended, loop, config = asyncio.Event(), asyncio.get_running_loop(), self._keeper.config
+        """Serve until SIGTERM or SIGINT; streams end with it, and what is loaded stays loaded."""
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.set)
-        os.chdir(Path(config.control).parent)  # a socket's path has 107 bytes at most (unix(7)); the door's is here too
-        await self._keeper.start()
-        gateway = Gateway(self._keeper)
-        server = await gateway.start()
-        await self._listen(Path(config.control).name)
-        while not ended.is_set():
-            if self.trouble is not None:
-                try:
-                    await loop.create_server(server, config.listen, config.port, backlog=1024)
-                    self.trouble = None
-                except OSError as error:  # at boot the address may come after this program
-                    self.trouble = str(error)
-            self._take_in()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(ended.wait(), _LOOK_S)
-        await gateway.close()
-        await self._keeper.close()
+        os.chdir(self._config.run)
+        async with session() as engines:
+            self._keeper = keeper = Keeper(self._config, engines)
+            self._gateway = Gateway(keeper, engines)
+            await asyncio.gather(keeper.look(), keeper.turn())
+            os.umask(0o177)
+            await loop.create_unix_server(web.Server(self._control, access_log=None), "control.sock")
+            actions = (
+                (keeper.look, POLL_S),
+                (keeper.turn, DOOR_S),
+                (self._gateway.watch, LOOK_S),
+                (self._look, FILE_S),
+            )
+            tasks = [asyncio.create_task(repeat(*each)) for each in actions]
+            await ended.wait()
+            for task in tasks:
+                task.cancel()
 
-    def _take_in(self) -> None:
+    async def _look(self) -> None:
+        if self._trouble is not None:
+            try:
+                await self._gateway.listen(self._config.listen, self._config.port)
+                self._trouble = None
+            except OSError as error:  # at boot the address may come after this program
+                self._trouble = str(error)
+        before, self._changed_ns = self._changed_ns, self._path.stat().st_mtime_ns
+        if self._changed_ns != before:
+            self._keeper.reload(read(self._path.read_text()))
+
+    async def _control(self, request: web.BaseRequest) -> web.Response:
+        acts = {"load": self._keeper.load, "unload": self._keeper.unload}
+        act, _, name = request.path[1:].partition("/")
         try:
-            before, self._changed_ns = self._changed_ns, self._path.stat().st_mtime_ns
-            if self._changed_ns != before:
-                self._keeper.reload(read(self._path))
-        except (OSError, KeyError, TypeError, ValueError):
-            _log.exception("%s is ignored", self._path)
-
-    async def _listen(self, control: str) -> None:
-        app = web.Application()
-        app.add_routes([web.get("/state", self._state), web.post("/{act:load|unload}/{name}", self._change)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        os.umask(0o177)
-        await web.UnixSite(runner, control).start()
-
-    async def _state(self, _: web.Request) -> web.Response:
-        return web.json_response({"trouble": self.trouble, "models": self._keeper.view()})
-
-    async def _change(self, request: web.Request) -> web.Response:
-        act = self._keeper.load if request.match_info["act"] == "load" else self._keeper.unload
-        try:
-            return web.json_response({"text": act(request.match_info["name"])})
-        except Unavailable as unavailable:
-            return web.json_response({"error": unavailable.text}, status=unavailable.status)
+            if act in acts:
+                return web.json_response({"text": acts[act](name)})
+        except Unavailable as refused:
+            return web.json_response({"error": refused.text})
+        return web.json_response({"trouble": self._trouble, "models": self._keeper.view()})

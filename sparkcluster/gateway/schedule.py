@@ -53,7 +53,7 @@ class Seen:
     since: float
     heard: float
     state: str = "unreachable"
-    why: str | None = "it was not asked yet"
+    why: str | None = "it has not answered yet"
     reachable: bool = False
     holds: bool = True
     context: int | None = None
@@ -71,10 +71,6 @@ class Seen:
     def is_up(self) -> bool:
         """Whether requests are in flight, or may be."""
         return self.state in {"ready", "draining"}
-
-    def waits_since(self) -> float | None:
-        """When the oldest request began to wait for it; None if none waits."""
-        return next(iter(self.waiting.values()), None)
 
     def used(self, now: float) -> float:
         """When it was last used: now with a request in flight, else no earlier than it became ready."""
@@ -136,8 +132,7 @@ def decide(
 
     Who waits longest is served first. While it waits for room or for another start on its nodes, nobody who came later
     takes that room, unless a model that cannot be stopped is in its way. Other models make room once they are past
-    their residence: as few as suffice, the least recently used first, and none while that does not suffice. A start
-    that nobody waits for is given up.
+    their residence: as few as suffice, the least recently used first, and none while that does not suffice.
 
     Args:
         now: the time.
@@ -151,20 +146,17 @@ def decide(
     stuck = {name for name in holding if not seen[name].reachable}
     leaving = {name for name in names if name in actions or seen[name].state in {"draining", "stopping"}}
     starting = {node for name in names if seen[name].state == "starting" for node in models[name].sizes}
-    waits = {name: seen[name].waits_since() for name in names if _may_start(now, seen[name])}
-    for _, name in sorted((since, name) for name, since in waits.items() if since is not None):
+    asked = [name for name in names if seen[name].waiting and _may_start(now, seen[name])]
+    for name in sorted(asked, key=lambda name: min(seen[name].waiting.values())):
         each, nodes = seen[name], set(models[name].sizes)
         if no_room(name, stuck, models, room):
             continue
-        beside = [other for other in holding - leaving if nodes & set(models[other].sizes)]
-        unwanted = {other for other in beside if seen[other].state == "starting" and not seen[other].waiting} - stuck
-        actions.update(dict.fromkeys(unwanted, "stopping"))
-        leaving |= unwanted
         if each.state in {"stopped", "failed"} and each.reachable and not nodes & starting:
             if not no_room(name, holding, models, room):
                 actions[name] = "starting"
                 starting |= nodes
             else:
+                beside = [other for other in holding - leaving if nodes & set(models[other].sizes)]
                 able = {other for other in beside if _yields(now, seen[other])}
                 chosen = set() if no_room(name, holding - leaving - able, models, room) else able
                 for other in sorted(chosen, key=lambda other: seen[other].used(now), reverse=True):
@@ -211,18 +203,16 @@ class States:
             seen.start_s = seen.start_s or model.start_s
             if model.idle_s is None:
                 self._end(seen)
-            if not model.backends:
-                seen.enter("failed", self.now(), "it has never been started")
 
     def enter(self, request: Request) -> None:
         """Admit ``request`` if its model is ready or always on, else let it wait; it has to leave at its end.
 
         Raises:
-            Unavailable: it would wait in vain, or too many wait.
+            Unavailable: it would wait in vain, too many wait, or its model is not in the inventory.
         """
         name, now = request.model, self.now()
-        model, seen = self._model(name)
-        waits = model.idle_s is not None and seen.state != "ready"
+        seen = self._seen(name)
+        waits = self.models[name].idle_s is not None and seen.state != "ready"
         if waits and seen.state == "failed" and now - seen.since < RETRY_S:
             raise Unavailable(FAILED.format(name), RETRY_S - (now - seen.since))
         if waits and (too_big := no_room(name, (), self.models, self.config.room)):
@@ -266,9 +256,9 @@ class States:
         """Have ``name`` loaded as if a request waited for it; what happens now.
 
         Raises:
-            Unavailable: it is always on, is not in the inventory, has never been started, or does not fit.
+            Unavailable: as ``enter``.
         """
-        seen = self._on_demand(name)
+        seen = self._seen(name)
         if seen.state == "failed":
             seen.since = self.now() - RETRY_S
         self.enter(Request(name, STREAM_WAIT_S, by_hand=True))
@@ -279,9 +269,9 @@ class States:
         """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again.
 
         Raises:
-            Unavailable: it is always on, is not in the inventory, or has never been started.
+            Unavailable: it is not in the inventory.
         """
-        seen = self._on_demand(name)
+        seen = self._seen(name)
         self._end(seen, Unavailable(f"{name} was unloaded by an operator"))
         if seen.state not in {"starting", "ready"}:
             return f"{name} is {seen.state}"
@@ -327,25 +317,13 @@ class States:
             view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(seen)}
             view |= {"waiting": len(seen.waiting), "in_flight": len(seen.in_flight)}
             view["last_used_s"] = None if seen.last_used is None else now - seen.last_used
-            idle_s = self.models[name].idle_s
-            if idle_s is not None and seen.state == "ready":
-                view["idle_s_left"] = max(0.0, idle_s - (now - seen.used(now)))
             found[name] = view
         return found
 
-    def _on_demand(self, name: str) -> Seen:
-        model, seen = self._model(name)
-        if model.idle_s is None:
-            raise Unavailable(f"{name} is always on: use sparkcluster up and down", status=409)
-        return seen
-
-    def _model(self, name: str) -> tuple[Model, Seen]:
-        model = self.models.get(name)
-        if model is None:
-            raise Unavailable(f"{name} is not in the inventory", status=404)
-        if not model.backends:
-            raise Unavailable(f"{name} has never been started: sparkcluster up INVENTORY --model {name}")
-        return model, self.seen[name]
+    def _seen(self, name: str) -> Seen:
+        if name not in self.seen:
+            raise Unavailable(f"the gateway does not know {name}: sparkcluster up INVENTORY tells it", status=404)
+        return self.seen[name]
 
     def _answers(self, model: Model) -> bool:
         return any(self.troubles.get(url) is None for url in model.backends)

@@ -7,17 +7,16 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from aiohttp.connector import Connection
-from multidict import CIMultiDict
 from yarl import URL
 
 from sparkcluster.gateway.body import Body
-from sparkcluster.gateway.config import Key, Model
+from sparkcluster.gateway.config import Model
 from sparkcluster.gateway.keeper import Keeper
 from sparkcluster.gateway.metrics import Metrics
 from sparkcluster.gateway.schedule import STREAM_WAIT_S, WAIT_S, Request, Unavailable
@@ -30,27 +29,15 @@ PATHS = frozenset(
 )
 AUTO = "auto"
 
-# Of one connection, not of what it carries (RFC 9110, 7.6.1), and what is set anew.
-_HOP = frozenset(
-    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"  # noqa: SIM905
-    " upgrade".split()
-)
-# Credentials, and who asks.
-_NOT_SENT = _HOP | frozenset(
-    "authorization x-api-key api-key cookie expect forwarded host x-forwarded-for x-forwarded-host"  # noqa: SIM905
-    " x-forwarded-proto x-real-ip content-length".split()
-)
-# The last three let web pages of other origins read answers, which engines allow to all.
-_NOT_RETURNED = (
-    _HOP
-    | {"server", "date", "set-cookie"}
-    | {f"access-control-{name}" for name in ("allow-origin", "allow-credentials", "expose-headers")}
-)
+# What an engine has use for, and what its answer is. So neither a credential passes, nor what is of one connection, nor
+# what lets web pages of other origins read answers, which engines may allow to all.
+_SENT = ("Content-Type", "Accept", "X-Request-Id", "traceparent", "tracestate", "anthropic-version", "anthropic-beta")
+_RETURNED = ("Content-Type", "Content-Length", "Cache-Control", "Retry-After", "X-Request-Id")
 _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
 # Without a timeout of the answer, the end of a connection to a node that has lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
 _EVENTS = "text/event-stream"
-COMMENT_S, UNREAD_S, LOOK_S = 5.0, 300.0, 0.2
+COMMENT_S, UNREAD_S, LOOK_S = 1.0, 300.0, 0.2
 """Between two comments while a model loads; until a client has read what was sent; until one that left is noticed."""
 
 
@@ -67,19 +54,33 @@ class _Connector(aiohttp.TCPConnector):
         return connection
 
 
+def session() -> aiohttp.ClientSession:
+    """Connections to engines."""
+    return aiohttp.ClientSession(
+        # An engine closes idle connections: a request on one that it is about to close would fail.
+        connector=_Connector(limit=0, force_close=True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+        skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+    )
+
+
 class _Exchange:
-    """A request, and what became of it so far; ``writing_since`` is a time while the client is written to."""
+    """A request, and what became of it so far.
+
+    ``may``: the models that its key may use, None for all. ``writing_since``: a time while the client is written to.
+    """
 
     def __init__(self, request: web.BaseRequest) -> None:
         self.request = request
         self.anthropic = request.path.startswith("/v1/messages")
         self.began = time.monotonic()
-        self.key: Key | None = None
+        self.may: Sequence[str] | None = ()
         self.model = ""
         self.response: web.StreamResponse | None = None
         self.writing_since: float | None = None
 
-    async def start(self, status: int, headers: CIMultiDict[str]) -> None:
+    async def start(self, status: int, headers: dict[str, str]) -> None:
         self.response = web.StreamResponse(status=status, headers=headers)
         await self.response.prepare(self.request)
 
@@ -99,45 +100,32 @@ class _Exchange:
 
 
 class Gateway:
-    """Answers requests by the config and the states of ``keeper``."""
+    """Answers requests by the config and the states of ``keeper``; engines are asked by ``session``."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper, self._metrics = keeper, Metrics(keeper)
+    def __init__(self, keeper: Keeper, session: aiohttp.ClientSession) -> None:
+        self._keeper, self._session, self._metrics = keeper, session, Metrics(keeper)
         self._exchanges: dict[asyncio.Task[Any], _Exchange] = {}
-        self._began = int(time.time())
 
-    async def start(self) -> web.Server:
-        """Get ready to answer; what this returns is for ``loop.create_server``."""
-        self._session = aiohttp.ClientSession(
-            # An engine closes idle connections: a request on one that it is about to close would fail.
-            connector=_Connector(limit=0, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-            auto_decompress=False,
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-        )
-        self._watch = asyncio.ensure_future(self._watch_clients())
-        return web.Server(self._handle, access_log=None, auto_decompress=False)
+    async def listen(self, host: str, port: int) -> asyncio.Server:
+        """Answer at this address; OSError if it cannot be listened on."""
+        server = web.Server(self._handle, access_log=None, auto_decompress=False)
+        return await asyncio.get_running_loop().create_server(server, host, port, backlog=1024)
 
-    async def close(self) -> None:
-        """End what ``start`` began."""
-        self._watch.cancel()
-        await self._session.close()
+    async def watch(self) -> None:
+        """End the requests of clients that left or do not read.
 
-    async def _watch_clients(self) -> None:
-        """A handler learns that its client has gone when it writes; its engine may compute for minutes before."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            unread_since = time.monotonic() - UNREAD_S
-            for task, exchange in list(self._exchanges.items()):
-                transport = exchange.request.transport
-                if transport is None or transport.is_closing():
-                    task.cancel()
-                elif exchange.writing_since is not None and exchange.writing_since < unread_since:
-                    transport.abort()
+        A handler learns that its client has gone when it writes; its engine may compute for minutes before.
+        """
+        unread_since = time.monotonic() - UNREAD_S
+        for task, exchange in self._exchanges.items():
+            transport = exchange.request.transport
+            if transport is None or transport.is_closing():
+                task.cancel()
+            elif exchange.writing_since is not None and exchange.writing_since < unread_since:
+                transport.abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange, code = _Exchange(request), 500
+        exchange = _Exchange(request)
         task: Any = asyncio.current_task()
         self._exchanges[task] = exchange
         try:
@@ -147,13 +135,10 @@ class Gateway:
             code = refused.status
             response = await self._refuse(exchange, refused)
         except ConnectionError:  # of a client that left; raised, it would be logged as an error
-            code, response = 499, exchange.response or web.Response()
-        except asyncio.CancelledError:
-            code = 499  # nginx's, likewise
-            raise
+            return exchange.response or web.Response()
         finally:
             del self._exchanges[task]
-            self._metrics.requests.labels(exchange.model, code).inc()
+        self._metrics.requests.labels(exchange.model, code).inc()
         return response
 
     async def _answer(self, exchange: _Exchange) -> web.StreamResponse:
@@ -163,17 +148,17 @@ class Gateway:
             return web.json_response({"status": "ok"})
         if asked not in {"GET /metrics", "GET /v1/models"} and not (request.method == "POST" and request.path in PATHS):
             raise Unavailable("not found: the gateway has APIs of models, /v1/models, /health and /metrics", status=404)
-        exchange.key = self._key(request)
+        exchange.may = self._may(request)
         if asked == "GET /metrics":
-            if exchange.key and exchange.key.models is not None:
+            if exchange.may is not None:
                 raise Unavailable("/metrics needs a key that is not limited to some models", status=403)
             return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
         if asked == "GET /v1/models":
-            return web.json_response({"object": "list", "data": list(self._listed(self._allowed(exchange.key)))})
+            return web.json_response({"object": "list", "data": list(self._listed(self._allowed(exchange.may)))})
         body = Body(request)
         try:
             await body.find_model()
-            model = self._model(body, exchange.key)
+            model = self._model(body, self._allowed(exchange.may))
             exchange.model = model.name
             ticket = Request(model.name, STREAM_WAIT_S if body.stream else WAIT_S)
             self._keeper.enter(ticket)
@@ -184,28 +169,24 @@ class Gateway:
         finally:
             body.release()
 
-    def _key(self, request: web.BaseRequest) -> Key | None:
-        """The key of a request, None if none is needed."""
-        if not self._keeper.config.keys:
-            return None
+    def _may(self, request: web.BaseRequest) -> Sequence[str] | None:
+        """The models that the key of a request may use, None for all; without keys everyone may."""
+        keys = self._keeper.config.keys
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             secret = request.headers.get("x-api-key", "")
         digest = hashlib.sha256(secret.strip().encode(errors="replace")).hexdigest()
-        for key in self._keeper.config.keys:
-            if key.sha256 == digest:
-                return key
-        raise Unavailable("the API key is missing or wrong: send Authorization: Bearer KEY", status=401)
+        if keys and digest not in keys:
+            raise Unavailable("the API key is missing or wrong: send Authorization: Bearer KEY", status=401)
+        return keys.get(digest)
 
-    def _allowed(self, key: Key | None) -> list[Model]:
-        may = None if key is None else key.models
+    def _allowed(self, may: Sequence[str] | None) -> list[Model]:
         return [model for model in self._keeper.config.models if may is None or model.name in may]
 
     def _is_ready(self, model: Model) -> bool:
         return self._keeper.seen[model.name].state == "ready"
 
-    def _model(self, body: Body, key: Key | None) -> Model:
-        allowed = self._allowed(key)
+    def _model(self, body: Body, allowed: list[Model]) -> Model:
         chat = [model for model in allowed if model.kind == "chat"]
         if body.model == AUTO and chat and body.whole:
             ready = filter(self._is_ready, chat)
@@ -218,19 +199,17 @@ class Gateway:
         raise Unavailable("no such model: GET /v1/models lists those that this key may use", status=404)
 
     async def _relay(self, exchange: _Exchange, ticket: Request, body: Body) -> web.StreamResponse:
-        wait_s = 0.05
-        while not await ticket.ready(wait_s):
+        while not await ticket.ready(COMMENT_S):
             if body.stream and exchange.response is None:
-                await exchange.start(200, CIMultiDict({"Content-Type": _EVENTS, "Cache-Control": "no-cache"}))
+                await exchange.start(200, {"Content-Type": _EVENTS, "Cache-Control": "no-cache"})
             if body.stream:
                 await exchange.write(f": loading {self._keeper.progress(ticket.seen)}\n\n".encode())
-            wait_s = COMMENT_S
         answer = await self._ask(exchange.request, ticket, body)
         body.release()
         try:
             self._metrics.first_byte.labels(ticket.model).observe(time.monotonic() - exchange.began)
             if exchange.response is None:
-                await exchange.start(answer.status, _without(answer.headers, _NOT_RETURNED))
+                await exchange.start(answer.status, _only(answer.headers, _RETURNED))
             elif answer.status != 200:
                 return await exchange.write_error(await answer.read())
             async for chunk in answer.content.iter_any():
@@ -245,7 +224,7 @@ class Gateway:
 
     async def _ask(self, request: web.BaseRequest, ticket: Request, body: Body) -> aiohttp.ClientResponse:
         """The beginning of an engine's answer; another engine is asked where one is not reached or has no room."""
-        headers, engine_key = _without(request.headers, _NOT_SENT), self._keeper.config.engine_key
+        headers, engine_key = _only(request.headers, _SENT), self._keeper.config.engine_key
         if body.whole:
             headers["Content-Length"] = str(len(body.read))
         if engine_key:
@@ -268,12 +247,12 @@ class Gateway:
         raise Unavailable(f"{ticket.model} is not available: its engine accepts no requests at the moment", 5)
 
     def _listed(self, models: list[Model]) -> Iterator[dict[str, Any]]:
-        common = {"object": "model", "created": self._began, "owned_by": "sparkcluster"}
+        common = {"object": "model", "created": 0, "owned_by": "sparkcluster"}
         for model in models:
             seen = self._keeper.seen[model.name]
             more = {"max_model_len": seen.context or model.context, "state": seen.state}
             for name in model.served:
-                yield {"id": name, **common, **more, "aliases": [each for each in model.served if each != name]}
+                yield {"id": name, **common, **more}
         if any(model.kind == "chat" for model in models):
             yield {"id": AUTO, **common}
 
@@ -281,15 +260,14 @@ class Gateway:
         """``refused`` as the answer, in Anthropic's or OpenAI's form; as an event where a stream has begun."""
         status, text, headers = refused.status, refused.text, {}
         if status == 503:
-            ready = [model.served[0] for model in self._allowed(exchange.key) if self._is_ready(model)]
+            ready = [model.served[0] for model in self._allowed(exchange.may) if self._is_ready(model)]
             text += f"; loaded: {', '.join(ready) or 'none'}"
             headers["Retry-After"] = str(refused.retry_after_s)
         error = {"message": text, "type": _TYPES.get(status, "invalid_request_error")}
         document = {"type": "error", "error": error} if exchange.anthropic else {"error": {**error, "code": status}}
         if exchange.response is None:
             answer = web.json_response(document, status=status, headers=headers)
-            if not exchange.request.content.at_eof():
-                answer.force_close()
+            answer.force_close()  # its body may not have been read, and may have no end
             return answer
         if exchange.response.content_type == _EVENTS:
             return await exchange.write_error(json.dumps(document).encode())
@@ -302,7 +280,5 @@ def _broke(ticket: Request) -> Unavailable:
     return Unavailable(f"the connection to the engine of {ticket.model} was lost", 5)
 
 
-def _without(headers: Any, dropped: frozenset[str]) -> CIMultiDict[str]:
-    """``headers`` but for ``dropped`` and those of the connection alone, which ``Connection`` names."""
-    named = {name.strip().lower() for name in ",".join(headers.getall("Connection", [])).split(",")}
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped | named)
+def _only(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: headers[name] for name in names if name in headers}

@@ -41,7 +41,7 @@ def config(
     *,
     sizes: Mapping[str, Mapping[str, int | None]],
     room: Mapping[str, int],
-    backends: Mapping[str, Mapping[str, str]],
+    backends: Mapping[str, Sequence[str]],
     start_s: Mapping[str, float | None],
     key: str | None,
     keys: Mapping[str, str],
@@ -53,7 +53,7 @@ def config(
         facts: of the gateway's node.
         sizes: bytes that each model takes of each of its nodes, None where unknown; a model left out is unknown.
         room: bytes that all models may take of each node.
-        backends: URL of each group's API, by model and group; none of a model that was never started.
+        backends: URLs of each model's groups; none of a model that was never started.
         start_s: seconds that its last start took, None where unknown.
         key: value of ``api.key``, by which engines know the gateway as well.
         keys: values of ``gateway.keys`` by name.
@@ -62,22 +62,14 @@ def config(
         PlanError: its node lacks the address that it has to listen on.
     """
     spec, written = _of_its_node(specs)
-    run = RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts)
-    known: list[tuple[str, str, list[str] | None]] = [] if key is None else [("api.key", key, None)]
-    known += [(name, value, written.keys[name].models) for name, value in keys.items()]
+    known: dict[str, list[str] | None] = {} if key is None else {key: None}
+    known |= {value: written.keys[name].models for name, value in keys.items()}
     return {
-        "version": 1,
-        "cluster": spec.gateway_cluster.removesuffix(f"-{GATEWAY_GROUP}"),
-        "node": spec.gateway_node,
         "listen": addresses(spec, facts)[0],
         "port": written.port,
-        "keys": [
-            {"name": name, "sha256": hashlib.sha256(value.encode()).hexdigest(), "models": models}
-            for name, value, models in known
-        ],
+        "run": RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts),
+        "keys": {hashlib.sha256(value.encode()).hexdigest(): models for value, models in known.items()},
         "engine_key": key,
-        "door": f"{run}/door.sock" if any(each.idle_s is not None for each in specs) else None,
-        "control": f"{run}/control.sock",
         "room": dict(room),
         "models": [
             {
@@ -88,10 +80,7 @@ def config(
                 "sizes": {node.label: sizes.get(each.model, {}).get(node.label) for node in each.inventory.nodes},
                 "idle_s": each.idle_s,
                 "start_s": start_s.get(each.model),
-                "backends": [
-                    {"group": group, "url": url.removesuffix("/v1")}
-                    for group, url in backends.get(each.model, {}).items()
-                ],
+                "backends": [url.removesuffix("/v1") for url in backends.get(each.model, ())],
             }
             for each in specs
         ],
@@ -119,8 +108,7 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
     inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GATEWAY_GROUP}"
     argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
-    door = any(each.idle_s is not None for each in specs)
-    takes_restart = [image_id, argv, program, _OPTIONS, _ENV, addresses(spec, facts)[0], written.port, door]
+    takes_restart = [image_id, argv, program, _OPTIONS, _ENV, addresses(spec, facts)[0], written.port]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
         # As its node's user, for whom the files are.

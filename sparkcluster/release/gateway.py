@@ -111,7 +111,7 @@ def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Gro
         sizes=sizes,
         room=dict.fromkeys(found.sparks, most),
         backends={
-            name: {group: each.plan["endpoints"][group] for group, each in of_model.items()}
+            name: [each.plan["endpoints"][group] for group, each in of_model.items()]
             for name, of_model in recorded.items()
         },
         start_s={name: each.measured.get("start_s") for name, each in groups},

@@ -107,4 +107,4 @@ def backends(lab: Lab) -> dict[str, list[str]]:
     """Where the gateway reaches the engines of each model, as its config.json says."""
     path = f"{STATE}/clusters/{lab.name}-gateway/ranks/*/config.json"
     document = json.loads(lab.sparks[0].run(["sh", "-c", f"cat {path}"]).stdout)
-    return {each["name"]: [backend["url"] for backend in each["backends"]] for each in document["models"]}
+    return {each["name"]: each["backends"] for each in document["models"]}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -15,9 +16,9 @@ from aiohttp import web
 from aiohttp.log import server_logger
 
 from sparkcluster.gateway import body, serve
-from sparkcluster.gateway.config import from_document
-from sparkcluster.gateway.keeper import Keeper
-from sparkcluster.gateway.serve import Gateway
+from sparkcluster.gateway.config import read
+from sparkcluster.gateway.keeper import Keeper, repeat
+from sparkcluster.gateway.serve import Gateway, session
 
 Engine = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"
@@ -34,26 +35,17 @@ def run(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 def model(name: str, *urls: str, kind: str = "chat", size: int = 1, idle_s: float | None = None) -> dict[str, Any]:
-    backends = [{"group": str(at), "url": url} for at, url in enumerate(urls)]
     names = {"name": name, "served": [name, f"{name}-alias"], "kind": kind, "context": 4096}
-    return {**names, "sizes": {"a": size}, "idle_s": idle_s, "start_s": 100.0, "backends": backends}
+    return {**names, "sizes": {"a": size}, "idle_s": idle_s, "start_s": 100.0, "backends": urls}
 
 
-def key(name: str, secret: str, models: list[str] | None = None) -> dict[str, Any]:
-    return {"name": name, "sha256": hashlib.sha256(secret.encode()).hexdigest(), "models": models}
+def key(secret: str, models: list[str] | None = None) -> dict[str, list[str] | None]:
+    return {hashlib.sha256(secret.encode()).hexdigest(): models}
 
 
-def document(models: list[dict[str, Any]], keys: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    where = {
-        "cluster": "pair",
-        "node": "a",
-        "listen": "127.0.0.1",
-        "port": 0,
-        "door": None,
-        "control": "",
-        "room": {"a": 9},
-    }
-    return {"version": 1, **where, "engine_key": None, "models": models, "keys": keys, **more}
+def document(models: Sequence[dict[str, Any]], keys: dict[str, list[str] | None], **more: Any) -> str:
+    where = {"listen": "127.0.0.1", "port": 0, "run": "", "room": {"a": 9}}
+    return json.dumps({**where, "engine_key": None, "models": models, "keys": keys, **more})
 
 
 @contextlib.asynccontextmanager
@@ -90,24 +82,28 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def gateway(
-    *models: dict[str, Any], keys: list[dict[str, Any]] | None = None, engine_key: str | None = None, **limits: float
+    *models: dict[str, Any],
+    keys: dict[str, list[str] | None] | None = None,
+    engine_key: str | None = None,
+    **limits: float,
 ) -> AsyncIterator[Served]:
-    keeper = Keeper(from_document(document(list(models), keys or [], engine_key=engine_key)))
-    for each in keeper.config.models:
-        keeper.seen[each.name].state = "ready" if each.idle_s is None else "stopped"
-    it = Gateway(keeper)
-    server = await it.start()
-    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     with contextlib.ExitStack() as patches, mock.patch.object(server_logger, "exception") as logged:
-        for name, value in {"LOOK_S": 0.02, **limits}.items():
+        for name, value in limits.items():
             patches.enter_context(mock.patch.object(serve if hasattr(serve, name) else body, name, value))
-        async with aiohttp.ClientSession(auto_decompress=False) as client:
+        async with session() as engines, aiohttp.ClientSession() as client:
+            keeper = Keeper(read(document(models, keys or {}, engine_key=engine_key)), engines)
+            for each in keeper.config.models:
+                keeper.seen[each.name].state = "ready" if each.idle_s is None else "stopped"
+            it = Gateway(keeper, engines)
+            listening = await it.listen("127.0.0.1", 0)
+            watching = asyncio.create_task(repeat(it.watch, 0.02))
             try:
                 yield Served(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", client, keeper)
             finally:
                 await client.close()
                 listening.close()
-                await server.shutdown(1)
-                await it.close()
+                while it._exchanges:
+                    await asyncio.sleep(0.01)
+                watching.cancel()
     assert not any(seen.in_flight or seen.waiting for seen in keeper.seen.values()), "a request has not left"
     assert not logged.called, "what a client or an engine does is logged as an error of the gateway"

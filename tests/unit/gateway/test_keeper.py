@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sparkcluster.gateway import keeper as keeper_module
 from sparkcluster.gateway.config import Config, Model
-from sparkcluster.gateway.keeper import Keeper
+from sparkcluster.gateway.keeper import Keeper, repeat
 from sparkcluster.gateway.schedule import Request, Unavailable
+from sparkcluster.gateway.serve import session
 from tests.unit.gateway.served import run, serving
 
 
@@ -26,21 +26,16 @@ class Door:
     def __init__(self, path: Path) -> None:
         self.path, self.state, self.told = path, "stopped", list[dict[str, Any]]()
         self.failed: str | None = None
-        self.writers: list[asyncio.StreamWriter] = []
 
     async def open(self) -> None:
         self.server = await asyncio.start_unix_server(self.answer, str(self.path))
 
     async def close(self) -> None:
         self.server.close()
-        for writer in self.writers:
-            writer.close()
-        self.writers.clear()
         self.path.unlink(missing_ok=True)
         await asyncio.sleep(0.05)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.append(writer)
         while line := await reader.readline():
             request = json.loads(line)
             report = {"state": self.state, "why": None}
@@ -86,25 +81,26 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
 
     door, clock = Door(path / "door.sock"), [1000.0]
     await door.open()
-    async with serving(engine) as url:
+    async with serving(engine) as url, session() as engines:
         chat = Model("chat", ["gpt"], "chat", None, {"n1": 5}, 1200.0, 100.0, [url])
         other = Model("other", ["other"], "chat", None, {"n1": 5}, None, None, [url])
         base = Model("base", ["base"], "embeddings", 512, {"n1": 5}, None, None, [url])
         models = (base, other, chat)
-        config = Config(1, "c", "n1", "", 1, (), "secret", str(door.path), "control", {"n1": 20}, models)
-        keeper = Keeper(config, lambda: clock[0])
-        await keeper.start()
+        config = Config("", 1, "", {}, "secret", {"n1": 20}, models)
+        keeper = Keeper(config, engines, lambda: clock[0])
+        await asyncio.gather(keeper.look(), keeper.turn())
+        tasks = [asyncio.create_task(repeat(*each)) for each in ((keeper.turn, 0.02), (keeper.look, 0.05))]
         try:
             yield Rig(door, keeper, url, clock, keys)
         finally:
-            await keeper.close()
+            for task in tasks:
+                task.cancel()
             await door.close()
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "DOOR_S", 0.02)
-    monkeypatch.setattr(keeper_module, "POLL_S", 0.05)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_load_use_idle_unload(tmp_path: Path) -> None:
@@ -124,7 +120,7 @@ def test_load_use_idle_unload(tmp_path: Path) -> None:
             await it.until(lambda: it.keeper.seen["chat"].context == 4096)
             it.clock[0] += 5000
             assert it.keeper.view()["chat"] == {
-                "state": "ready", "why": None, "idle_s_left": 1200.0, "waiting": 0, "in_flight": 1,
+                "state": "ready", "why": None, "waiting": 0, "in_flight": 1,
                 "last_used_s": 5000.0, "progress": "",
             }  # fmt: skip
             it.keeper.leave(ticket)

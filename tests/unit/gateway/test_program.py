@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -33,9 +32,9 @@ class Program:
         (place / "gateway.py").write_text(standalone("program", package="gateway"))
 
     def put(self, *models: dict[str, Any], secret: str) -> None:
-        where = {"port": self.port, "control": str(self.control)}
+        where = {"port": self.port, "run": str(self.control.parent)}
         new = self.place / "new.json"
-        new.write_text(json.dumps(document(list(models), [key("api.key", secret)], **where)))
+        new.write_text(document(models, key(secret), **where))
         new.replace(self.config)
 
     @contextlib.asynccontextmanager
@@ -110,8 +109,7 @@ def test_a_new_config_is_taken_in_and_no_stream_ends(tmp_path: Path) -> None:
                         assert await status(client, "old") == 401
                         state = await program.ask("GET", "/state")
                         assert (state["models"]["gpt"]["in_flight"], set(state["models"])) == (1, {"gpt", "late"})
-                        assert "no-such" in (await program.ask("POST", "/load/no-such"))["error"]
-                        assert "always on" in (await program.ask("POST", "/unload/gpt"))["error"]
+                        assert "does not know no-such" in (await program.ask("POST", "/load/no-such"))["error"]
                         more.set()
                         assert await answer.content.read() == b"end"
 

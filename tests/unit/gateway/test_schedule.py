@@ -30,7 +30,7 @@ def model(name: str, sizes: dict[str, int | None], idle_s: float | None, start_s
 
 def config(*models: Model) -> Config:
     nodes = {node for each in models for node in each.sizes}
-    return Config(1, "c", "n1", "", 1, (), None, "door", "control", dict.fromkeys(nodes, ROOM), models)
+    return Config("", 1, "", {}, None, dict.fromkeys(nodes, ROOM), models)
 
 
 @dataclasses.dataclass

@@ -18,6 +18,9 @@ FORM = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\ngpt\r\n--X\r
 EVENTS = {"Content-Type": "text/event-stream"}
 
 
+HEADERS = {"Set-Cookie": "a=b", "Access-Control-Allow-Origin": "*", "X-Request-Id": "7"}
+
+
 class Recorder:
     """An engine that answers every request alike, and keeps what it was sent."""
 
@@ -29,7 +32,7 @@ class Recorder:
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         self.requests.append(request)
         self.bodies.append(await request.read())
-        return web.Response(status=self.status, text=self.text, headers={"Set-Cookie": "a=b", "X-Request-Id": "7"})
+        return web.Response(status=self.status, text=self.text, headers=HEADERS)
 
 
 @run
@@ -59,9 +62,9 @@ async def test_64_streams_at_once_lose_no_byte() -> None:
 
 @run
 async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connection_and_secret() -> None:
-    """The body byte for byte; no key of a client goes on, and no cookie comes back."""
+    """The body byte for byte; no key of a client goes on, and no cookie comes back, nor what lets web pages read it."""
     engine, body = Recorder(), '{"x":  1.0,"model" : "gpt-alias", "é":"\\u00e9"}\n'.encode()
-    keys, path = [key("api.key", "clients")], "/v1/messages?beta=true"
+    keys, path = key("clients"), "/v1/messages?beta=true"
     for engine_key in ("engines", None):
         async with serving(engine) as url, gateway(model("gpt", url), keys=keys, engine_key=engine_key) as it:
             for sent in ({"Authorization": "Bearer clients"}, {"x-api-key": "clients"}):
@@ -69,7 +72,7 @@ async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connecti
                 headers |= {"Connection": "keep-alive, X-Hop", "X-Hop": "clients"}
                 async with it.post(path, data=body, headers=headers) as answer:
                     assert (answer.status, await answer.text(), answer.headers["X-Request-Id"]) == (200, "{}", "7")
-                    assert "Set-Cookie" not in answer.headers
+                    assert not {"Set-Cookie", "Access-Control-Allow-Origin"} & answer.headers.keys()
                 request = engine.requests.pop()
                 assert request.headers.get("Authorization") == (engine_key and f"Bearer {engine_key}")
                 assert (request.headers["anthropic-version"], request.path_qs) == ("1", path)
@@ -111,7 +114,7 @@ async def test_a_multipart_body_is_routed_by_its_model_and_streamed() -> None:
 async def test_a_wrong_key_reaches_no_engine() -> None:
     """Each client library gets the error in the form that it knows; /health alone needs no key."""
     engine = Recorder()
-    async with serving(engine) as url, gateway(model("gpt", url), keys=[key("api.key", "right")]) as it:
+    async with serving(engine) as url, gateway(model("gpt", url), keys=key("right")) as it:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}, {"x-api-key": "é"}):
             async with it.post(json={"model": "gpt"}, headers=headers) as answer:
                 assert (answer.status, (await answer.json())["error"]["type"]) == (401, "authentication_error")
@@ -125,7 +128,7 @@ async def test_a_wrong_key_reaches_no_engine() -> None:
 @run
 async def test_the_model_of_another_key_looks_like_none() -> None:
     """A limited key can neither use nor learn of other models, also not by ``auto``, a listing or metrics."""
-    keys = [key("api.key", "all"), key("alice", "alices", ["embed"])]
+    keys = {**key("all"), **key("alices", ["embed"])}
     models = [model("gpt", REFUSING), model("embed", REFUSING, kind="embeddings")]
     async with gateway(*models, keys=keys) as it:
         alice = {"Authorization": "Bearer alices"}
@@ -310,8 +313,6 @@ async def test_a_client_that_leaves_ends_the_work_of_the_engine() -> None:
             task.cancel()
             await asyncio.wait_for(ended.wait(), 5)
             asked.clear(), ended.clear()
-        async with it.get("/metrics") as answer:
-            assert 'requests_total{code="499",model="gpt"} 2.0' in await answer.text()
 
 
 @run
@@ -348,7 +349,7 @@ async def test_auto_is_the_largest_chat_model_that_is_ready_else_the_first() -> 
     assert [json.loads(body) for body in engine.bodies] == [{"model": "large", "x": 1}, {"model": "first", "x": 1}]
     names = ["first", "first-alias", "large", "large-alias", "embed", "embed-alias", "auto"]
     assert [entry["id"] for entry in listed] == names
-    assert [listed[2][key] for key in ("state", "max_model_len", "aliases")] == ["failed", 4096, ["large-alias"]]
+    assert [listed[2][key] for key in ("state", "max_model_len")] == ["failed", 4096]
 
 
 @run

@@ -20,7 +20,7 @@ def model(name: str, size: int | None = 60 * GB, *nodes: str, idle_s: float | No
 
 def config(*models: Model) -> Config:
     room = {"n1": 100 * GB, "n2": 100 * GB}
-    return Config(1, "c", "n1", "", 1, (), None, "door", "control", room, models)
+    return Config("", 1, "", {}, None, room, models)
 
 
 class Timed(States):
@@ -154,18 +154,6 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     assert at(states, 43, a="unreachable", b="stopped", c="stopped") == {"c": True}
     assert late.refused is not None
     assert late.refused.text == "a cannot be loaded now; sparkcluster status shows its operator why"
-
-
-def test_a_start_that_nobody_waits_for_is_given_up_for_one_that_somebody_does() -> None:
-    states = Timed(model("a", 30 * GB), model("b", 30 * GB))
-    at(states, 0, a="stopped", b="stopped")
-    gone = request(states, "a", 1)
-    at(states, 1, a="stopped", b="stopped")
-    states.leave(gone)
-    assert at(states, 3, a="starting", b="stopped") == {}
-    request(states, "b", 4)
-    assert at(states, 5) == {}, "nothing is told to a guard that is away"
-    assert at(states, 6, a="starting", b="stopped") == {"a": False}
 
 
 def test_what_cannot_fit_is_refused_with_the_sum() -> None:

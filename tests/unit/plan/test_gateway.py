@@ -40,7 +40,7 @@ def document(specs, facts, **more):
     known = {
         "sizes": {"gpt-oss-120b": {"alpha": 5, "beta": None}},
         "room": {"alpha": 9, "beta": 9},
-        "backends": {"embed": {"default": "http://127.0.0.1:8001/v1"}},
+        "backends": {"embed": ["http://127.0.0.1:8001/v1"]},
         "start_s": {"embed": 95.0},
         "key": "shared",
         "keys": {"alice": "hers", "bob": "his"},
@@ -53,19 +53,11 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
         return hashlib.sha256(value.encode()).hexdigest()
 
     assert document(specs(), facts) == {
-        "version": 1,
-        "cluster": "home",
-        "node": "alpha",
         "listen": "192.168.86.11",
         "port": 8080,
-        "keys": [
-            {"name": "api.key", "sha256": sha256("shared"), "models": None},
-            {"name": "alice", "sha256": sha256("hers"), "models": ["embed"]},
-            {"name": "bob", "sha256": sha256("his"), "models": None},
-        ],
+        "run": "/sparkcluster/run",
+        "keys": {sha256("shared"): None, sha256("hers"): ["embed"], sha256("his"): None},
         "engine_key": "shared",
-        "door": "/sparkcluster/run/door.sock",
-        "control": "/sparkcluster/run/control.sock",
         "room": {"alpha": 9, "beta": 9},
         "models": [
             {
@@ -86,13 +78,12 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
                 "sizes": {"alpha": None},
                 "idle_s": None,
                 "start_s": 95.0,
-                "backends": [{"group": "default", "url": "http://127.0.0.1:8001"}],
+                "backends": ["http://127.0.0.1:8001"],
             },
         ],
     }
-    assert document(specs()[1:], facts)["door"] is None
     without = document(specs(), facts, key=None, keys={})
-    assert (without["keys"], without["engine_key"]) == ([], None)
+    assert (without["keys"], without["engine_key"]) == ({}, None)
 
 
 def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, facts):
@@ -127,9 +118,8 @@ def test_only_what_takes_a_restart_changes_the_hash(specs, facts):
 
     found = specs()
     assert plan(found) == plan(specs("- {playbook: qwen3-reranker-4b, nodes: [beta], name: rerank}\n"))
-    without_door = [dataclasses.replace(each, idle_s=None) for each in found]
-    others = {plan(found, "sha256:def"), plan(found, program="pass\n"), plan(specs(port=9)), plan(without_door)}
-    assert len({plan(found), *others}) == 5
+    assert plan(found) == plan([dataclasses.replace(each, idle_s=None) for each in found])
+    assert len({plan(found), plan(found, "sha256:def"), plan(found, program="pass\n"), plan(specs(port=9))}) == 4
 
 
 def test_without_containers_it_runs_from_its_directory(specs, facts):
@@ -138,4 +128,4 @@ def test_without_containers_it_runs_from_its_directory(specs, facts):
     directory = f"{facts.state_dir}/clusters/home-gateway"
     files = [f"{container.rank_dir}/{name}" for name in ("gateway.py", "config.json")]
     assert [*container.argv] == ["/venv/bin/python", "-I", *files]
-    assert document(found, facts)["control"] == f"{directory}/run/control.sock"
+    assert document(found, facts)["run"] == f"{directory}/run"
