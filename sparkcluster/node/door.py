@@ -13,91 +13,60 @@ A state is stopped, starting, ready, stopping, failed or unreachable. In the pro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socketserver
-import threading
-import time
-from typing import Any, NoReturn
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from sparkcluster.node import common, unit
 from sparkcluster.node.group_guard import LINE_BYTES, Peer
+from sparkcluster.node.own_rank import Report
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE
 
-ASK_S = 1.0
-"""Between two questions to a head, so that "states" is answered at once, whatever does not answer."""
 
-State = dict[str, Any]
-
-
-class Head:
-    """The guard of the head of one model, as its ``place`` in config.json; ``state`` is what it said last."""
-
-    def __init__(self, place: dict[str, Any]) -> None:
-        self._place = place
-        self._asking = threading.Lock()
-        self._peer = self._dialled()
-        self.state: State = {"state": "unreachable", "why": "its guard was not asked yet"}
-        threading.Thread(target=self._follow, daemon=True).start()
-
-    def ask(self, word: str, **more: Any) -> State:
-        """What its guard answers; Failed where it refuses, or cannot be reached."""
-        with self._asking:
-            try:
-                self.state = self._peer.ask(word, **more)
-            except Failed:
-                self._peer.close()
-                self._peer = self._dialled()
-                raise
-            return self.state
-
-    def _dialled(self) -> Peer:
-        name, place = self._place["node"], self._place
-        return Peer(name, place, {"peers": {name: place["address"]}, "address": ""})
-
-    def _follow(self) -> None:
-        while True:
-            try:
-                self.ask("states")
-            except Failed as error:
-                self.state = {"state": "unreachable", "why": str(error)}
-            time.sleep(ASK_S)
-
-
-def main(argv: list[str]) -> NoReturn:
+def main(argv: list[str]) -> None:
     """Answer the gateway, by the config.json in the directory ``argv[1]``, until a signal ends it."""
     directory = os.path.abspath(argv[1])
     config = common.read_json(os.path.join(directory, CONFIG_FILE))
     lock = unit.alone(directory)  # noqa: F841 - as long as it is open
-    heads = {name: Head(place) for name, place in config["models"].items()}
+    guards = {
+        name: Peer(place["node"], place, {"peers": {place["node"]: place["address"]}, "address": ""})
+        for name, place in config["models"].items()
+    }
 
     class Conversation(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             for line in iter(lambda: self.rfile.readline(LINE_BYTES), b""):
-                self.wfile.write(json.dumps(answer(heads, json.loads(line))).encode() + b"\n")
-
-    class Server(socketserver.ThreadingUnixStreamServer):
-        daemon_threads = True
+                self.wfile.write(json.dumps(answer(guards, json.loads(line))).encode() + b"\n")
 
     folder, name = os.path.split(config["socket"])
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.path.lexists(config["socket"]):
-        os.unlink(config["socket"])
+    os.chdir(folder)  # the whole path may be longer than the 108 bytes that an address has
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name)
     os.umask(0o177)
-    # Its whole path may be longer than the 108 bytes that an address has.
-    with Server("/proc/self/fd/%d/%s" % (os.open(folder, os.O_PATH), name), Conversation) as server:
-        server.serve_forever()
-    raise SystemExit
+    socketserver.UnixStreamServer(name, Conversation).serve_forever()
 
 
-def answer(heads: dict[str, Head], request: dict[str, Any]) -> dict[str, Any]:
-    """What the gateway gets for ``request``."""
+def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Any]:
+    """What the gateway gets for ``request``: a node that does not answer takes 5 s, or twice that, not all in turn."""
     if request["do"] == "states":
-        return {"states": {name: head.state for name, head in heads.items()}}
-    if request["do"] != "want" or request["model"] not in heads:
-        return {"failed": "the door knows states, and want of %s" % ", ".join(heads)}
+        with ThreadPoolExecutor() as pool:
+            return {"states": dict(zip(guards, pool.map(state, guards.values()), strict=True))}
+    if request["do"] != "want" or request["model"] not in guards:
+        return {"failed": "the door knows states, and want of %s" % ", ".join(guards)}
     try:
-        return {"state": heads[request["model"]].ask("want", run=bool(request["run"]))}
+        return {"state": guards[request["model"]].ask("want", run=bool(request["run"]))}
     except Failed as error:
         return {"failed": str(error)}
+
+
+def state(guard: Peer) -> Report:
+    """What the guard of a head says of its model."""
+    try:
+        return guard.ask("states")
+    except Failed as error:
+        return {"state": "unreachable", "why": str(error)}

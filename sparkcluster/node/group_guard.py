@@ -16,9 +16,7 @@ import hmac
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,8 +35,6 @@ FIRST_S = 120.0
 """The first answer compiles kernels, which takes 25 to 60 s on a Spark (seed)."""
 LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
-JOURNAL_BYTES = 1 << 18
-"""Of a journal that is set aside before a load, as it is read in every look. Of 70 loads a day that is a week."""
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
 LIMITS["load_s"] = 120.0
@@ -104,6 +100,7 @@ class Peer:
         if self._sock is not None:
             self._lines.close()
             self._sock.close()
+            self._sock = None
 
 
 class Group:
@@ -149,19 +146,14 @@ class Group:
         return found
 
 
-def why_dead(request: dict[str, Any], wanted: Callable[[], bool]) -> str | None:
-    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said.
-
-    Nothing is said either of one that is not ``wanted`` any more.
-    """
+def why_dead(request: dict[str, Any]) -> str | None:
+    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
     limit_s, why = stall_limit_s(ask.longest(request)), None
     asked = {**request, "first_s": 2 * limit_s + 60, "token_s": limit_s}
     for pause_s in (0.0, AGAIN_S):
         time.sleep(pause_s)
         movement, completion = Movement(), ThreadPoolExecutor(1).submit(ask.answer, asked, lambda _: None)
         while not wait([completion], COUNTERS_S).done:
-            if not wanted():
-                return None
             movement.feed(time.monotonic(), ask.read_counters(request))
             stalled_s = movement.stalled_s(time.monotonic()) or 0.0
             if stalled_s >= limit_s:
@@ -173,34 +165,13 @@ def why_dead(request: dict[str, Any], wanted: Callable[[], bool]) -> str | None:
     return why
 
 
-def until_answered(group: Group, start: Report, wanted: Callable[[], bool]) -> None:
-    """Wait until the engine, which may be starting, answers a completion.
-
-    Raises:
-        Failed: it takes too long, a rank ended meanwhile, or it is not ``wanted`` any more.
-    """
-    until = time.monotonic() + start["ready_timeout_s"]
-    while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
-        ended = gone(group.all())
-        if ended or time.monotonic() > until:
-            raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
-        if not wanted():
-            raise Failed("it was unloaded while it started")
-        time.sleep(REFUSED_S)
-
-
 class GroupGuard:
-    """What the guard on the head of a group does, one ``look`` after the other.
-
-    Attributes:
-        wake: set by ``tell`` of another thread when there is a reason to look at once.
-    """
+    """What the guard on the head of a group does, one ``look`` after the other; other threads ``tell`` of it."""
 
     def __init__(self, own: OwnRank) -> None:
         self._own = own
         self._path = os.path.join(own.directory, JOURNAL_FILE)
         self.limits = {**LIMITS, **own.config.get("limits", {})}
-        self.wake = threading.Event()
         self._next = time.monotonic() + self.limits["probe_s"]
         self._generated: float | None = None
         # Of a model on demand: whether it is wanted, None until it was looked at, and has not served since; for
@@ -224,7 +195,6 @@ class GroupGuard:
             if request["run"]:
                 self._failed, self._loading = None, not self._serves
             self._wanted = bool(request["run"])
-            self.wake.set()
         if self._busy:
             return {"state": "starting", "why": self._problem}
         if self._problem is not None:
@@ -282,8 +252,6 @@ class GroupGuard:
             self._own.wait_for(down or delays)
             if down is not None:
                 self._stop_running(group)
-                if self._on_demand and not any(map(_runs, group.reports().values())):
-                    self._journal("unload", start)
             elif delays is None:
                 self._restart(group, start, str(dead), wedged=wedged is not None)
 
@@ -307,7 +275,7 @@ class GroupGuard:
         if time.monotonic() < self._next:
             return None
         before, now = self._generated, ask.read_counters(request).get("generated")
-        why = why_dead(request, lambda: bool(self._wanted)) if before is None or now in (None, before) else None
+        why = why_dead(request) if before is None or now in (None, before) else None
         self._generated = ask.read_counters(request).get("generated")
         if why is None:
             self._next = time.monotonic() + self.limits["probe_s"]
@@ -360,9 +328,9 @@ class GroupGuard:
             return "%s; it is started again after a pause" % dead
         return self._left_down(start)
 
-    def _leave_down(self, act: str, start: Report, why: str) -> None:
-        """Journal why the group stays down: until an operator starts it, or a model on demand is wanted anew."""
-        self._journal(act, start, why=why)
+    def _leave_down(self, act: str, start: Report, why: str, **more: Any) -> None:
+        """Journal why the group is down; one on demand stays so until it is wanted anew."""
+        self._journal(act, start, why=why, **more)
         if self._on_demand:
             self._failed, self._wanted = why, False
 
@@ -373,17 +341,31 @@ class GroupGuard:
         try:
             group.all("stop")
             group.all("start")
-            until_answered(group, start, lambda: bool(self._wanted))
+            self._until_answered(group, start)
         except Failed as error:
-            wanted, why = self._wanted, str(error)
+            wanted = self._wanted
             self._stop_running(group)
-            seconds = round(time.monotonic() - began, 1)
-            self._journal("failed" if wanted else "unload", start, why=why, seconds=seconds)
-            if wanted and self._on_demand:
-                self._leave_down("load failed", start, _victims(group.reports()) or why)
+            if wanted:
+                why, seconds = _victims(group.reports()) or str(error), round(time.monotonic() - began, 1)
+                self._leave_down("load failed" if self._on_demand else "failed", start, why, seconds=seconds)
         else:
             self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
             self._loading, self._serves = False, True
+
+    def _until_answered(self, group: Group, start: Report) -> None:
+        """Wait until the engine, which may be starting, answers a completion.
+
+        Raises:
+            Failed: it takes too long, a rank ended meanwhile, or it is not wanted any more.
+        """
+        until = time.monotonic() + start["ready_timeout_s"]
+        while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
+            ended = gone(group.all())
+            if ended or time.monotonic() > until:
+                raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
+            if not self._wanted:
+                raise Failed("it was unloaded while it started")
+            time.sleep(REFUSED_S)
 
     def _stop_running(self, group: Group) -> None:
         """Stop the ranks that have not ended; what has ended stays, for its log and exit code."""
@@ -410,10 +392,6 @@ class GroupGuard:
         """
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
-        with contextlib.suppress(FileNotFoundError):
-            # What came before a load keeps nothing down.
-            if act == "load" and os.path.getsize(self._path) > JOURNAL_BYTES:
-                os.replace(self._path, self._path + ".old")
         with open(self._path, "ab", buffering=0) as file:
             file.write(json.dumps(entry).encode() + b"\n")
             os.fsync(file.fileno())

@@ -13,15 +13,13 @@ import json
 import os
 import socket
 import threading
+import time
 from typing import Any, NoReturn
 
 from sparkcluster.node import unit, wire
 from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_address, door_token, keep_alive, secret
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
-
-Listening = dict[str, tuple[wire.Greeter, threading.Thread]]
-"""At an address: who proves the token, and the thread that answers."""
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -30,7 +28,7 @@ def main(argv: list[str]) -> NoReturn:
     lock = unit.alone(own.directory)  # noqa: F841 - as long as it is open
     own.say("guards %(cluster)s on %(node)s" % own.config)
     group = GroupGuard(own)
-    listening: Listening = {}
+    listening: dict[str, wire.Greeter] = {}
     while True:
         try:
             start = own.start_document()
@@ -44,11 +42,10 @@ def main(argv: list[str]) -> NoReturn:
         except Exception as error:
             # Also a full disk, or an answer of a peer that is none: without systemd nothing starts it again.
             own.wait_for("it cannot look at the group: %s" % error)
-        group.wake.wait(group.limits["look_s"])
-        group.wake.clear()
+        time.sleep(group.limits["look_s"])
 
 
-def listen(own: OwnRank, listening: Listening, address: str | None, group: GroupGuard | None) -> None:
+def listen(own: OwnRank, listening: dict[str, wire.Greeter], address: str | None, group: GroupGuard | None) -> None:
     """Listen at ``address``, None for nowhere, and at no other: for the head of this group, or for the door.
 
     Whoever comes is answered in a thread, also while ``group``, that of a head, starts its ranks.
@@ -56,16 +53,12 @@ def listen(own: OwnRank, listening: Listening, address: str | None, group: Group
     Raises:
         Failed: that is not possible now.
     """
-    for other, (greeter, thread) in list(listening.items()):
-        if other != address or not thread.is_alive():
-            greeter.close()
-            del listening[other]
+    for other in listening.keys() - {address}:
+        listening.pop(other).close()
     if address and not listening:
         token = door_token(own.config["token"]) if group else own.config["token"]
-        greeter = wire.Greeter(address, secret(token, own.node), own.config["port"])
-        thread = threading.Thread(target=welcome, args=(own.directory, greeter, group), daemon=True)
-        listening[address] = greeter, thread
-        thread.start()
+        listening[address] = wire.Greeter(address, secret(token, own.node), own.config["port"])
+        threading.Thread(target=welcome, args=(own.directory, listening[address], group), daemon=True).start()
 
 
 def welcome(directory: str, greeter: wire.Greeter, group: GroupGuard | None) -> None:

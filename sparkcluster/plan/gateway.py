@@ -29,10 +29,10 @@ RUN_DIR = f"{docker_run.INSIDE}/run"
 _OPTIONS = (
     *("--network", "host", "--restart", "unless-stopped", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"),  # noqa: S108
     *("--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
-    *("--ulimit", "nofile=1048576", "--init", "--pull", "never"),
+    *("--ulimit", "nofile=1048576", "--init", "--pull", "never", "--env", "HOME=/tmp"),
+    # No GPU, which NVIDIA's runtime, where it is Docker's default, brings where an image asks for it.
+    *("--env", "NVIDIA_VISIBLE_DEVICES=void"),
 )
-# No GPU, which NVIDIA's runtime, where it is Docker's default, brings where an image asks for it.
-_ENV = {"HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": "void"}  # noqa: S108 - the container's own
 
 
 def config(
@@ -108,17 +108,16 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
     inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GATEWAY_GROUP}"
     argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
-    takes_restart = [image_id, argv, program, _OPTIONS, _ENV, addresses(spec, facts)[0], written.port]
+    takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)[0], written.port]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
         # As its node's user, for whom the files are.
         options = ["--name", name, "--user", f"{facts.uid}:{facts.uid}", *_OPTIONS, *docker_run.LOGS]
         options += [word for label in sorted(labels.items()) for word in ("--label", "=".join(label))]
-        options += [word for variable in _ENV.items() for word in ("--env", "=".join(variable))]
         options += [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
         argv = ["docker", "run", "--detach", *options, "--entrypoint", python, image_id, *argv[1:]]
     container = ContainerPlan(name, image_id, tuple(argv), {}, rank_dir, (rank_dir, run), labels=labels)
-    return NodePlan(node, GATEWAY_GROUP, "head", 0, _ENV, (), (container,))
+    return NodePlan(node, GATEWAY_GROUP, "head", 0, {}, (), (container,))
 
 
 def _of_its_node(specs: Sequence[Spec]) -> tuple[Spec, Gateway]:

@@ -28,6 +28,9 @@ GATEWAY = "gateway"
 _LONGEST = 63
 """Characters of a cluster's name, which is in names of containers (``spec.base.Name``)."""
 
+Wrong = Iterator[tuple[str, str, str | None]]
+"""Of an entry: key, message and hint."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
@@ -57,8 +60,7 @@ def of(written: Inventory) -> list[Model]:
     taken = {entry.port for entry in written.models if entry.port}
     below = next((port for port in range(written.api.port - 1, 0, -1) if port not in taken), 0)
     gateway = written.gateway.port if written.gateway else None
-    counted = (port for port in range(written.api.port, 65536) if port not in taken)
-    free = (below if port == gateway else port for port in counted)
+    free = (below if port == gateway else port for port in range(written.api.port, 65536) if port not in taken)
     itself = next((entry for entry in written.models if entry.name is None), None)
     found = []
     for entry in written.models:
@@ -168,17 +170,15 @@ def check(written: Inventory, document: Document) -> Iterator[Problem]:
         for earlier, other in enumerate(models[:index]):
             for key, message, hint in _clashes(model, other, entry, written.models[earlier]):
                 yield document.problem(("models", index, key), message, hint)
-    if written.gateway:
-        for path, message, hint in _gateway(written, written.gateway, [model.name for model in models]):
-            yield document.problem(path, message, hint)
+    yield from _keys(written, document, [model.name for model in models])
     listed = {label for model in models for label in model.nodes}
     if unused := [label for label in labels if label not in listed]:
         message = f"in no model: {', '.join(unused)}"
         yield document.problem(("models",), message, "add them to a model, or remove them from nodes", key=True)
 
 
-def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """What is wrong with an entry by itself: key, message and hint."""
+def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Wrong:
+    """What is wrong with an entry by itself."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", model.name):
         yield "playbook", f"no model can be called {shown(model.name)}, as its playbook is", "write a name"
     if entry.nodes and entry.groups:
@@ -193,8 +193,8 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Iterator[t
         yield "name", f"{model.cluster} is longer than {_LONGEST} characters", "write a shorter name"
 
 
-def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Iterator[tuple[str, str, str | None]]:
-    """What is wrong with an entry by the inventory's ``gateway``, or without one: key, message and hint."""
+def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Wrong:
+    """What is wrong with an entry by the inventory's ``gateway``, or without one."""
     if entry.on_demand and gateway is None:
         yield "on_demand", "needs a gateway, which loads the model", "write gateway: {port: 8000} in the inventory"
     if entry.on_demand and len(entry.groups) > 1:
@@ -205,21 +205,19 @@ def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Iterato
         yield "port", f"port {gateway.port} is the gateway's", "write another port, or none"
 
 
-def _gateway(written: Inventory, gateway: Gateway, names: Sequence[str]) -> Iterator[tuple[KeyPath, str, str | None]]:
-    """What is wrong with ``gateway`` beside models of these names: path, message and hint."""
-    for name, key in gateway.keys.items():
+def _keys(written: Inventory, document: Document, names: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with the keys of the gateway beside models of these names."""
+    for name, key in (written.gateway.keys if written.gateway else {}).items():
+        path = ("gateway", "keys", name)
         if written.api.key is None:
-            message, hint = "needs api.key: without it every client is let in", "write api.key as well"
-            yield ("gateway", "keys", name), message, hint
+            yield document.problem(path, "needs api.key: without it every client is let in", "write api.key as well")
         for label in (each for each in key.models or () if each not in names):
-            instead = did_you_mean(label, names, f"its models: {', '.join(names)}")
-            yield ("gateway", "keys", name, "models"), f"no model is named {shown(label)}", instead
+            hint = did_you_mean(label, names, f"its models: {', '.join(names)}")
+            yield document.problem((*path, "models"), f"no model is named {shown(label)}", hint)
 
 
-def _clashes(
-    model: Model, other: Model, entry: ModelEntry, before: ModelEntry
-) -> Iterator[tuple[str, str, str | None]]:
-    """What two entries may not both have: key, message and hint."""
+def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Wrong:
+    """What two entries may not both have, of the first."""
     if model.name == other.name:
         yield "name", f"two models are named {model.name}", "write another name for one of them"
     if not model.port:

@@ -89,8 +89,7 @@ def second(shared_lab):
 def test_names_aliases_and_auto_reach_their_model_with_a_key_that_may_use_it(gateway, shared_lab, second):
     for name in ("base", "gpt", "auto"):
         assert gateway.chat(name).json["model"] == "base"
-    anthropic = gateway.chat("base", path="/v1/messages", header="x-api-key")
-    assert (anthropic.status, anthropic.json["type"]) == (200, "message")
+    assert gateway.chat("base", header="x-api-key").status == 200
     embeddings = {"model": "embed", "input": "hello"}
     for key in (None, KEYS["EMBED_KEY"]):
         assert gateway.send("/v1/embeddings", embeddings, key=key).json["model"] == "embed"

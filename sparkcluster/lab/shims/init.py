@@ -14,8 +14,7 @@ import sys
 import time
 from typing import Any
 
-from . import netplan, services, settings, sysfs
-from .guards import Guards
+from . import guards, netplan, services, settings, sysfs
 from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
@@ -169,16 +168,15 @@ def answers(path: str) -> bool:
         return False
 
 
-def reap(guards: Guards) -> None:
+def reap() -> None:
     """Wait for every child and orphan that has ended."""
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, _ = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:
             return
-        guards.ended(pid, status)
 
 
 def raise_limits() -> None:
@@ -208,7 +206,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
-    running, guards = Services(), Guards()
+    running, guarded = Services(), dict[str, int]()
     virtual_memory = settings.VirtualMemory()
     start_all(running, virtual_memory)
     docker_ready = False
@@ -222,7 +220,7 @@ def main() -> None:
             replace(READY, json.dumps({"docker": True, "at": time.time()}))
         if not readable:
             with contextlib.suppress(OSError):
-                guards.look()
+                guards.look(guarded)
             continue
         signals = os.read(wake_in, 65536) if wake_in in readable else b""
         if signal.SIGIO in signals:
@@ -230,7 +228,7 @@ def main() -> None:
         if watch in readable:
             time.sleep(SETTLE_S)
             drain(watch)
-        reap(guards)
+        reap()
         if watch in readable or signal.SIGHUP in signals:
             apply(running)
 

@@ -80,17 +80,13 @@ def engine(monkeypatch):
         thread.join()
 
 
-def why_dead(engine):
-    return group_guard.why_dead(engine.request_document, lambda: True)
-
-
 def test_an_engine_that_answers_lives(engine):
-    assert why_dead(engine) is None
+    assert group_guard.why_dead(engine.request_document) is None
 
 
 def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
     engine.delay_s, engine.moving = 60, False
-    why = why_dead(engine)
+    why = group_guard.why_dead(engine.request_document)
     assert why is not None
     assert why.startswith("no counter of the engine has moved for")
 
@@ -99,12 +95,12 @@ def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
 def test_a_request_that_waits_longer_is_no_death_while_counters_move_or_cannot_be_read(engine, change):
     engine.delay_s, engine.moving = 1.5, False
     vars(engine).update(change)
-    assert why_dead(engine) is None
+    assert group_guard.why_dead(engine.request_document) is None
 
 
 def test_500_twice_is_death_and_once_is_not(engine):
     engine.moving = False
     engine.statuses = [500, 200]
-    assert why_dead(engine) is None
+    assert group_guard.why_dead(engine.request_document) is None
     engine.statuses = [500]
-    assert "EngineDeadError" in (why_dead(engine) or "")
+    assert "EngineDeadError" in (group_guard.why_dead(engine.request_document) or "")

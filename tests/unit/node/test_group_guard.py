@@ -36,7 +36,7 @@ class Watched:
         self.clock, self.detection_s = Clock(), 0.0
         monkeypatch.setattr(group_guard, "time", self.clock)
         monkeypatch.setattr(group_guard, "REFUSED_S", 0.05)
-        monkeypatch.setattr(group_guard, "why_dead", lambda *_: self.why_dead())
+        monkeypatch.setattr(group_guard, "why_dead", lambda _: self.why_dead())
         self.node = Cluster(folder).alpha
         self.enable()
 
@@ -80,13 +80,6 @@ def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_de
     assert bool(watched.node.pids()) == (act == "restart")
 
 
-def test_no_act_that_leaves_a_group_down_is_set_aside(watched, monkeypatch):
-    monkeypatch.setattr(group_guard, "JOURNAL_BYTES", 1)
-    watched.look()
-    watched.look(wedged=True)
-    assert watched.look(wedged=True) == ["gave up"]
-
-
 def test_a_model_on_demand_that_is_left_down_is_failed_from_then_on(watched):
     """Not stopped until the next look: the gateway would load it again at once."""
     watched.enable(limits={"on_demand": True}, planned_bytes=1 << 60)
@@ -126,7 +119,7 @@ def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_
     lock = str(watched.node.directory / "lease.lock")
     held = []
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(group_guard, "why_dead", lambda *_: held.append(common.try_lock(lock)) or "it stalls")
+        meanwhile.setattr(group_guard, "why_dead", lambda _: held.append(common.try_lock(lock)) or "it stalls")
         assert watched.look() == []
     held[0].close()
     assert watched.look() == []

@@ -235,18 +235,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def completion(self, raw):
         """An answer as one body or as a stream."""
-        self._counted(raw, self._answer)
-
-    def messages(self, raw):
-        """The same, as Anthropic's API has it; of text alone."""
-        self._counted(raw, self._message)
-
-    def _counted(self, raw, answer):
         body = self._parsed(raw, False)
         with self.server.lock:
             self.server.answering += 1
         try:
-            answer(body)
+            self._answer(body)
         finally:
             with self.server.lock:
                 self.server.answering -= 1
@@ -270,43 +263,16 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "finish_reason": finish, "message": message}
         self._json(200, dict(facts["head"], object="chat.completion", choices=[choice], usage=usage(facts)))
 
-    def _message(self, body):
-        words, facts = self._request(dict(body, tools=None))
-        texts = (piece for field, piece, _ in in_pieces(words, facts) if field == "content")
-        first = next(texts, "")
-        usage = {"input_tokens": facts["prompt_tokens"], "output_tokens": 1}
-        head = dict(facts["head"], type="message", role="assistant", content=[], stop_reason=None, usage=usage)
-        if not body.get("stream"):
-            content = [{"type": "text", "text": first + "".join(texts)}]
-            self._json(200, dict(head, content=content, stop_reason="end_turn"))
-            return
-        self._open_stream()
-
-        def send(kind, **data):
-            self._chunk(dict(data, type=kind), b"event: %s\n" % kind.encode())
-
-        send("message_start", message=head)
-        send("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        for text in itertools.chain([first], texts):
-            send("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-        send("content_block_stop", index=0)
-        send("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": facts["completion_tokens"]})
-        send("message_stop")
-        self.wfile.write(b"0\r\n\r\n")
-
-    def _chunk(self, data, event=b""):
-        line = event + b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+    def _chunk(self, data):
+        line = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
 
-    def _open_stream(self):
+    def _stream(self, pieces, facts, with_usage):
+        first = next(pieces)  # a dead engine is answered with 500, not with a stream
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-
-    def _stream(self, pieces, facts, with_usage):
-        first = next(pieces)  # a dead engine is answered with 500, not with a stream
-        self._open_stream()
         head = dict(facts["head"], object="chat.completion.chunk")
 
         def send(finish, delta):
@@ -330,7 +296,6 @@ ROUTES = {
     ("/metrics", "GET"): Handler.metrics,
     ("/v1/models", "GET"): Handler.models,
     ("/v1/chat/completions", "POST"): Handler.completion,
-    ("/v1/messages", "POST"): Handler.messages,
     ("/v1/embeddings", "POST"): Handler.embeddings,
     ("/v1/rerank", "POST"): Handler.rerank,
 }
