@@ -36,16 +36,24 @@ class Door:
         program = self.directory / shared.GUARD_FILE
         program.write_text(standalone("door"))
         self.process = subprocess.Popen([sys.executable, *unit.command(str(self.directory))[1:]])
-        eventually(self.path.exists)
+        eventually(self.listens)
+
+    def listens(self):
+        """Whether it takes connections, which is some time after its socket is there."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            return self.path.exists() and self.connect(sock) == 0
+
+    def connect(self, sock):
+        handle = os.open(self.path.parent, os.O_PATH)
+        code = sock.connect_ex(f"/proc/self/fd/{handle}/{self.path.name}")
+        os.close(handle)
+        return code
 
     def ask(self, **request):
-        handle = os.open(self.path.parent, os.O_PATH)
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(f"/proc/self/fd/{handle}/{self.path.name}")
+            assert self.connect(sock) == 0
             sock.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(sock.makefile("rb").readline())
-        os.close(handle)
-        return answer
+            return json.loads(sock.makefile("rb").readline())
 
     def want(self, *, run=True):
         return self.ask(do="want", model="coder", run=run)
