@@ -80,7 +80,7 @@ class Seen:
 class Request:
     """A request for a model: it waits, at most ``wait_s``, until it is admitted or refused.
 
-    One ``by_hand`` has a model loaded that nobody asks for yet.
+    With ``by_hand`` an operator has the model loaded before a client asks for it.
     """
 
     def __init__(self, model: str, wait_s: float = WAIT_S, *, by_hand: bool = False) -> None:
@@ -130,9 +130,10 @@ def decide(
 ) -> dict[str, str]:
     """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
-    Who waits longest is served first. While it waits for room or for another start on its nodes, nobody who came later
-    takes that room, unless a model that cannot be stopped is in its way. Other models make room once they are past
-    their residence: as few as suffice, the least recently used first, and none while that does not suffice.
+    The model whose request is oldest comes first. While it waits for room or for another start on its nodes, later
+    requests do not take that room, unless a model that cannot be stopped is in its way. Other models make room once
+    they are past their residence: as few as suffice, the least recently used first, and none while that does not
+    suffice.
 
     Args:
         now: the time.

@@ -108,7 +108,7 @@ def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts,
     """``facts`` of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
 
     Raises:
-        UsageError: the image is not there, though it is said to be ``staged``, or lacks what the gateway's program
+        UsageError: the image is missing although it should be ``staged``, or lacks what the gateway's program
             imports; with the smallest one that has it.
     """
     node = spec.gateway_node
