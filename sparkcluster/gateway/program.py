@@ -46,7 +46,6 @@ class Program:
         async with session() as engines:
             self._keeper = keeper = Keeper(self._config, engines)
             self._gateway = Gateway(keeper, engines)
-            await asyncio.gather(keeper.look(), keeper.turn())
             os.umask(0o177)
             await loop.create_unix_server(web.Server(self._control, access_log=None), "control.sock")
             actions = (
