@@ -102,11 +102,11 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
     found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), "")}
     as_json = args.json or args.json_lines
     codes, done = set(), list[str]()
+    on_demand = {spec.inventory.cluster: spec.model for spec in specs if spec.idle_s is not None}
     for model in turns:
         if not model and name in gateway.STARTS and not done:
             continue
-        collected, make_room = found[model] if as_json else None, gateway.room_for(model, specs)
-        more = {"model": model or None, "collected": collected, "make_room": make_room}
+        more = {"model": model or None, "collected": found[model] if as_json else None, "on_demand": on_demand}
         one = argparse.Namespace(**{**vars(args), **more})
         hints.command_line = typed(one)
         if args.json_lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.cli import common
@@ -12,7 +12,6 @@ from sparkcluster.cli.progress import reporter
 from sparkcluster.report import duration, size
 
 if TYPE_CHECKING:
-    from sparkcluster.report import Report
     from sparkcluster.spec import Spec
 
 STARTS = ("up", "upgrade", "rollback", "restart")
@@ -45,19 +44,6 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
     if not common.emitted(args, found):
         show(found, _DONE.get(name, "its address is not known"))
     return 1 if found.get("why") else 0
-
-
-def room_for(model: str, specs: Sequence[Spec]) -> Callable[[Report], None] | None:
-    """What unloads the models on demand of ``specs`` that share a node with ``model``; None where none is on demand."""
-
-    def make(report: Report) -> None:
-        from sparkcluster.inspect.gateway import of_inventory
-        from sparkcluster.release.gateway import make_room
-
-        with common.fleet_of(of_inventory(specs).inventory) as fleet:
-            make_room(fleet, specs, model, report)
-
-    return make if any(spec.idle_s is not None for spec in specs) else None
 
 
 def show(found: dict[str, Any], otherwise: str) -> None:

@@ -1,4 +1,4 @@
-"""The gateway of an inventory: brought to what its models are now, asked to make room, and removed with them.
+"""The gateway of an inventory: brought to what its models are now.
 
 It is one container, or with runtime ``process`` one process, labelled as a rank of a cluster of its own, which no
 release records: whatever it is to do is in its config.json. Where models are loaded on demand its node has the door as
@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import LaunchError, NotServing, SparkclusterError
+from sparkcluster.errors import LaunchError, NotServing
 from sparkcluster.facts.base import read
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
@@ -42,10 +42,7 @@ from sparkcluster.topology.build import gateway as listens
 READY_S = 60.0
 """How long it may take to answer and to reach what serves: a container starts in seconds, and engines are asked every
 5 s."""
-DRAIN_S = 310.0
-"""How long an unload may take: requests in flight get 300 s."""
 _CHANGE_S = 120.0
-_LOADED = {"starting", "ready", "draining", "stopping"}
 
 
 def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: Report) -> str:
@@ -156,21 +153,3 @@ def _wrong(fleet: Fleet, spec: Spec, names: Collection[str]) -> str | None:
         if (known := models.get(name, {})).get("state") != "ready":
             return one_line(f"the gateway on {spec.gateway_node} does not reach {name}: {known.get('why')}")
     return None
-
-
-def make_room(fleet: Fleet, specs: Sequence[Spec], model: str, report: Report) -> None:
-    """Unload the models on demand that share a node with ``model``, which is about to start.
-
-    Without a gateway that answers there is nothing to do: nobody loads any.
-    """
-    spec, until = seen.of_inventory(specs), time.monotonic() + DRAIN_S
-    beside = next(each.siblings for each in specs if each.model == model)
-    others = loaded = [each.model for each in specs if each.idle_s is not None and each.model in beside]
-    with contextlib.suppress(SparkclusterError):
-        while loaded and time.monotonic() < until:
-            models = seen.ask(fleet, spec)["models"]
-            loaded = [name for name in others if models.get(name, {}).get("state") in _LOADED]
-            for name in loaded:  # again while it ends: who asks for it meanwhile would have it loaded
-                report.progress(spec.gateway_node, f"unloading {name}, to make room for {model}")
-                seen.ask(fleet, spec, f"/unload/{name}")
-            time.sleep(AGAIN_S if loaded else 0)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkcluster.errors import PlanError
@@ -46,7 +46,6 @@ from sparkcluster.plan.release_record import (
     runs_recorded,
     written_network,
 )
-from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Operation
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP
@@ -71,8 +70,8 @@ class Options:
         order: groups that are switched first.
         max_unavailable: how many groups are switched at once, after the first one.
         pause_s: between groups that are switched.
-        make_room: called before a start, to unload what is loaded on demand; None where nothing is on demand. Beside
-            such models, guards are installed where none run: after a reboot those would come back alone.
+        on_demand: names of the inventory's models on demand, by cluster. Beside one that is loaded nothing starts, and
+            beside such models guards are installed where none run: after a reboot those would come back alone.
     """
 
     timeout_s: float | None = None
@@ -85,7 +84,7 @@ class Options:
     order: tuple[str, ...] = ()
     max_unavailable: int = 1
     pause_s: float = 0
-    make_room: Callable[[Report], None] | None = None
+    on_demand: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from sparkcluster.errors import FoundErrors, LaunchError
+from sparkcluster.facts.base import read
 from sparkcluster.facts.probe import Answer
 from sparkcluster.findings import Finding, has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.inspect.preflight import between
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.selection import hints
+from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
 from sparkcluster.release.enabled import disable, enable, guards, load_on_demand
@@ -45,12 +47,11 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     with contextlib.ExitStack() as leases:
         leases.callback(rollout.let_start)
         rollout.see(probes)
+        if rollout.to_start():
+            _refuse_beside(rollout)
         on_demand = any(each and each.on_demand for each in guards(rollout.view.facts))
         if on_demand and (rollout.to_start(Action.WATCH) or desired.spec.idle_s is None):
             disable(fleet, desired.spec, report)  # they would stop what no client asks for
-            rollout.see()
-        if rollout.to_start() and desired.options.make_room:
-            desired.options.make_room(report)
             rollout.see()
         if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
             # What would be refused may be about ranks that its holder is starting.
@@ -82,11 +83,22 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
     return rollout
 
 
+def _refuse_beside(rollout: Rollout) -> None:
+    """Raise LaunchError where a model on demand is loaded on these nodes: only the gateway lets its requests finish."""
+    model, names = rollout.desired.spec.model, rollout.desired.options.on_demand
+    ranks = [rank for facts in rollout.view.facts.values() for rank in read(facts.ranks) or ()]
+    running = {names.get(rank.labels.get(LABEL_CLUSTER, "")) for rank in ranks if rank.state == "running"}
+    for name in sorted(filter(None, running - {model})):
+        why = f"{model} does not start while {name} is loaded on its nodes; nothing was changed"
+        without = f"if the gateway does not answer, sparkcluster down --model {name} INVENTORY"
+        raise LaunchError(why, step="start", hint=f"sparkcluster unload INVENTORY {name}; {without}")
+
+
 def _guard(rollout: Rollout) -> None:
     """Install guards where none run, for a model on demand, or beside one."""
     spec, options, on_demand = rollout.desired.spec, rollout.desired.options, rollout.desired.spec.idle_s is not None
     done = all(each and each.runs and each.on_demand is on_demand for each in guards(rollout.view.facts))
-    if not done and (on_demand or options.make_room):
+    if not done and (on_demand or options.on_demand):
         install = load_on_demand if on_demand else enable
         install(rollout.fleet, spec, rollout.report, yes=options.yes)
 

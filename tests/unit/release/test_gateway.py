@@ -216,22 +216,3 @@ def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
     lost = document(nodes.fleet, nodes.specs)
     assert "does not answer" in lost["why"]
     assert [each["state"] for each in lost["models"]] == ["unknown", "unknown"]
-
-
-def test_room_is_made_on_the_nodes_of_what_starts_alone(nodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(gateway, "DRAIN_S", 0.2)
-    beside = WRITTEN + "- {playbook: qwen3-8b-dflash, nodes: [beta], name: other}\n"
-    (tmp_path / "home.yaml").write_text(beside)
-    specs = load_all(tmp_path / "home.yaml")
-
-    def make(model):
-        nodes.asked.clear()
-        nodes.says = {"models": {**READY, "small": {"state": "ready"}}, "text": "unloading"}
-        return gateway.make_room(nodes.fleet, specs, model, Report())
-
-    make("embed")
-    assert nodes.asked == []
-    make("other")
-    assert nodes.asked[:2] == ["/state", "/unload/small"]
-    nodes.says = None
-    gateway.make_room(nodes.fleet, specs, "other", Report())

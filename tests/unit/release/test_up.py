@@ -443,13 +443,19 @@ def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_
     assert (up.done, enabled) == (["ask alpha"], ["disable"])
 
 
-def test_beside_models_on_demand_room_is_made_before_a_start_alone_and_guards_are_installed(up, world, monkeypatch):
-    asked, enabled = [], []
+def test_beside_models_on_demand_guards_are_installed_and_nothing_starts_while_one_is_loaded(up, world, monkeypatch):
+    enabled = []
     monkeypatch.setattr(module, "enable", lambda *_, yes: enabled.append(list(up.done)))
-    options = Options(make_room=lambda _: asked.append(list(up.done)) or True)
-    cluster = world()
-    up(cluster, options=options)
+    options, loaded = Options(on_demand={"atlas-coder": "coder"}), {"io.sparkcluster.cluster": "atlas-coder"}
+    coder = {"name": "sparkcluster-atlas-coder", "state": "running", "labels": loaded}
+    cluster = world().change("beta", ranks=[coder])
+    with pytest.raises(LaunchError, match="while coder is loaded on its nodes") as caught:
+        up(cluster, options=options)
+    assert caught.value.hint.startswith("sparkcluster unload INVENTORY coder; ")
+    assert up.done == []
+    up(cluster.change("beta", ranks=[]), options=options)
     for name in cluster.facts:
         cluster.change(name, enabled={"runs": True})
+    cluster.change("beta", ranks=[*cluster.facts["beta"].model_dump()["ranks"], coder])
     up(cluster, options=options)
-    assert (asked, enabled) == ([[]], [["lease", "launch alpha beta"]])
+    assert enabled == [["lease", "launch alpha beta"]]
