@@ -36,7 +36,7 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
         if name == "status":
             found = seen.document(fleet, specs)
         elif name == "preflight":
-            seen.with_packages(fleet, spec, specs, seen.look(fleet, spec).facts[spec.gateway_node], staged=False)
+            seen.with_packages(fleet, see(fleet, spec, also=specs), specs, staged=False)
         elif name == "down":
             remove_gateway(fleet, see(fleet, spec), report)
         else:

@@ -33,7 +33,7 @@ IMAGE_S = 120
 class Collected:
     """Facts by node, and the errors of nodes that did not answer or are listed twice.
 
-    ``also`` are the facts with image and weights of other specs, in the order in which these were asked about.
+    ``also`` are the facts with image, weights and record of other specs, in the order in which they were asked about.
     """
 
     facts: dict[str, Facts]
@@ -100,7 +100,7 @@ def collect_facts(
     """Collect the facts of every node (or ``names``) in parallel.
 
     Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``probes`` are
-    those that were already sent, by ``facts.probe.begin``. Image and weights of the specs ``also`` are read as well.
+    those that were already sent, by ``facts.probe.begin``. Of the specs ``also`` image, weights and record are read.
     """
     calls = probes or begin(fleet, spec, names, kernel_log=kernel_log, also=also)
     facts: dict[str, Facts] = {}

@@ -27,10 +27,9 @@ class Answer:
 
 
 def request(spec: Spec, *, kernel_log: bool = False, also: Sequence[Spec] = ()) -> dict[str, Any]:
-    """The probe's request: our directories, the image and model, those of the specs ``also``, and names to resolve."""
+    """The probe's request: our directories, cluster, image and model, those of the specs ``also``, names to resolve."""
     inventory = spec.inventory
     return {
-        "cluster": inventory.cluster,
         "state_dir": inventory.state_dir,
         "hf_home": inventory.hf_home,
         **_of_release(spec),
@@ -45,6 +44,7 @@ def request(spec: Spec, *, kernel_log: bool = False, also: Sequence[Spec] = ()) 
 def _of_release(spec: Spec) -> dict[str, Any]:
     playbook = spec.playbook
     return {
+        "cluster": spec.inventory.cluster,
         "image": spec.image if spec.inventory.runtime.kind == "docker" else None,
         "model": {**playbook.model.model_dump(), "choice": playbook.choice},
         "companions": [

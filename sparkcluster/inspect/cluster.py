@@ -140,9 +140,10 @@ def see(
     *,
     kernel_log: bool = False,
     limit_s: float = COLLECT_S,
+    also: Sequence[Spec] = (),
 ) -> View:
     """Query every node (or ``names``) in one round trip, without checks and plan; see ``collect_facts``."""
-    collected = collect_facts(fleet, spec, names, kernel_log=kernel_log, limit_s=limit_s)
+    collected = collect_facts(fleet, spec, names, kernel_log=kernel_log, limit_s=limit_s, also=also)
     return View(spec, collected, collected.facts, tuple(collected.findings()))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.facts.base import read
-from sparkcluster.facts.collect import collect_facts, inspect_images
+from sparkcluster.facts.collect import inspect_images
 from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.source import GIB
@@ -17,9 +17,8 @@ from sparkcluster.hosts.program import call
 from sparkcluster.inspect.budget import budget
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.node.shared import PACKAGES
-from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups, recorded_release
 from sparkcluster.printable import one_line
-from sparkcluster.report import Report
 from sparkcluster.spec import Spec
 from sparkcluster.spec.models import GATEWAY
 from sparkcluster.topology.build import gateway as listens
@@ -66,28 +65,31 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
 Groups = dict[str, RecordedGroup]
 
 
-def recorded(fleet: Fleet, specs: Sequence[Spec], report: Report) -> dict[str, Groups]:
-    """The groups of the newest release of each model, by name, whose head answers; none of one never started."""
+def recorded(view: View, specs: Sequence[Spec]) -> dict[str, Groups]:
+    """The groups of the newest release of each model, by name, whose head answers; none of one never started.
+
+    ``view`` was asked about ``specs`` also.
+    """
     found: dict[str, Groups] = {}
-    for spec in specs:
-        view = see(fleet, spec, [node.label for node in spec.inventory.nodes])
-        for error in view.collected.errors.values():
-            report.note(f"warning: {spec.model} on {error.node} is left out until the next up: {error.message}")
-        groups = recorded_groups(view.newest.record) if view.newest else {}
-        found[spec.model] = {name: each for name, each in groups.items() if each.head in view.facts}
+    for spec, also in zip(specs, view.collected.also, strict=True):
+        facts = {node.label: also[node.label] for node in spec.inventory.nodes if node.label in view.facts}
+        newest = recorded_release(spec.inventory, facts)
+        groups = recorded_groups(newest.record) if newest else {}
+        found[spec.model] = {name: each for name, each in groups.items() if each.head in facts}
     return found
 
 
 def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
     spec, known, url, why = of_inventory(specs), dict[str, Any](), None, None
+    view = see(fleet, spec, also=specs)
     try:
-        url = listens(spec, look(fleet, spec).facts[spec.gateway_node])[1]
+        url = listens(spec, facts_of(view))[1]
         known = ask(fleet, spec)["models"]
     except SparkclusterError as error:
         why = error.message
     planned = {part.model: part.bytes or None for parts in budget(specs).sparks.values() for part in parts}
-    models, releases = [], recorded(fleet, specs, Report())
+    models, releases = [], recorded(view, specs)
     for each in specs:
         said = known.get(each.model, {"state": "unknown"})
         measured = max((group.measured.get("used_gib") or 0 for group in releases[each.model].values()), default=0)
@@ -96,23 +98,23 @@ def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     return {"node": spec.gateway_node, "endpoint": url, "why": why, "models": models}
 
 
-def look(fleet: Fleet, spec: Spec) -> View:
-    """See the cluster of the gateway ``spec``; SparkclusterError if its node cannot be queried."""
-    view = see(fleet, spec)
-    if error := view.collected.errors.get(spec.gateway_node):
+def facts_of(view: View) -> Facts:
+    """The facts of the node of the gateway whose cluster ``view`` is; SparkclusterError if it cannot be queried."""
+    if error := view.collected.errors.get(view.spec.gateway_node):
         raise error
-    return view
+    return view.facts[view.spec.gateway_node]
 
 
-def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, *, staged: bool = True) -> Facts:
-    """``facts`` of the node of the gateway ``spec``, with what its image has; ``specs`` are those of all models.
+def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
+    """``facts_of`` the ``view``, which was asked about ``specs`` also, with what the gateway's image has.
 
     Raises:
         UsageError: the image is missing although it should be ``staged``, or lacks what the gateway's program
             imports; with the smallest one that has it.
+        SparkclusterError: its node cannot be queried.
     """
-    node = spec.gateway_node
-    found = inspect_images(fleet, spec, {node: facts})[node]
+    spec, node = view.spec, view.spec.gateway_node
+    found = inspect_images(fleet, spec, {node: facts_of(view)})[node]
     engine = engine_of(found)
     if not engine.lacks if engine else found.image is None and not staged:
         return found
@@ -120,8 +122,8 @@ def with_packages(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts,
     if spec.inventory.runtime.kind == "process":
         why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
         raise UsageError(why, hint="install them there, or name another Python as runtime.python")
-    also = zip(specs, collect_facts(fleet, spec, [node], also=specs).also, strict=True)
-    images = [read(inspect_images(fleet, other, of_other)[node].image) for other, of_other in also]
+    also = zip(specs, view.collected.also, strict=True)
+    images = [read(inspect_images(fleet, other, {node: facts[node]})[node].image) for other, facts in also]
     fit = [each for each in images if each and (inside := read(each.inside)) and not inside.lacks]
     smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "NAME"
     why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"

@@ -15,7 +15,7 @@ from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What is read of each release that is asked about.
-_OF_RELEASE = ("image", "layers", "weights", "companions")
+_OF_RELEASE = ("image", "layers", "weights", "companions", "release")
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
@@ -23,8 +23,8 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
-            companions (repositories beside the model, likewise), also (image, model and companions of other releases,
-            of which ``also`` of the document has the readings), runtime (docker or process), python (of runtime
+            companions (repositories beside the model, likewise), also (cluster, image, model and companions of other
+            specs, of which ``also`` of the document has the readings), runtime (docker or process), python (of runtime
             process, or None), names (to be resolved here) and kernel_log (whether it is wanted).
         machine: the node.
     """
@@ -50,7 +50,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "os": lambda: system.os_release(machine.text("/etc/os-release")),
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "memory": lambda: system.meminfo(machine.text("/proc/meminfo")),
-        "release": lambda: storage.release(machine, state_dir, cluster),
         "switch": lambda: storage.switch(machine, state_dir, cluster),
         "enabled": lambda: storage.enabled(machine, state_dir, cluster),
         "lease": lambda: storage.lease(machine, state_dir, cluster),
@@ -88,7 +87,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 def _of_release(
     machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str
 ) -> Readings:
-    """Readers of image, model and companions that ``wanted`` names."""
+    """Readers of image, model and companions that ``wanted`` names, and of the newest record of its cluster."""
     reference, model, companions = wanted.get("image"), wanted.get("model"), wanted.get("companions") or ()
     readings = Readings(LIMIT_S)
     readings.start("image", lambda: image.facts(machine, reference, state_dir) if reference else None)
@@ -97,6 +96,7 @@ def _of_release(
         lambda: _layers(machine, state_dir, value("docker"), readings.value("image")) if reference else None,
     )
     readings.start("weights", lambda: storage.weights(machine, model, hf_home) if model else None)
+    readings.start("release", lambda: storage.release(machine, state_dir, wanted["cluster"]))
     readings.start("companions", lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions})
     return readings
 

@@ -25,6 +25,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
+from sparkcluster.inspect.cluster import see
 from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import ContainerPlan
@@ -59,9 +60,10 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     spec = seen.of_inventory(specs)
     node = spec.gateway_node
     report.step("gateway", f"on {node}")
-    view = seen.look(fleet, spec)
-    facts = seen.with_packages(fleet, spec, specs, view.facts[node])
-    recorded = seen.recorded(fleet, specs, report)
+    view = see(fleet, spec, also=specs)
+    facts, recorded = seen.with_packages(fleet, view, specs), seen.recorded(view, specs)
+    for error in view.collected.errors.values():
+        report.note(f"warning: what serves on {error.node} is left out until the next up: {error.message}")
     image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
     python, image_id = engine.python if engine else "python3", image.id if image else None
     planned = rank(specs, facts, image_id=image_id, python=python, program=program)

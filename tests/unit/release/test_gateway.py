@@ -47,7 +47,7 @@ class Nodes:
         self.specs, self.sent, self.asked, self.ranks = specs, {"alpha": [], "beta": []}, [], {}
         self.says = {"models": READY, "trouble": None}
         self.lacks, self.runs, self.away = [], True, []
-        self.others = [{}, {}] * 9  # images of the models, in each look at all of them
+        self.others = [{}, {}]  # images of the models
         self.facts = {
             name: spark(
                 {"enp1s0f0np0": f"192.168.177.{number}/24", "enP2p1s0f0np0": f"192.168.178.{number}/24"},
@@ -70,12 +70,15 @@ class Nodes:
             if name in self.away:
                 raise HostTimeout(f"{name} did not answer", node=name)
             image = {**IMAGE, "inside": {**INSIDE, "lacks": self.lacks}}
-            more = {"release": self.records.get(request["cluster"], {}).get(name), "image": image}
+            more = {"image": image}
             if request["cluster"] == "home-gateway":
                 guard = {"runs": self.runs} if [each for each in self.sent[name] if each["do"] == "enable"] else None
                 more |= {"ranks": self.ranks.get(name, []), "enabled": guard}
             of_release = {**dict.fromkeys(("layers", "weights")), "companions": {}}
-            also = [of_release | {"image": {**image, **self.others.pop(0)}} for _ in request["also"]]
+            also = [
+                {**of_release, "image": {**image, **other}, "release": self.records[each["cluster"]].get(name)}
+                for each, other in zip(request["also"], self.others, strict=False)
+            ]
             return self.facts[name].model_dump(mode="json") | json.loads(json.dumps(more)) | {"also": also}
 
         def agent(request):
