@@ -75,7 +75,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 def config(url: str, port: int, run: str) -> dict[str, Any]:
     """The gateway's config.json."""
     model = {"name": "gpt", "served": ["gpt"], "kind": "chat", "context": None, "sizes": {"a": None}, "idle_s": None}
-    where = {"listen": "127.0.0.1", "port": port, "run": run, "room": {}}
+    where = {"listen": "127.0.0.1", "port": port, "run": run, "room": 0}
     return {**where, "keys": {}, "engine_key": None, "models": [{**model, "start_s": None, "backends": [url]}]}
 
 

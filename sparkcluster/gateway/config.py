@@ -31,7 +31,7 @@ class Config:
     """The whole document.
 
     ``run``: the directory of the sockets. ``keys``: the models that an API key may use (None: all), by its SHA-256 in
-    hex; without keys everyone may use all. ``room``: bytes that models may take of each node.
+    hex; without keys everyone may use all. ``room``: bytes that models may take of a node.
     """
 
     listen: str
@@ -39,7 +39,7 @@ class Config:
     run: str
     keys: dict[str, Sequence[str] | None]
     engine_key: str | None
-    room: dict[str, int]
+    room: int
     models: Sequence[Model]
 
 

@@ -108,7 +108,7 @@ class Request:
         return self.admitted
 
 
-def no_room(name: str, running: Collection[str], models: Mapping[str, Model], room: Mapping[str, int]) -> str | None:
+def no_room(name: str, running: Collection[str], models: Mapping[str, Model], room: int) -> str | None:
     """Why the on-demand model ``name`` does not fit beside ``running`` and those that are always on; None if it does.
 
     On a node where a size is unknown one on-demand model runs at a time; ``up`` has tried each beside those that are
@@ -118,16 +118,14 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
         here = [each for each in models.values() if node in each.sizes]
         here = [each for each in here if each.idle_s is None or each.name == name or each.name in running]
         sizes = [each.sizes[node] for each in here]
-        if (total := sum(size or 0 for size in sizes)) > (most := room.get(node, 0)):
-            return f"beside others it needs {total / 1e9:.1f} GB of {node}, which has {most / 1e9:.1f} GB for models"
+        if (total := sum(size or 0 for size in sizes)) > room:
+            return f"beside others it needs {total / 1e9:.1f} GB of {node}, which has {room / 1e9:.1f} GB for models"
         if None in sizes and sum(each.idle_s is not None for each in here) > 1:
             return f"not all sizes are known on {node}"
     return None
 
 
-def decide(
-    now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: Mapping[str, int]
-) -> dict[str, str]:
+def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: int) -> dict[str, str]:
     """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
     The model whose request is oldest comes first. While it waits for room or for another start on its nodes, later
@@ -139,7 +137,7 @@ def decide(
         now: the time.
         models: of the inventory, by name.
         seen: what is known of each.
-        room: bytes for models on each node.
+        room: bytes for models on a node.
     """
     names = [name for name, model in models.items() if model.idle_s is not None]
     actions = {name: "stopping" for name in names if _is_done(now, models[name], seen[name])}

@@ -19,7 +19,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.resolve import SshSettings
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.state import is_unloaded
-from sparkcluster.plan.release_record import recorded_groups
+from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
@@ -47,19 +47,26 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
     groups = recorded_groups(view.newest.record) if view.newest and is_unloaded(view) else view.groups
     if (found := groups.get(name)) is None:
         return spec, None, told
-    try:
-        playbook = Playbook.model_validate(found.playbook)
-        engines.engine(playbook.engine).api_features(playbook)
-    except (ValidationError, UsageError):  # of another version of sparkcluster
+    if (served := as_recorded(spec, found)) is None:
         return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"]
-    now, then = (f"{each.model_name} of the playbook {each.name}" for each in (playbook, spec.playbook))
+    now, then = (f"{each.model_name} of the playbook {each.name}" for each in (served.playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
     if warning := secrets.key_warning(found.secrets, spec):
         notes.append(warning)
     urls = [url for each in groups.values() for url in each.plan["endpoints"].values() if not loopback(url)]
     if spec.gateway_node and urls:
-        notes.append(f"if {spec.gateway_node} is down, {playbook.model_name} is at {', '.join(urls)}")
-    return dataclasses.replace(spec, playbook=playbook), found.release, notes
+        notes.append(f"if {spec.gateway_node} is down, {served.playbook.model_name} is at {', '.join(urls)}")
+    return served, found.release, notes
+
+
+def as_recorded(spec: Spec, group: RecordedGroup | None) -> Spec | None:
+    """``spec`` with the playbook that ``group`` was started by; None if it cannot be read, as of another version."""
+    try:
+        playbook = Playbook.model_validate(group and group.playbook)
+        engines.engine(playbook.engine).api_features(playbook)
+    except (ValidationError, UsageError):
+        return None
+    return dataclasses.replace(spec, playbook=playbook)
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:

@@ -17,6 +17,7 @@ from sparkcluster.node.shared import CONFIG_FILE, GATEWAY_GROUP, LABEL_GROUP, LA
 from sparkcluster.plan import docker_run
 from sparkcluster.plan.build import labels_of
 from sparkcluster.plan.model import ContainerPlan, NodePlan
+from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import Gateway
 from sparkcluster.topology.build import gateway as addresses
@@ -36,32 +37,32 @@ _OPTIONS = (
 
 
 def config(
+    spec: Spec,
     specs: Sequence[Spec],
     facts: Facts,
+    recorded: Mapping[str, Mapping[str, RecordedGroup]],
     *,
     sizes: Mapping[str, Mapping[str, int | None]],
-    room: Mapping[str, int],
-    backends: Mapping[str, Sequence[str]],
-    start_s: Mapping[str, float | None],
+    room: int,
     key: str | None,
     keys: Mapping[str, str],
 ) -> dict[str, Any]:
     """The document that the gateway reads.
 
     Args:
+        spec: of the gateway itself, as ``inspect.gateway.of_inventory`` makes it.
         specs: of all models of the inventory, in its order.
         facts: of the gateway's node.
+        recorded: each model's groups, by name; none of a model that was never started.
         sizes: bytes that each model takes of each of its nodes, None where unknown; a model left out is unknown.
-        room: bytes that all models may take of each node.
-        backends: URLs of each model's groups; none of a model that was never started.
-        start_s: seconds that its last start took, None where unknown.
+        room: bytes that all models may take of a node.
         key: value of ``api.key``, by which engines know the gateway as well.
         keys: values of ``gateway.keys`` by name.
 
     Raises:
         PlanError: its node lacks the address that it has to listen on.
     """
-    spec, written = _of_its_node(specs)
+    written = spec.inventory.gateway or Gateway()
     known: dict[str, list[str] | None] = {} if key is None else {key: None}
     known |= {value: written.keys[name].models for name, value in keys.items()}
     return {
@@ -70,28 +71,29 @@ def config(
         "run": RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts),
         "keys": {hashlib.sha256(value.encode()).hexdigest(): models for value, models in known.items()},
         "engine_key": key,
-        "room": dict(room),
-        "models": [
-            {
-                "name": each.model,
-                "served": [each.playbook.model_name, *each.playbook.aliases],
-                "kind": each.playbook.verifying.kind or "chat",
-                "context": engines.engine(each.playbook.engine).api_features(each.playbook).context,
-                "sizes": {node.label: sizes.get(each.model, {}).get(node.label) for node in each.inventory.nodes},
-                "idle_s": each.idle_s,
-                "start_s": start_s.get(each.model),
-                "backends": [url.removesuffix("/v1") for url in backends.get(each.model, ())],
-            }
-            for each in specs
-        ],
+        "room": room,
+        "models": [_model(each, sizes.get(each.model, {}), recorded[each.model]) for each in specs],
     }
 
 
-def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: str, program: str) -> NodePlan:
+def _model(spec: Spec, sizes: Mapping[str, int | None], groups: Mapping[str, RecordedGroup]) -> dict[str, Any]:
+    return {
+        "name": spec.model,
+        "served": [spec.playbook.model_name, *spec.playbook.aliases],
+        "kind": spec.playbook.verifying.kind or "chat",
+        "context": engines.engine(spec.playbook.engine).api_features(spec.playbook).context,
+        "sizes": {node.label: sizes.get(node.label) for node in spec.inventory.nodes},
+        "idle_s": spec.idle_s,
+        "start_s": next((each.measured.get("start_s") for each in groups.values()), None),
+        "backends": [each.plan["endpoints"][name].removesuffix("/v1") for name, each in groups.items()],
+    }
+
+
+def rank(spec: Spec, facts: Facts, *, image_id: str | None, python: str, program: str) -> NodePlan:
     """What the gateway's node runs; labelled with a hash over all that takes a restart to change.
 
     Args:
-        specs: as of ``config``.
+        spec: as of ``config``.
         facts: likewise.
         image_id: local ID of its image; None with runtime ``process``.
         python: interpreter with aiohttp, in the image or on the node.
@@ -100,15 +102,14 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     Raises:
         PlanError: as ``config``.
     """
-    spec, written = _of_its_node(specs)
-    cluster, node, run = spec.gateway_cluster, spec.gateway_node, _run_dir(spec, facts)
+    cluster, node, run = spec.inventory.cluster, spec.gateway_node, _run_dir(spec, facts)
     name = docker_run.container_name(f"sparkcluster-{cluster}")
     rank_dir = f"{facts.state_dir}/clusters/{cluster}/ranks/{name}"
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
     inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GATEWAY_GROUP}"
     argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
-    takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)[0], written.port]
+    takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
         # As its node's user, for whom the files are.
@@ -120,11 +121,5 @@ def rank(specs: Sequence[Spec], facts: Facts, *, image_id: str | None, python: s
     return NodePlan(node, GATEWAY_GROUP, "head", 0, {}, (), (container,))
 
 
-def _of_its_node(specs: Sequence[Spec]) -> tuple[Spec, Gateway]:
-    """A spec that has the gateway's node, and its section."""
-    spec = next(each for each in specs if each.gateway_node in [node.label for node in each.inventory.nodes])
-    return spec, spec.inventory.gateway or Gateway()
-
-
 def _run_dir(spec: Spec, facts: Facts) -> str:
-    return f"{facts.state_dir}/clusters/{spec.gateway_cluster}/run"
+    return f"{facts.state_dir}/clusters/{spec.inventory.cluster}/run"

@@ -7,14 +7,10 @@ well, which is that cluster's guard.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-
-from pydantic import ValidationError
 
 from sparkcluster.errors import LaunchError, NotServing
 from sparkcluster.facts.base import read
@@ -26,6 +22,7 @@ from sparkcluster.hosts.program import call, standalone
 from sparkcluster.inspect import gateway as seen
 from sparkcluster.inspect.budget import budget
 from sparkcluster.inspect.cluster import see
+from sparkcluster.inspect.connect import as_recorded
 from sparkcluster.node.shared import CONFIG_FILE, LABEL_PLAN
 from sparkcluster.plan.gateway import PROGRAM_FILE, config, rank
 from sparkcluster.plan.model import ContainerPlan
@@ -37,7 +34,7 @@ from sparkcluster.runtime import secrets, stop_steps
 from sparkcluster.runtime.change import Step
 from sparkcluster.runtime.lease import AGAIN_S, Lease
 from sparkcluster.runtime.ranks import start_step
-from sparkcluster.spec import Playbook, Spec
+from sparkcluster.spec import Spec
 from sparkcluster.topology.build import gateway as listens
 
 READY_S = 60.0
@@ -66,10 +63,10 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         report.note(f"warning: what serves on {error.node} is left out until the next up: {error.message}")
     image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
     python, image_id = engine.python if engine else "python3", image.id if image else None
-    planned = rank(specs, facts, image_id=image_id, python=python, program=program)
+    planned = rank(spec, facts, image_id=image_id, python=python, program=program)
     (container,) = planned.containers
     ours, hash_ = view.ranks.ours, container.labels[LABEL_PLAN]
-    steps = [_put(container, CONFIG_FILE, json.dumps(_config(specs, facts, recorded)), 0o600)]
+    steps = [_put(container, CONFIG_FILE, json.dumps(_config(spec, specs, facts, recorded)), 0o600)]
     if not any(each.state == "running" and each.labels.get(LABEL_PLAN) == hash_ for each in ours[node]):
         made: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
         files = [*made, _put(container, PROGRAM_FILE, program, 0o644), *steps]
@@ -94,37 +91,19 @@ def _put(container: ContainerPlan, name: str, content: str, mode: int) -> Step:
     return {"do": "put", "path": f"{container.rank_dir}/{name}", "content": content, "mode": mode}
 
 
-def _config(specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> dict[str, Any]:
-    """The document of config.json."""
-    groups = [(name, each) for name, found in recorded.items() for each in found.values()]
-    served = [_served(spec, recorded[spec.model]) for spec in specs]
-    found = budget(served, measured={name: {**each.measured, "nodes": len(each.ranks)} for name, each in groups})
+def _config(spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> dict[str, Any]:
+    """The document of config.json; engines are asked by the names of the playbook that serves."""
+    groups = {name: group for name, found in recorded.items() for group in found.values()}
+    served = [as_recorded(each, groups.get(each.model)) or each for each in specs]
+    measured = {name: {**group.measured, "nodes": len(group.ranks)} for name, group in groups.items()}
+    found = budget(served, measured=measured)
     most, sizes = room(found.machine), dict[str, dict[str, int | None]]()
     for node, parts in found.sparks.items():
         for part in parts:
             # What is larger than a Spark has served on it all the same: up started it, so its size is not known.
             sizes.setdefault(part.model, {})[node] = part.bytes if 0 < part.bytes <= most else None
-    return config(
-        served,
-        facts,
-        sizes=sizes,
-        room=dict.fromkeys(found.sparks, most),
-        backends={
-            name: [each.plan["endpoints"][group] for group, each in of_model.items()]
-            for name, of_model in recorded.items()
-        },
-        start_s={name: each.measured.get("start_s") for name, each in groups},
-        key=secrets.api_key(specs[0]) if specs[0].inventory.api.key is not None else None,
-        keys=secrets.gateway_keys(specs[0]),
-    )
-
-
-def _served(spec: Spec, groups: seen.Groups) -> Spec:
-    """``spec`` with the playbook that serves, by whose names its engine is asked."""
-    for group in groups.values():
-        with contextlib.suppress(ValidationError):  # of another version of sparkcluster
-            return dataclasses.replace(spec, playbook=Playbook.model_validate(group.playbook))
-    return spec
+    key = secrets.api_key(spec) if spec.inventory.api.key is not None else None
+    return config(spec, served, facts, recorded, sizes=sizes, room=most, key=key, keys=secrets.gateway_keys(spec))
 
 
 def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> Step:

@@ -29,8 +29,7 @@ def model(name: str, sizes: dict[str, int | None], idle_s: float | None, start_s
 
 
 def config(*models: Model) -> Config:
-    nodes = {node for each in models for node in each.sizes}
-    return Config("", 1, "", {}, None, dict.fromkeys(nodes, ROOM), models)
+    return Config("", 1, "", {}, None, ROOM, models)
 
 
 @dataclasses.dataclass
@@ -249,7 +248,7 @@ class World:
     def check_room(self) -> None:
         models = self.plan.config.models
         runs = {name for name, engine in self.engines.items() if engine.state not in {"stopped", "failed"}} | {"base"}
-        for node in self.plan.config.room:
+        for node in {node for each in models for node in each.sizes}:
             sizes = [each.sizes[node] for each in models if each.name in runs and node in each.sizes]
             on_demand = sum(each.name in runs and node in each.sizes for each in models if each.idle_s is not None)
             assert sum(size or 0 for size in sizes) <= ROOM, "over budget"
@@ -285,7 +284,7 @@ def without_drain(now: float, models: Any, seen: Any, room: Any) -> dict[str, st
 
 
 def over_budget(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
-    return decide(now, models, seen, {node: 2 * size for node, size in room.items()})
+    return decide(now, models, seen, 2 * room)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ def model(name: str, size: int | None = 60 * GB, *nodes: str, idle_s: float | No
 
 
 def config(*models: Model) -> Config:
-    room = {"n1": 100 * GB, "n2": 100 * GB}
-    return Config("", 1, "", {}, None, room, models)
+    return Config("", 1, "", {}, None, 100 * GB, models)
 
 
 class Timed(States):

@@ -7,8 +7,11 @@ import hashlib
 
 import pytest
 
+from sparkcluster.inspect.gateway import of_inventory
 from sparkcluster.plan import gateway
+from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.spec.load import load_all
+from sparkcluster.spec.playbook import Verify
 
 WRITTEN = """cluster: home
 nodes:
@@ -37,15 +40,16 @@ def facts(spark):
 
 
 def document(specs, facts, **more):
+    plan = {"endpoints": {"all": "http://127.0.0.1:8001/v1"}}
+    embed = RecordedGroup("all", 1, "vllm", plan, Verify(), measured={"start_s": 95.0})
     known = {
         "sizes": {"gpt-oss-120b": {"alpha": 5, "beta": None}},
-        "room": {"alpha": 9, "beta": 9},
-        "backends": {"embed": ["http://127.0.0.1:8001/v1"]},
-        "start_s": {"embed": 95.0},
+        "room": 9,
         "key": "shared",
         "keys": {"alice": "hers", "bob": "his"},
     }
-    return gateway.config(specs, facts, **{**known, **more})
+    recorded = {"gpt-oss-120b": {}, "embed": {"all": embed}}
+    return gateway.config(of_inventory(specs), specs, facts, recorded, **{**known, **more})
 
 
 def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, facts):
@@ -58,7 +62,7 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
         "run": "/sparkcluster/run",
         "keys": {sha256("shared"): None, sha256("hers"): ["embed"], sha256("his"): None},
         "engine_key": "shared",
-        "room": {"alpha": 9, "beta": 9},
+        "room": 9,
         "models": [
             {
                 "name": "gpt-oss-120b",
@@ -87,7 +91,9 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
 
 
 def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, facts):
-    node = gateway.rank(specs(), facts, image_id="sha256:abc", python="/opt/venv/bin/python", program="pass")
+    node = gateway.rank(
+        of_inventory(specs()), facts, image_id="sha256:abc", python="/opt/venv/bin/python", program="pass"
+    )
     (container,) = node.containers
     state = f"{facts.state_dir}/clusters/home-gateway"
     labels = {f"io.sparkcluster.{name}" for name in ("cluster", "group", "node", "rank", "release", "plan")}
@@ -113,7 +119,7 @@ def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, fac
 
 def test_only_what_takes_a_restart_changes_the_hash(specs, facts):
     def plan(found, image="sha256:abc", program="pass"):
-        node = gateway.rank(found, facts, image_id=image, python="python3", program=program)
+        node = gateway.rank(of_inventory(found), facts, image_id=image, python="python3", program=program)
         return node.containers[0].labels["io.sparkcluster.plan"]
 
     found = specs()
@@ -124,7 +130,9 @@ def test_only_what_takes_a_restart_changes_the_hash(specs, facts):
 
 def test_without_containers_it_runs_from_its_directory(specs, facts):
     found = specs("runtime: {kind: process}\n")
-    container = gateway.rank(found, facts, image_id=None, python="/venv/bin/python", program="pass").containers[0]
+    container = gateway.rank(
+        of_inventory(found), facts, image_id=None, python="/venv/bin/python", program="pass"
+    ).containers[0]
     directory = f"{facts.state_dir}/clusters/home-gateway"
     files = [f"{container.rank_dir}/{name}" for name in ("gateway.py", "config.json")]
     assert [*container.argv] == ["/venv/bin/python", "-I", *files]
