@@ -63,10 +63,10 @@ class Keeper(States):
         self.polled(model.name, url, why, length)
 
     async def _talk(self) -> None:
-        for name, run in self.step((await _ask_door({"do": "states"}))["states"]).items():
-            answer = await _ask_door({"do": "want", "model": name, "run": run})
-            if run and "failed" in answer and name in self.seen:
-                self.fail(name, answer["failed"])
+        for name, run in self.step(await _ask_door({"do": "states"})).items():
+            found = (await _ask_door({"do": "want", "model": name, "run": run}))[name]
+            if run and found["state"] == "unreachable" and name in self.seen:
+                self.fail(name, found["why"])
 
 
 async def _ask_door(request: dict[str, Any]) -> dict[str, Any]:

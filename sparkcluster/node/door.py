@@ -4,10 +4,11 @@ Travels as one file (``hosts.program.standalone``), and runs as the guard of the
 which is in a container and has no token of a guard, reaches it by a Unix socket in a directory that is mounted there.
 A request is a line of JSON, and so is its answer::
 
-    {"do": "states"}                                    {"states": {MODEL: {"state", "why"}}}
-    {"do": "want", "model": MODEL, "run": true}         {"state": {"state", "why"}}, or {"failed": why}
+    {"do": "states"}                                    {MODEL: {"state", "why"}} of all models
+    {"do": "want", "model": MODEL, "run": true}         {MODEL: {"state", "why"}} of that one
 
-A state is stopped, starting, ready, stopping, failed or unreachable. In the program's directory, config.json has
+A state is stopped, starting, ready, stopping, failed or unreachable. What is no such request ends the connection. In
+the program's directory, config.json has
 ``socket``, its path, and ``models``: of each the ``node``, ``address``, ``port`` and ``token`` of its head's guard.
 """
 
@@ -51,22 +52,15 @@ def main(argv: list[str]) -> None:
     socketserver.UnixStreamServer(name, Conversation).serve_forever()
 
 
-def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Any]:
+def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Report]:
     """What the gateway gets for ``request``: a node that does not answer takes 5 s, or twice that, not all in turn."""
-    if request["do"] == "states":
-        with ThreadPoolExecutor() as pool:
-            return {"states": dict(zip(guards, pool.map(state, guards.values()), strict=True))}
-    if request["do"] != "want" or request["model"] not in guards:
-        return {"failed": "the door knows states, and want of %s" % ", ".join(guards)}
-    try:
-        return {"state": guards[request["model"]].ask("want", run=bool(request["run"]))}
-    except Failed as error:
-        return {"failed": str(error)}
+    asked = [request["model"]] if "model" in request else list(guards)
 
+    def ask(name: str) -> Report:
+        try:
+            return guards[name].ask(request["do"], run=request.get("run"))
+        except Failed as error:
+            return {"state": "unreachable", "why": str(error)}
 
-def state(guard: Peer) -> Report:
-    """What the guard of a head says of its model."""
-    try:
-        return guard.ask("states")
-    except Failed as error:
-        return {"state": "unreachable", "why": str(error)}
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(asked, pool.map(ask, asked), strict=True))

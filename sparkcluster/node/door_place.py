@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from sparkcluster.node import common
-from sparkcluster.node.group_guard import door_address, door_token
+from sparkcluster.node.group_guard import door_address
 from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, START_FILE
 
 
@@ -21,5 +21,5 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
     start = common.read_json(os.path.join(directory, START_FILE))
     if not start or not config.get("on_demand"):
         return {}
-    token = door_token(config["token"])
-    return {"node": config["node"], "address": door_address(start), "port": config["port"], "token": token}
+    place = {"node": config["node"], "address": door_address(start), "port": config["port"]}
+    return {**place, "token": config["door_token"]}

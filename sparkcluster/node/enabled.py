@@ -5,7 +5,8 @@ Below ``clusters/NAME``::
     start.json              what starts this node's rank of the release that was recorded last
     enabled/guard.py        the program that starts it after a reboot, and restarts a dead group (``guard``)
     enabled/config.json     cluster, node, state_dir, runtime, port, limits, and the token by which guards know each
-                            other: random, the same on all nodes; whether its model is loaded ``on_demand``
+                            other: random, the same on all nodes; whether its model is loaded ``on_demand``, and
+                            then the ``door_token`` by which the door has it loaded
     enabled/stopped         written by down and before a start: nothing starts until the next release is recorded
     enabled/waits.json      what the guard waits for
     enabled/journal.jsonl   every restart and how it ended

@@ -11,8 +11,6 @@ not run is started once; one that is not wanted is stopped.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import socket
@@ -56,11 +54,6 @@ def secret(token: str, listener: str) -> str:
 def door_address(start: dict[str, Any]) -> str | None:
     """Where the head that has this start.json hears the ``door``: where its engine is asked."""
     return urlsplit(start["ask"]["endpoint"]).hostname if start else None
-
-
-def door_token(token: str) -> str:
-    """The token by which the ``door`` proves itself to heads, of that of a cluster's guards: it says no other words."""
-    return hmac.new(token.encode(), b"door", hashlib.sha256).hexdigest()
 
 
 def keep_alive(sock: socket.socket) -> None:
@@ -184,13 +177,7 @@ class GroupGuard:
         self._failed: str | None = None
 
     def tell(self, request: dict[str, Any]) -> Report:
-        """What the ``door`` asks, at any time: ``want`` with whether it is to ``run``, or ``states``; the ``state``.
-
-        Raises:
-            Failed: it is another word.
-        """
-        if request["do"] not in ("states", "want"):
-            raise Failed("the guard of %s on %s does not take this word" % (self._own.cluster, self._own.node))
+        """The ``state``, which the ``door`` may ask for at any time; with ``want`` it says first whether it is to ``run``."""
         if request["do"] == "want" and self._wanted != request["run"]:
             if request["run"]:
                 self._failed, self._loading = None, not self._serves

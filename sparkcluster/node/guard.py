@@ -17,7 +17,7 @@ import time
 from typing import Any, NoReturn
 
 from sparkcluster.node import unit, wire
-from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_address, door_token, keep_alive, secret
+from sparkcluster.node.group_guard import LINE_BYTES, GroupGuard, door_address, keep_alive, secret
 from sparkcluster.node.own_rank import OwnRank
 from sparkcluster.node.programs import Failed
 
@@ -56,7 +56,7 @@ def listen(own: OwnRank, listening: dict[str, wire.Greeter], address: str | None
     for other in listening.keys() - {address}:
         listening.pop(other).close()
     if address and not listening:
-        token = door_token(own.config["token"]) if group else own.config["token"]
+        token = own.config["door_token" if group else "token"]
         listening[address] = wire.Greeter(address, secret(token, own.node), own.config["port"])
         threading.Thread(target=welcome, args=(own.directory, listening[address], group), daemon=True).start()
 

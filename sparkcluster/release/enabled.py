@@ -117,7 +117,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
             "runtime": spec.inventory.runtime.kind,
             "port": free_port(facts, nodes, FIRST_PORT + sorted([spec.model, *spec.siblings]).index(spec.model)),
             "token": random.token_hex(32),
-            **({"on_demand": True} if spec.idle_s is not None else {}),
+            **({"on_demand": True, "door_token": random.token_hex(32)} if spec.idle_s is not None else {}),
             **({"on_event": spec.inventory.on_event} if spec.inventory.on_event else {}),
         }
         step = {"do": "enable", "number": number, "program": standalone("guard", spec.playbook.engine)}

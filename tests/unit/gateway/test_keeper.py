@@ -39,12 +39,11 @@ class Door:
         while line := await reader.readline():
             request = json.loads(line)
             report = {"state": self.state, "why": None}
-            answer: dict[str, Any] = {"states": {"chat": report}}
             if request["do"] == "want":
                 self.told.append(request)
                 self.state = "starting" if request["run"] and not self.failed else "stopped"
-                answer = {"failed": self.failed} if self.failed else {"state": report}
-            writer.write(json.dumps(answer).encode() + b"\n")
+                report = {"state": "unreachable", "why": self.failed} if self.failed else report
+            writer.write(json.dumps({"chat": report}).encode() + b"\n")
         writer.close()
 
 

@@ -23,7 +23,7 @@ from sparkcluster.node.machine import Machine
 from sparkcluster.node.programs import Failed
 
 ADDRESSES = {"alpha": "127.0.0.2", "beta": "127.0.0.3"}
-TOKEN = "5e" * 32
+TOKEN, DOOR_TOKEN = "5e" * 32, "d0" * 32
 ENGINE = """
 import http.server, json, os, sys, threading, time
 
@@ -145,7 +145,7 @@ class Node:
             "token": token, "limits": {"starts": 3, "pause_s": 0.1, "probe_s": 0.2, "look_s": 0.3, **limits},
         }  # fmt: skip
         config |= {"on_event": on_event} if on_event else {}
-        config |= {"on_demand": True} if on_demand else {}
+        config |= {"on_demand": True, "door_token": DOOR_TOKEN} if on_demand else {}
         files = {"guard.py": self.cluster.program, "config.json": json.dumps(config)}
         for name, text in files.items():
             common.write_atomically(str(self.enabled / name), text.encode())
