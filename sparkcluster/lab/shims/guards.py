@@ -22,17 +22,7 @@ def look(started: dict[str, int]) -> None:
         file, directory = os.stat(program), os.path.dirname(program)
         if started.get(program) == file.st_mtime_ns:
             continue
-        user = pwd.getpwuid(file.st_uid)
+        as_owner = ["setsid", "su", "-s", "/bin/sh", pwd.getpwuid(file.st_uid).pw_name, "-c", RUN]
         with open(directory + "/guard.log", "ab") as log:
-            subprocess.Popen(
-                ["sh", "-c", RUN],
-                cwd=directory,
-                stdout=log,
-                stderr=log,
-                env=dict(os.environ, HOME=user.pw_dir),
-                user=user.pw_uid,
-                group=user.pw_gid,
-                extra_groups=os.getgrouplist(user.pw_name, user.pw_gid),
-                start_new_session=True,
-            )
+            subprocess.Popen(as_owner, cwd=directory, stdout=log, stderr=log)
         started[program] = file.st_mtime_ns
