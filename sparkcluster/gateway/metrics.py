@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sparkcluster.gateway.schedule import Seen, States
 
 # Seconds, to the first byte: from a cached answer to a load of some minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _PREFIX = "sparkcluster_gateway_"
+_STATES: dict[str, tuple[str, Callable[[Seen], float]]] = {
+    "in_flight": ("Requests that an engine answers", lambda seen: len(seen.in_flight)),
+    "waiting": ("Requests that wait for a model", lambda seen: len(seen.waiting)),
+    "model_ready": ("Whether the model answers", lambda seen: seen.state == "ready"),
+}
 
 
 class Metrics:
@@ -28,14 +32,8 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The state of all models, for prometheus_client."""
-        families: list[tuple[Any, str, str, Callable[[Seen], float]]] = [
-            (GaugeMetricFamily, "in_flight", "Requests that an engine answers", lambda seen: len(seen.in_flight)),
-            (GaugeMetricFamily, "waiting", "Requests that wait for a model", lambda seen: len(seen.waiting)),
-            (GaugeMetricFamily, "model_ready", "Whether the model answers", lambda seen: seen.state == "ready"),
-            (CounterMetricFamily, "loads", "Loads of a model on demand", lambda seen: seen.loads),
-        ]
-        for family, name, text, value in families:
-            metric = family(_PREFIX + name, text, labels=["model"])
+        for name, (text, value) in _STATES.items():
+            metric = GaugeMetricFamily(_PREFIX + name, text, labels=["model"])
             for model, seen in self._states.seen.items():
                 metric.add_metric([model], value(seen))
             yield metric

@@ -59,7 +59,6 @@ class Seen:
     context: int | None = None
     start_s: float | None = None
     last_used: float | None = None
-    loads: int = 0
     in_flight: set[Request] = dataclasses.field(default_factory=set)
     waiting: dict[Request, float] = dataclasses.field(default_factory=dict)
 
@@ -292,8 +291,7 @@ class States:
         for name, state in decide(now, self.models, self.seen, self.config.room).items():
             seen = self.seen[name]
             seen.enter(state, now)
-            if state == "starting":
-                seen.holds, seen.loads = True, seen.loads + 1
+            seen.holds |= state == "starting"
             if state != "draining":
                 wants[name] = state == "starting"
         return wants

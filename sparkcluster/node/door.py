@@ -8,8 +8,8 @@ A request is a line of JSON, and so is its answer::
     {"do": "want", "model": MODEL, "run": true}         {MODEL: {"state", "why"}} of that one
 
 A state is stopped, starting, ready, stopping, failed or unreachable. What is no such request ends the connection. In
-the program's directory, config.json has
-``socket``, its path, and ``models``: of each the ``node``, ``address``, ``port`` and ``token`` of its head's guard.
+the program's directory, config.json has ``socket``, its path, and ``models``: of each the ``node``, ``address``,
+``port`` and ``token`` of its head's guard.
 """
 
 from __future__ import annotations

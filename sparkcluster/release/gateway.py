@@ -66,11 +66,11 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     planned = rank(spec, facts, image_id=image_id, python=python, program=program)
     (container,) = planned.containers
     ours, hash_ = view.ranks.ours, container.labels[LABEL_PLAN]
-    steps = [_put(container, CONFIG_FILE, json.dumps(_config(spec, specs, facts, recorded)), 0o600)]
+    steps: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
+    steps += [_put(container, PROGRAM_FILE, program, 0o644)]
+    steps += [_put(container, CONFIG_FILE, json.dumps(_config(spec, specs, facts, recorded)), 0o600)]
     if not any(each.state == "running" and each.labels.get(LABEL_PLAN) == hash_ for each in ours[node]):
-        made: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
-        files = [*made, _put(container, PROGRAM_FILE, program, 0o644), *steps]
-        steps = [*stop_steps(ours[node]), *files, start_step(planned, container)]
+        steps = [*stop_steps(ours[node]), *steps, start_step(planned, container)]
     door = _door(fleet, spec, specs, facts, recorded)
     remove_gateway(fleet, view, report, but=node)
     with Lease(fleet, spec.inventory, "up").acquire([node]) as lease:

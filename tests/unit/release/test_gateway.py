@@ -141,7 +141,7 @@ def test_one_that_runs_is_told_and_not_started_again(nodes):
     nodes.ranks["alpha"] = [{"name": start["name"], "state": "running", "labels": labels}]
     nodes.sent["alpha"].clear()
     nodes.ensure()
-    assert nodes.did("alpha") == ["put", "enable"]
+    assert nodes.did("alpha") == ["mkdir", "mkdir", "put", "put", "enable"]
     # On another node it would go on with the old keys, at the old address.
     nodes.ranks = {"beta": nodes.ranks["alpha"]}
     nodes.ensure()
