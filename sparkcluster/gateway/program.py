@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from pathlib import Path
 
 from aiohttp import web
@@ -19,45 +18,38 @@ from sparkcluster.gateway.schedule import Unavailable
 from sparkcluster.gateway.serve import LOOK_S, Gateway, session
 
 FILE_S = 1.0
-"""How often it looks whether its file has changed, and tries to listen while it does not."""
+"""How often it reads its file, and tries to listen while it does not."""
 
 
-def main(argv: list[str]) -> int:
-    """Serve what the file ``argv[1]`` says until SIGTERM or SIGINT."""
+def main(argv: list[str]) -> None:
+    """Serve what the file ``argv[1]`` says until a signal ends it."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
     asyncio.run(Program(Path(argv[1]).absolute()).run())
-    return 0
 
 
 class Program:
     """The gateway, by the file ``path``."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._changed_ns = path, path.stat().st_mtime_ns
-        self._config = read(path.read_text())
+        self._path, self._config = path, read(path.read_text())
         self._trouble: str | None = "it is starting"  # why it does not listen for clients
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; streams end with it, and what is loaded stays loaded."""
-        ended, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.set)
+        """Serve until a signal ends the process: streams end with it, and what is loaded stays loaded."""
         os.chdir(self._config.run)
         async with session() as engines:
             self._keeper = keeper = Keeper(self._config, engines)
             self._gateway = Gateway(keeper, engines)
             os.umask(0o177)
-            await loop.create_unix_server(web.Server(self._control, access_log=None), "control.sock")
+            control = web.Server(self._control, access_log=None)
+            await asyncio.get_running_loop().create_unix_server(control, "control.sock")
             actions = (
                 (keeper.look, POLL_S),
                 (keeper.turn, DOOR_S),
                 (self._gateway.watch, LOOK_S),
                 (self._look, FILE_S),
             )
-            tasks = [asyncio.create_task(repeat(*each)) for each in actions]
-            await ended.wait()
-            for task in tasks:
-                task.cancel()
+            await asyncio.gather(*(repeat(*each) for each in actions))
 
     async def _look(self) -> None:
         if self._trouble is not None:
@@ -66,9 +58,7 @@ class Program:
                 self._trouble = None
             except OSError as error:  # at boot the address may come after this program
                 self._trouble = str(error)
-        before, self._changed_ns = self._changed_ns, self._path.stat().st_mtime_ns
-        if self._changed_ns != before:
-            self._keeper.reload(read(self._path.read_text()))
+        self._keeper.reload(read(self._path.read_text()))
 
     async def _control(self, request: web.BaseRequest) -> web.Response:
         acts = {"load": self._keeper.load, "unload": self._keeper.unload}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Program:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}") as client:
                 yield client
             process.terminate()
-            assert await asyncio.to_thread(process.wait, 10) == 0
+            assert await asyncio.to_thread(process.wait, 10) == -signal.SIGTERM
         finally:
             process.kill()
             process.wait()
