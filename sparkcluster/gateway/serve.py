@@ -188,7 +188,7 @@ class Gateway:
 
     def _model(self, body: Body, allowed: list[Model]) -> Model:
         chat = [model for model in allowed if model.kind == "chat"]
-        if body.model == AUTO and chat and body.whole:
+        if body.model == AUTO and chat and body.is_json:
             ready = filter(self._is_ready, chat)
             found = max(ready, key=lambda model: sum(size or 0 for size in model.sizes.values()), default=chat[0])
             body.rename(found.served[0])
@@ -225,20 +225,19 @@ class Gateway:
     async def _ask(self, request: web.BaseRequest, ticket: Request, body: Body) -> aiohttp.ClientResponse:
         """The beginning of an engine's answer; another engine is asked where one is not reached or has no room."""
         headers, engine_key = _only(request.headers, _SENT), self._keeper.config.engine_key
-        if body.whole:
-            headers["Content-Length"] = str(len(body.read))
+        headers["Content-Length"] = str(len(body.read))
         if engine_key:
             headers["Authorization"] = f"Bearer {engine_key}"
         tried: set[str] = set()
-        while not body.passed and (url := self._keeper.backend(ticket, tried)):
+        while url := self._keeper.backend(ticket, tried):
             tried.add(url)
             target = URL(url + request.path).with_query(request.query)
             try:
-                answer = await self._session.post(target, data=body.chunks(), headers=headers, allow_redirects=False)
+                answer = await self._session.post(target, data=body.whole(), headers=headers, allow_redirects=False)
             except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError):
                 continue
-            except (aiohttp.ClientError, OSError, Unavailable):
-                raise body.failed or _broke(ticket) from None
+            except (aiohttp.ClientError, OSError):
+                raise _broke(ticket) from None
             if answer.status not in {401, 403, 503}:
                 return answer
             answer.close()

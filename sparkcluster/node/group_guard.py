@@ -177,7 +177,7 @@ class GroupGuard:
         self._failed: str | None = None
 
     def tell(self, request: dict[str, Any]) -> Report:
-        """The ``state``, which the ``door`` may ask for at any time; by ``want`` it says whether the model is to ``run``."""
+        """The ``state``, which the ``door`` may ask for at any time; by ``want`` it says whether it is to ``run``."""
         if request["do"] == "want" and self._wanted != request["run"]:
             if request["run"]:
                 self._failed, self._loading = None, not self._serves
