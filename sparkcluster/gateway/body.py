@@ -35,7 +35,7 @@ class Body:
         """Read JSON, or for audio ``multipart/form-data``.
 
         Raises:
-            Unavailable: it is too large, too slow, or names no model.
+            Unavailable: it is too large, too slow, or no JSON object.
         """
         content_type = self._headers.get("Content-Type", "")
         if self._headers.get("Content-Encoding", "identity") != "identity":
@@ -61,8 +61,6 @@ class Body:
                 found = {"model": value.decode(errors="replace")}
         self.model = model if isinstance(model := found.get("model"), str) else ""
         self.stream = found.get("stream") is True
-        if not self.model:
-            raise Unavailable("model is missing: use a name of GET /v1/models, or auto", status=400)
 
     async def _read_whole(self) -> None:
         while chunk := await self._content.readany():
@@ -87,9 +85,8 @@ class Body:
     def rename(self, model: str) -> None:
         """Ask for ``model`` in place of the name that a JSON body has."""
         renamed = bytearray(json.dumps({**self._parse(), "model": model}).encode())
-        self.release()
+        Body.held += len(renamed) - len(self.read)
         self.read = renamed
-        Body.held += len(renamed)
 
     async def whole(self) -> AsyncIterator[bytearray]:
         """All of it, for one engine."""

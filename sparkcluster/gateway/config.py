@@ -12,7 +12,7 @@ from typing import Any
 class Model:
     """A model of the inventory, on demand if it has ``idle_s``.
 
-    ``sizes``: bytes that it takes of each node, None where unknown. ``start_s``: how long its last start took.
+    ``sizes``: bytes that it takes of each node, None where unknown. ``start_s``: how long its recorded start took.
     ``backends``: URLs of its engines without a path, one of each replica; none if it was never started.
     """
 

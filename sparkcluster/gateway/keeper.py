@@ -54,13 +54,11 @@ class Keeper(States):
         try:
             async with self._session.get(f"{url}/v1/models", headers=headers, **options) as response:
                 response.raise_for_status()
-                lengths = {each["id"]: each.get("max_model_len") for each in (await response.json())["data"]}
-            why, length = None, lengths[model.served[0]]
-        except KeyError:
-            why, length = "it serves another model", None
-        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, TypeError) as error:
-            why, length = str(error) or "no answer within 2 s", None
-        self.polled(model.name, url, why, length)
+                names = [each["id"] for each in (await response.json())["data"]]
+            why = None if model.served[0] in names else "it serves another model"
+        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, TypeError, KeyError) as error:
+            why = str(error) or "no answer within 2 s"
+        self.polled(model.name, url, why)
 
     async def _talk(self) -> None:
         for name, run in self.step(await _ask_door({"do": "states"})).items():

@@ -16,8 +16,8 @@ from typing import Any
 from sparkcluster.gateway.config import Config, Model
 
 RESIDENCE_S = 60.0
-"""A model serves at least this long, and as long as its last start took, before another may take its room: two agents
-that alternate between two models would otherwise spend their time loading (llama-swap#612)."""
+"""A model serves at least this long, and as long as its recorded start took, before another may take its room: two
+agents that alternate between two models would otherwise spend their time loading (llama-swap#612)."""
 DRAIN_S = 300.0
 """Requests in flight are cut after this long, so that one endless stream does not keep a model in memory."""
 RETRY_S = 60.0
@@ -47,7 +47,7 @@ class Seen:
     """What is known of one model.
 
     ``since``: when ``state`` began. ``heard``: when its guard last reported; ``reachable``: whether it did just now.
-    ``holds``: it may have memory. ``start_s``: how long its last start took. ``waiting``: who waits, since when.
+    ``holds``: it may have memory. ``waiting``: who waits, since when.
     """
 
     since: float
@@ -56,8 +56,6 @@ class Seen:
     why: str | None = "it has not answered yet"
     reachable: bool = False
     holds: bool = True
-    context: int | None = None
-    start_s: float | None = None
     last_used: float | None = None
     in_flight: set[Request] = dataclasses.field(default_factory=set)
     waiting: dict[Request, float] = dataclasses.field(default_factory=dict)
@@ -155,7 +153,7 @@ def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], ro
                 starting |= nodes
             else:
                 beside = [other for other in holding - leaving if nodes & set(models[other].sizes)]
-                able = {other for other in beside if _yields(now, seen[other])}
+                able = {other for other in beside if _yields(now, models[other], seen[other])}
                 chosen = set() if no_room(name, holding - leaving - able, models, room) else able
                 for other in sorted(chosen, key=lambda other: seen[other].used(now), reverse=True):
                     if not no_room(name, (holding - leaving - chosen) | {other}, models, room):
@@ -178,8 +176,8 @@ def _may_start(now: float, seen: Seen) -> bool:
     return seen.state in {"stopped", "draining", "stopping"} or (seen.state == "failed" and now - seen.since >= RETRY_S)
 
 
-def _yields(now: float, seen: Seen) -> bool:
-    return seen.state == "ready" and seen.reachable and now - seen.since >= max(RESIDENCE_S, seen.start_s or 0.0)
+def _yields(now: float, model: Model, seen: Seen) -> bool:
+    return seen.state == "ready" and seen.reachable and now - seen.since >= max(RESIDENCE_S, model.start_s or 0.0)
 
 
 class States:
@@ -198,7 +196,6 @@ class States:
             self._end(self.seen.pop(name), Unavailable(f"{name} is no longer in the inventory", status=404))
         for name, model in self.models.items():
             seen = self.seen.setdefault(name, Seen(since=self.now(), heard=self.now()))
-            seen.start_s = seen.start_s or model.start_s
             if model.idle_s is None:
                 self._end(seen)
 
@@ -239,16 +236,13 @@ class States:
         request.url = min(left, key=lambda url: (self.troubles.get(url) is not None, busy[url]), default="")
         return request.url
 
-    def polled(self, name: str, url: str, why: str | None, context: int | None) -> None:
-        """Take in why the engine of ``name`` at ``url`` did not answer, None if it did, and its context length."""
+    def polled(self, name: str, url: str, why: str | None) -> None:
+        """Take in why the engine of ``name`` at ``url`` did not answer, None if it did."""
         self.troubles[url] = why
-        if (model := self.models.get(name)) is not None:
-            seen = self.seen[name]
-            seen.context = context or seen.context
-            if model.idle_s is None:
-                serves = self._answers(model)
-                whys = "; ".join(f"{url}: {self.troubles.get(url)}" for url in model.backends)
-                seen.enter("ready" if serves else "failed", self.now(), None if serves else whys)
+        if (model := self.models.get(name)) is not None and model.idle_s is None:
+            serves = self._answers(model)
+            whys = "; ".join(f"{url}: {self.troubles.get(url)}" for url in model.backends)
+            self.seen[name].enter("ready" if serves else "failed", self.now(), None if serves else whys)
 
     def load(self, name: str) -> str:
         """Have ``name`` loaded as if a request waited for it; what happens now.
@@ -301,17 +295,18 @@ class States:
         self.seen[name].enter(state, self.now(), why)
         self._end(self.seen[name], Unavailable(FAILED.format(name), RETRY_S))
 
-    def progress(self, seen: Seen) -> str:
-        """Such as "42 %", of what its last start took; empty if it does not start, or that is unknown."""
-        if seen.state != "starting" or not seen.start_s:
+    def progress(self, name: str) -> str:
+        """Such as "42 %", of what its recorded start took; empty if it does not start, or that is unknown."""
+        model, seen = self.models.get(name), self.seen.get(name)
+        if model is None or not model.start_s or seen is None or seen.state != "starting":
             return ""
-        return f"{min(99, int(100 * (self.now() - seen.since) / seen.start_s))} %"
+        return f"{min(99, int(100 * (self.now() - seen.since) / model.start_s))} %"
 
     def view(self) -> dict[str, dict[str, Any]]:
         """What is known of each model, for people; times are seconds from then to now."""
         now, found = self.now(), {}
         for name, seen in self.seen.items():
-            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(seen)}
+            view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(name)}
             view |= {"waiting": len(seen.waiting), "in_flight": len(seen.in_flight)}
             view["last_used_s"] = None if seen.last_used is None else now - seen.last_used
             found[name] = view
@@ -341,8 +336,6 @@ class States:
             return
         if state == "failed" != seen.state:
             self.fail(name, why)
-        if seen.state == "starting" and state == "ready":
-            seen.start_s = now - seen.since
         seen.enter(state, now, why)
         if state == "ready":
             self._end(seen)

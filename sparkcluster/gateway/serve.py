@@ -196,14 +196,14 @@ class Gateway:
         for model in allowed:
             if body.model in model.served:
                 return model
-        raise Unavailable("no such model: GET /v1/models lists those that this key may use", status=404)
+        raise Unavailable("no such model, or none is named: GET /v1/models lists what this key may use", status=404)
 
     async def _relay(self, exchange: _Exchange, ticket: Request, body: Body) -> web.StreamResponse:
         while not await ticket.ready(COMMENT_S):
             if body.stream and exchange.response is None:
                 await exchange.start(200, {"Content-Type": _EVENTS, "Cache-Control": "no-cache"})
             if body.stream:
-                await exchange.write(f": loading {self._keeper.progress(ticket.seen)}\n\n".encode())
+                await exchange.write(f": loading {self._keeper.progress(ticket.model)}\n\n".encode())
         answer = await self._ask(exchange.request, ticket, body)
         body.release()
         try:
@@ -248,8 +248,7 @@ class Gateway:
     def _listed(self, models: list[Model]) -> Iterator[dict[str, Any]]:
         common = {"object": "model", "created": 0, "owned_by": "sparkcluster"}
         for model in models:
-            seen = self._keeper.seen[model.name]
-            more = {"max_model_len": seen.context or model.context, "state": seen.state}
+            more = {"max_model_len": model.context, "state": self._keeper.seen[model.name].state}
             for name in model.served:
                 yield {"id": name, **common, **more}
         if any(model.kind == "chat" for model in models):

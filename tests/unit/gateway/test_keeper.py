@@ -76,7 +76,7 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
 
     async def engine(request: web.BaseRequest) -> web.Response:
         keys.add(request.headers.get("Authorization"))
-        return web.json_response({"data": [{"id": "base"}, {"id": "gpt", "max_model_len": 4096}]})
+        return web.json_response({"data": [{"id": "base"}, {"id": "gpt"}]})
 
     door, clock = Door(path / "door.sock"), [1000.0]
     await door.open()
@@ -112,11 +112,10 @@ def test_load_use_idle_unload(tmp_path: Path) -> None:
             await it.until(lambda: it.state() == "starting")
             it.clock[0] += 42
             assert not await ticket.ready(0.01)
-            assert it.keeper.progress(ticket.seen) == "42 %"
+            assert it.keeper.progress("chat") == "42 %"
             it.door.state = "ready"
             assert await ticket.ready(5)
             assert it.keeper.backend(ticket, ()) == it.url
-            await it.until(lambda: it.keeper.seen["chat"].context == 4096)
             it.clock[0] += 5000
             assert it.keeper.view()["chat"] == {
                 "state": "ready", "why": None, "waiting": 0, "in_flight": 1,

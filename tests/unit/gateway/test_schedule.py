@@ -41,7 +41,6 @@ class Engine:
     state: str = "stopped"
     until: float = 0.0
     began: float = 0.0
-    took_s: float = 0.0
     fails: bool = False
     died: bool = False
     by_hand: bool = False
@@ -177,11 +176,10 @@ class World:
             self.clients.remove(client)
 
     def head(self, name: str) -> str:
-        (found,) = [each for each in self.plan.config.models if each.name == name]
-        return min(found.sizes)
+        return min(self.model(name).sizes)
 
     def start(self, engine: Engine) -> None:
-        engine.state, engine.until, engine.took_s = "starting", self.now + engine.start_s, engine.start_s
+        engine.state, engine.until = "starting", self.now + engine.start_s
 
     def engines_move(self) -> None:
         for engine in self.engines.values():
@@ -211,7 +209,7 @@ class World:
             self.states.reload(self.config())
         for name in self.states.models:
             serves = name == "base" or self.engines[name].state == "ready"
-            self.states.polled(name, f"http://{name}", None if serves else "refused", None)
+            self.states.polled(name, f"http://{name}", None if serves else "refused")
         if self.gone.get("door", 0) > self.now:
             assert self.states.step({}) == {}, "tells a door that is gone"
             return
@@ -230,15 +228,15 @@ class World:
             in_flight = [client for client in self.clients if client.model == name and client.admitted]
             assert all(self.now - client.began >= DRAIN_S for client in in_flight), "a request is cut"
             if engine.state == "ready" and not engine.by_hand:
-                # Of a start that a guard or gateway meanwhile lost sight of, it does not know how long it took.
-                residence_s = RESIDENCE_S if self.plan.faults else max(RESIDENCE_S, engine.took_s)
-                assert self.now - engine.began >= min(self.idle_s(name), residence_s) - 1, "thrash"
+                model = self.model(name)
+                residence_s = max(RESIDENCE_S, model.start_s or 0.0)
+                assert self.now - engine.began >= min(model.idle_s or 0.0, residence_s) - 1, "thrash"
             engine.state, engine.until = "stopping", self.now + engine.stop_s
             self.cut(name, "cut")
 
-    def idle_s(self, name: str) -> float:
+    def model(self, name: str) -> Model:
         (found,) = [each for each in self.plan.config.models if each.name == name]
-        return found.idle_s or 0.0
+        return found
 
     def cut(self, name: str, outcome: str) -> None:
         for client in self.clients:
@@ -274,7 +272,7 @@ def test_without_faults_every_request_is_served(plan: Plan) -> None:
 
 def without_residence(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:
     with mock.patch.object(schedule, "RESIDENCE_S", 0.0):
-        return decide(now, models, {name: dataclasses.replace(each, start_s=None) for name, each in seen.items()}, room)
+        return decide(now, {name: dataclasses.replace(each, start_s=None) for name, each in models.items()}, seen, room)
 
 
 def without_drain(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]:

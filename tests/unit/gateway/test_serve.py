@@ -187,7 +187,7 @@ async def test_a_body_that_never_ends_is_refused() -> None:
 @run
 async def test_a_body_that_no_engine_could_read_is_refused() -> None:
     """Among them what takes hundreds of times its size in memory, and what any web page may send."""
-    bodies = {b"[" * 1_100_000: 413, b"[" * 10_000: 400, b"[]": 400, b"{": 400, b'{"model": 1}': 400, b"": 400}
+    bodies = {b"[" * 1_100_000: 413, b"[" * 10_000: 400, b"[]": 400, b"{": 400, b'{"model": 1}': 404, b"": 400}
     async with gateway(model("gpt", REFUSING)) as it:
         for body, status in bodies.items():
             headers = {"Content-Type": "application/json"}

@@ -145,7 +145,7 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     """Half of a still holds the memory of n1, as far as anyone knows; so b cannot start, and c may."""
     states = Timed(model("a", 60 * GB, "n2", "n1"), model("b"), model("c", 30 * GB))
     at(states, 0, a="ready", b="stopped", c="stopped")
-    states.polled("a", "http://a", "refused", None)
+    states.polled("a", "http://a", "refused")
     at(states, UNREACHABLE_S, a="unreachable", b="stopped", c="stopped")
     late = request(states, "a", 40)
     request(states, "b", 41)
@@ -182,6 +182,6 @@ def test_replicas_get_requests_by_those_in_flight_and_one_that_is_down_gets_none
     first, second, third = (request(states, "base", 1) for _ in range(3))
     assert [states.backend(each, ()) for each in (first, second)] == ["http://1", "http://2"]
     states.leave(second)
-    states.polled("base", "http://2", "refused", None)
+    states.polled("base", "http://2", "refused")
     assert [states.backend(third, tried) for tried in ((), ["http://1"])] == ["http://1", "http://2"]
     assert states.backend(third, ["http://1", "http://2"]) == ""
