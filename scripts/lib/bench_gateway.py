@@ -72,10 +72,10 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 """
 
 
-def config(url: str, port: int, run: str) -> dict[str, Any]:
+def config(url: str, port: int) -> dict[str, Any]:
     """The gateway's config.json."""
     model = {"name": "gpt", "served": ["gpt"], "kind": "chat", "context": None, "sizes": {"a": None}, "idle_s": None}
-    where = {"listen": "127.0.0.1", "port": port, "run": run, "room": 0}
+    where = {"listen": "127.0.0.1", "port": port, "room": 0}
     return {**where, "keys": {}, "engine_key": None, "models": [{**model, "start_s": None, "backends": [url]}]}
 
 
@@ -160,12 +160,12 @@ def main() -> int:
     engine, gateway, proxy = free_port(), free_port(), free_port()
     url = f"http://127.0.0.1:{engine}"
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as servers:
-        files = {"config.json": json.dumps(config(url, gateway, name))}
+        files = {"config.json": json.dumps(config(url, gateway))}
         files |= {"gateway.py": standalone("program", package="gateway"), "engine.py": ENGINE, "proxy.py": PROXY}
         for each, text in files.items():
             Path(name, each).write_text(text)
         servers.enter_context(running([PYTHON, f"{name}/engine.py", str(engine)], engine))
-        argv = [PYTHON, "-I", f"{name}/gateway.py", f"{name}/config.json"]
+        argv = [PYTHON, "-I", f"{name}/gateway.py", f"{name}/config.json", name]
         pids = {"gateway": servers.enter_context(running(argv, gateway))}
         pids["FastAPI"] = servers.enter_context(running([python, f"{name}/proxy.py", str(proxy), url], proxy))
         ports = {"direct": engine, "gateway": gateway, "FastAPI": proxy}

@@ -30,13 +30,12 @@ class Model:
 class Config:
     """The whole document.
 
-    ``run``: the directory of the sockets. ``keys``: the models that an API key may use (None: all), by its SHA-256 in
+    ``keys``: the models that an API key may use (None: all), by its SHA-256 in
     hex; without keys everyone may use all. ``room``: bytes that models may take of a node.
     """
 
     listen: str
     port: int
-    run: str
     keys: dict[str, Sequence[str] | None]
     engine_key: str | None
     room: int

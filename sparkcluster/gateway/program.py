@@ -1,6 +1,7 @@
-"""``python3 gateway.py CONFIG``: runs until it is ended, and takes in a new CONFIG without dropping a stream.
+"""``python3 gateway.py CONFIG RUN``: runs until it is ended, and takes in a new CONFIG without dropping a stream.
 
-``status``, ``load`` and ``unload`` reach it over the control socket: HTTP on a Unix socket of its owner alone.
+RUN is the directory of its sockets, and of the door's. ``status``, ``load`` and ``unload`` reach it over the control
+socket: HTTP on a Unix socket of its owner alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ FILE_S = 1.0
 def main(argv: list[str]) -> None:
     """Serve what the file ``argv[1]`` says until a signal ends it."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-    asyncio.run(Program(Path(argv[1]).absolute()).run())
+    program = Program(Path(argv[1]).absolute())
+    os.chdir(argv[2])
+    asyncio.run(program.run())
 
 
 class Program:
@@ -36,7 +39,6 @@ class Program:
 
     async def run(self) -> None:
         """Serve until a signal ends the process: streams end with it, and what is loaded stays loaded."""
-        os.chdir(self._config.run)
         async with session() as engines:
             self._keeper = keeper = Keeper(self._config, engines)
             self._gateway = Gateway(keeper, engines)

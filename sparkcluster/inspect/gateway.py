@@ -23,9 +23,6 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.models import GATEWAY
 from sparkcluster.topology.build import gateway as listens
 
-MAY_S = 30.0
-"""For one question to the gateway, with SSH."""
-
 
 def of_inventory(specs: Sequence[Spec]) -> Spec:
     """The spec of the gateway itself: its cluster, and its image; ``specs`` are those of all models.
@@ -55,7 +52,7 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
     node, method = spec.gateway_node, "GET" if path == "/state" else "POST"
     place = {"state_dir": spec.inventory.state_dir, "cluster": spec.inventory.cluster}
     request = {**place, "method": method, "path": path}
-    answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any], timeout_s=MAY_S)
+    answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any])
     if why := answer.get("error") or answer.get("trouble"):
         hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"
         raise NotServing(one_line(f"the gateway on {node}: {why}"), node=node, step="gateway", hint=hint)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
+from sparkcluster.facts.base import read
+from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import CONFIG_FILE, GATEWAY_GROUP, LABEL_GROUP, LABEL_PLAN, LABEL_RANK, LABEL_RELEASE
 from sparkcluster.plan import docker_run
@@ -23,8 +25,6 @@ from sparkcluster.spec.inventory import Gateway
 from sparkcluster.topology.build import gateway as addresses
 
 PROGRAM_FILE = "gateway.py"
-RUN_DIR = f"{docker_run.INSIDE}/run"
-"""Where its container sees the directory of its sockets."""
 # Of memory, it keeps requests of at most 512 MiB, and needs 60 MiB beside them. containerd 2.1.5 leaves a soft limit of
 # 1024 open files (moby#51485), and a stream takes two.
 _OPTIONS = (
@@ -68,7 +68,6 @@ def config(
     return {
         "listen": addresses(spec, facts)[0],
         "port": written.port,
-        "run": RUN_DIR if spec.inventory.runtime.kind == "docker" else _run_dir(spec, facts),
         "keys": {hashlib.sha256(value.encode()).hexdigest(): models for value, models in known.items()},
         "engine_key": key,
         "room": room,
@@ -89,37 +88,31 @@ def _model(spec: Spec, sizes: Mapping[str, int | None], groups: Mapping[str, Rec
     }
 
 
-def rank(spec: Spec, facts: Facts, *, image_id: str | None, python: str, program: str) -> NodePlan:
+def rank(spec: Spec, facts: Facts, program: str) -> NodePlan:
     """What the gateway's node runs; labelled with a hash over all that takes a restart to change.
 
     Args:
         spec: as of ``config``.
-        facts: likewise.
-        image_id: local ID of its image; None with runtime ``process``.
-        python: interpreter with aiohttp, in the image or on the node.
+        facts: likewise, with the image, and what it or with runtime ``process`` the node's Python has.
         program: source of the program.
 
     Raises:
         PlanError: as ``config``.
     """
-    cluster, node, run = spec.inventory.cluster, spec.gateway_node, _run_dir(spec, facts)
-    name = docker_run.container_name(f"sparkcluster-{cluster}")
-    rank_dir = f"{facts.state_dir}/clusters/{cluster}/ranks/{name}"
+    cluster, node, image, engine = spec.inventory.cluster, spec.gateway_node, read(facts.image), engine_of(facts)
+    name, place = docker_run.container_name(f"sparkcluster-{cluster}"), f"{facts.state_dir}/clusters/{cluster}"
+    rank_dir, run = f"{place}/ranks/{name}", f"{place}/run"
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
-    inside = rank_dir if image_id is None else f"{docker_run.INSIDE}/{GATEWAY_GROUP}"
-    argv = [python, "-I", f"{inside}/{PROGRAM_FILE}", f"{inside}/{CONFIG_FILE}"]
+    python, image_id = engine.python if engine else "python3", image.id if image else None
+    argv = [python, "-I", f"{rank_dir}/{PROGRAM_FILE}", f"{rank_dir}/{CONFIG_FILE}", run]
     takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
-        # As its node's user, for whom the files are.
+        # As its node's user, for whom the files are; its paths are those of the node.
         options = ["--name", name, "--user", f"{facts.uid}:{facts.uid}", *_OPTIONS, *docker_run.LOGS]
         options += [word for label in sorted(labels.items()) for word in ("--label", "=".join(label))]
-        options += [*docker_run.bind(rank_dir, inside, read_only=True), *docker_run.bind(run, RUN_DIR)]
+        options += [*docker_run.bind(rank_dir, rank_dir, read_only=True), *docker_run.bind(run, run)]
         argv = ["docker", "run", "--detach", *options, "--entrypoint", python, image_id, *argv[1:]]
     container = ContainerPlan(name, image_id, tuple(argv), {}, rank_dir, (rank_dir, run), labels=labels)
     return NodePlan(node, GATEWAY_GROUP, "head", 0, {}, (), (container,))
-
-
-def _run_dir(spec: Spec, facts: Facts) -> str:
-    return f"{facts.state_dir}/clusters/{spec.inventory.cluster}/run"

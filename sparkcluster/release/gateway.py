@@ -13,8 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.errors import LaunchError, NotServing
-from sparkcluster.facts.base import read
-from sparkcluster.facts.engine import engine_of
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit.budget import room
 from sparkcluster.hosts.fleet import Fleet
@@ -61,9 +59,8 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     facts, recorded = seen.with_packages(fleet, view, specs), seen.recorded(view, specs)
     for error in view.collected.errors.values():
         report.note(f"warning: what serves on {error.node} is left out until the next up: {error.message}")
-    image, engine, program = read(facts.image), engine_of(facts), standalone("program", package="gateway")
-    python, image_id = engine.python if engine else "python3", image.id if image else None
-    planned = rank(spec, facts, image_id=image_id, python=python, program=program)
+    program = standalone("program", package="gateway")
+    planned = rank(spec, facts, program)
     (container,) = planned.containers
     ours, hash_ = view.ranks.ours, container.labels[LABEL_PLAN]
     steps: list[Step] = [{"do": "mkdir", "path": path} for path in container.directories]
@@ -77,11 +74,13 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
         require_running(fleet, spec, {node: installed})
-    log = shell("docker logs --tail 20", container.name) if image_id else shell("tail", f"{container.rank_dir}/log")
+    read = ("docker logs --tail 20", container.name) if container.image else ("tail", f"{container.rank_dir}/log")
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
     while wrong := _wrong(fleet, spec, always):
         if time.monotonic() > until + READY_S:
-            raise LaunchError(wrong, node=node, step="gateway", hint=f"sparkcluster status INVENTORY; on {node}: {log}")
+            raise LaunchError(
+                wrong, node=node, step="gateway", hint=f"sparkcluster status INVENTORY; on {node}: {shell(*read)}"
+            )
         time.sleep(AGAIN_S)
     report.done()
     return listens(spec, facts)[1]

@@ -44,7 +44,7 @@ def key(secret: str, models: list[str] | None = None) -> dict[str, list[str] | N
 
 
 def document(models: Sequence[dict[str, Any]], keys: dict[str, list[str] | None], **more: Any) -> str:
-    where = {"listen": "127.0.0.1", "port": 0, "run": "", "room": 9}
+    where = {"listen": "127.0.0.1", "port": 0, "room": 9}
     return json.dumps({**where, "engine_key": None, "models": models, "keys": keys, **more})
 
 

@@ -85,7 +85,7 @@ async def rig(path: Path) -> AsyncIterator[Rig]:
         other = Model("other", ["other"], "chat", None, {"n1": 5}, None, None, [url])
         base = Model("base", ["base"], "embeddings", 512, {"n1": 5}, None, None, [url])
         models = (base, other, chat)
-        config = Config("", 1, "", {}, "secret", 20, models)
+        config = Config("", 1, {}, "secret", 20, models)
         keeper = Keeper(config, engines, lambda: clock[0])
         await asyncio.gather(keeper.look(), keeper.turn())
         tasks = [asyncio.create_task(repeat(*each)) for each in ((keeper.turn, 0.02), (keeper.look, 0.05))]

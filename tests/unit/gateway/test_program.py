@@ -33,14 +33,13 @@ class Program:
         (place / "gateway.py").write_text(standalone("program", package="gateway"))
 
     def put(self, *models: dict[str, Any], secret: str) -> None:
-        where = {"port": self.port, "run": str(self.control.parent)}
         new = self.place / "new.json"
-        new.write_text(document(models, key(secret), **where))
+        new.write_text(document(models, key(secret), port=self.port))
         new.replace(self.config)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[aiohttp.ClientSession]:
-        argv = [sys.executable, "-I", str(self.place / "gateway.py"), str(self.config)]
+        argv = [sys.executable, "-I", str(self.place / "gateway.py"), str(self.config), str(self.control.parent)]
         process = subprocess.Popen(argv, env={"HOME": str(self.place)})  # noqa: ASYNC220
         try:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{self.port}") as client:

@@ -29,7 +29,7 @@ def model(name: str, sizes: dict[str, int | None], idle_s: float | None, start_s
 
 
 def config(*models: Model) -> Config:
-    return Config("", 1, "", {}, None, ROOM, models)
+    return Config("", 1, {}, None, ROOM, models)
 
 
 @dataclasses.dataclass

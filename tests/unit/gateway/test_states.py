@@ -19,7 +19,7 @@ def model(name: str, size: int | None = 60 * GB, *nodes: str, idle_s: float | No
 
 
 def config(*models: Model) -> Config:
-    return Config("", 1, "", {}, None, 100 * GB, models)
+    return Config("", 1, {}, None, 100 * GB, models)
 
 
 class Timed(States):

@@ -36,7 +36,16 @@ def specs(tmp_path):
 
 @pytest.fixture
 def facts(spark):
-    return spark({"enp1s0f0np0": "192.168.177.11/24"}, management="192.168.86.11/24")
+    return on_node(spark)
+
+
+def on_node(spark, **more):
+    return spark({"enp1s0f0np0": "192.168.177.11/24"}, management="192.168.86.11/24", **more)
+
+
+def image(name="abc"):
+    inside = {"python": "/opt/venv/bin/python", "python_version": "3.12.3", "platform": "linux", "version": "1"}
+    return {"reference": "vllm", "id": f"sha256:{name * 20}abcd", "inside": inside}
 
 
 def document(specs, facts, **more):
@@ -59,7 +68,6 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
     assert document(specs(), facts) == {
         "listen": "192.168.86.11",
         "port": 8080,
-        "run": "/sparkcluster/run",
         "keys": {sha256("shared"): None, sha256("hers"): ["embed"], sha256("his"): None},
         "engine_key": "shared",
         "room": 9,
@@ -90,12 +98,12 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
     assert (without["keys"], without["engine_key"]) == ({}, None)
 
 
-def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, facts):
-    node = gateway.rank(
-        of_inventory(specs()), facts, image_id="sha256:abc", python="/opt/venv/bin/python", program="pass"
-    )
+def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, spark):
+    facts = on_node(spark, image=image())
+    node = gateway.rank(of_inventory(specs()), facts, "pass")
     (container,) = node.containers
     state = f"{facts.state_dir}/clusters/home-gateway"
+    own = f"{state}/ranks/sparkcluster-home-gateway"
     labels = {f"io.sparkcluster.{name}" for name in ("cluster", "group", "node", "rank", "release", "plan")}
     assert container.labels.keys() == labels | {
         f"io.sparkcluster.{name}" for name in ("state_dir", "rank_dir", "runtime")
@@ -108,32 +116,27 @@ def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, fac
         *("--env", "NVIDIA_VISIBLE_DEVICES=void"),
         *("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"),
         *(word for name, value in sorted(container.labels.items()) for word in ("--label", f"{name}={value}")),
-        "--mount",
-        f"type=bind,source={state}/ranks/sparkcluster-home-gateway,target=/sparkcluster/gateway,readonly",
-        *("--mount", f"type=bind,source={state}/run,target=/sparkcluster/run"),
-        *("--entrypoint", "/opt/venv/bin/python", "sha256:abc", "-I"),
-        *("/sparkcluster/gateway/gateway.py", "/sparkcluster/gateway/config.json"),
+        *("--mount", f"type=bind,source={own},target={own},readonly"),
+        *("--mount", f"type=bind,source={state}/run,target={state}/run"),
+        *("--entrypoint", "/opt/venv/bin/python", image()["id"], "-I"),
+        *(f"{own}/gateway.py", f"{own}/config.json", f"{state}/run"),
     ]
-    assert container.directories == (container.rank_dir, f"{state}/run")
+    assert container.directories == (own, f"{state}/run")
 
 
-def test_only_what_takes_a_restart_changes_the_hash(specs, facts):
-    def plan(found, image="sha256:abc", program="pass"):
-        node = gateway.rank(of_inventory(found), facts, image_id=image, python="python3", program=program)
+def test_only_what_takes_a_restart_changes_the_hash(specs, spark):
+    def plan(found, name="abc", program="pass"):
+        node = gateway.rank(of_inventory(found), on_node(spark, image=image(name)), program)
         return node.containers[0].labels["io.sparkcluster.plan"]
 
     found = specs()
     assert plan(found) == plan(specs("- {playbook: qwen3-reranker-4b, nodes: [beta], name: rerank}\n"))
     assert plan(found) == plan([dataclasses.replace(each, idle_s=None) for each in found])
-    assert len({plan(found), plan(found, "sha256:def"), plan(found, program="pass\n"), plan(specs(port=9))}) == 4
+    assert len({plan(found), plan(found, "def"), plan(found, program="pass\n"), plan(specs(port=9))}) == 4
 
 
-def test_without_containers_it_runs_from_its_directory(specs, facts):
-    found = specs("runtime: {kind: process}\n")
-    container = gateway.rank(
-        of_inventory(found), facts, image_id=None, python="/venv/bin/python", program="pass"
-    ).containers[0]
-    directory = f"{facts.state_dir}/clusters/home-gateway"
+def test_without_containers_it_runs_from_its_directory(specs, spark):
+    facts = on_node(spark, image=None)
+    container = gateway.rank(of_inventory(specs("runtime: {kind: process}\n")), facts, "pass").containers[0]
     files = [f"{container.rank_dir}/{name}" for name in ("gateway.py", "config.json")]
-    assert [*container.argv] == ["/venv/bin/python", "-I", *files]
-    assert document(found, facts)["run"] == f"{directory}/run"
+    assert [*container.argv] == ["python3", "-I", *files, f"{facts.state_dir}/clusters/home-gateway/run"]
