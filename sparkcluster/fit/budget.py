@@ -151,10 +151,6 @@ def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
 
 def _judged(parts: Sequence[Part], machine: Machine) -> tuple[bool, list[str]]:
     """Why ``parts`` do not fit at once, after whether that is certain: those that always serve, and one on demand."""
-    unknown = [part.model for part in parts if part.kind == "unknown" and not part.on_demand]
-    if unknown and parts[-1].on_demand:
-        why = f"what {unknown[0]} takes is unknown, so that {parts[-1].model} cannot be given room beside it"
-        return True, [f"{why}: set its args.gpu-memory-utilization"]
     over = sum(part.bytes for part in parts) - room(machine)
     if over <= 0:
         return False, _starting(parts, machine)

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from sparkcluster.gateway.schedule import Unavailable
@@ -24,30 +25,28 @@ class Body:
 
     held = 0  # bytes of all bodies
 
-    def __init__(self, request: web.BaseRequest) -> None:
-        self._content, self._headers = request.content, request.headers
-        self._is_audio = request.path.startswith("/v1/audio/")
+    def __init__(self) -> None:
         self.read = bytearray()
         self.model = ""
         self.stream = self.is_json = False
 
-    async def find_model(self) -> None:
-        """Read JSON, or for audio ``multipart/form-data``.
+    async def find_model(self, request: web.BaseRequest) -> None:
+        """Read the body of ``request``: JSON, or for audio ``multipart/form-data``.
 
         Raises:
             Unavailable: it is too large, too slow, or no JSON object.
         """
-        content_type = self._headers.get("Content-Type", "")
-        if self._headers.get("Content-Encoding", "identity") != "identity":
+        content_type, is_audio = request.headers.get("Content-Type", ""), request.path.startswith("/v1/audio/")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
             raise Unavailable("compressed bodies are not accepted: send it without Content-Encoding", status=415)
         self.is_json = bool(re.match(r"application/([\w.-]+\+)?json *(;|$)", content_type, re.IGNORECASE))
         boundary = re.match(r'multipart/form-data *;.*boundary="?([^";]+)', content_type, re.IGNORECASE)
         # Any web page may send a form without asking first, too.
-        if not self.is_json and not (boundary and self._is_audio and "Origin" not in self._headers):
-            form = ", or multipart/form-data from no web page" if self._is_audio else ""
+        if not self.is_json and not (boundary and is_audio and "Origin" not in request.headers):
+            form = ", or multipart/form-data from no web page" if is_audio else ""
             raise Unavailable(f"the body has to be application/json{form}", status=415)
         try:
-            await asyncio.wait_for(self._read_whole(), WITHIN_S)
+            await asyncio.wait_for(self._read_whole(request.content), WITHIN_S)
         except Unavailable:
             raise
         except asyncio.TimeoutError:
@@ -62,8 +61,8 @@ class Body:
         self.model = model if isinstance(model := found.get("model"), str) else ""
         self.stream = found.get("stream") is True
 
-    async def _read_whole(self) -> None:
-        while chunk := await self._content.readany():
+    async def _read_whole(self, content: aiohttp.StreamReader) -> None:
+        while chunk := await content.readany():
             if len(self.read) + len(chunk) > MOST_BYTES:
                 raise Unavailable(f"the body is larger than {MOST_BYTES:,} bytes", status=413)
             if Body.held + len(chunk) > MOST_HELD_BYTES:

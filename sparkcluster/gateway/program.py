@@ -45,13 +45,12 @@ class Program:
             os.umask(0o177)
             control = web.Server(self._control, access_log=None)
             await asyncio.get_running_loop().create_unix_server(control, "control.sock")
-            actions = (
-                (keeper.look, POLL_S),
-                (keeper.turn, DOOR_S),
-                (self._gateway.watch, LOOK_S),
-                (self._look, FILE_S),
+            await asyncio.gather(
+                repeat(keeper.look, POLL_S),
+                repeat(keeper.turn, DOOR_S),
+                repeat(self._gateway.watch, LOOK_S),
+                repeat(self._look, FILE_S),
             )
-            await asyncio.gather(*(repeat(*each) for each in actions))
 
     async def _look(self) -> None:
         if self._trouble is not None:

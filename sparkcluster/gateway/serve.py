@@ -155,9 +155,9 @@ class Gateway:
             return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
         if asked == "GET /v1/models":
             return web.json_response({"object": "list", "data": list(self._listed(self._allowed(exchange.may)))})
-        body = Body(request)
+        body = Body()
         try:
-            await body.find_model()
+            await body.find_model(request)
             model = self._model(body, self._allowed(exchange.may))
             exchange.model = model.name
             ticket = Request(model.name, STREAM_WAIT_S if body.stream else WAIT_S)

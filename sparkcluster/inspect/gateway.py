@@ -81,7 +81,7 @@ def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     spec, known, url, why = of_inventory(specs), dict[str, Any](), None, None
     view = see(fleet, spec, also=specs)
     try:
-        url = listens(spec, facts_of(view))[1]
+        url = listens(spec, here)[1] if (here := view.facts.get(spec.gateway_node)) else None
         known = ask(fleet, spec)["models"]
     except SparkclusterError as error:
         why = error.message
@@ -95,15 +95,8 @@ def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
     return {"node": spec.gateway_node, "endpoint": url, "why": why, "models": models}
 
 
-def facts_of(view: View) -> Facts:
-    """The facts of the node of the gateway whose cluster ``view`` is; SparkclusterError if it cannot be queried."""
-    if error := view.collected.errors.get(view.spec.gateway_node):
-        raise error
-    return view.facts[view.spec.gateway_node]
-
-
 def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
-    """``facts_of`` the ``view``, which was asked about ``specs`` also, with what the gateway's image has.
+    """Facts of the gateway's node in ``view``, which was asked about ``specs`` also, with what the gateway's image has.
 
     Raises:
         UsageError: the image is missing although it should be ``staged``, or lacks what the gateway's program
@@ -111,7 +104,9 @@ def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bo
         SparkclusterError: its node cannot be queried.
     """
     spec, node = view.spec, view.spec.gateway_node
-    found = inspect_images(fleet, spec, {node: facts_of(view)})[node]
+    if error := view.collected.errors.get(node):
+        raise error
+    found = inspect_images(fleet, spec, {node: view.facts[node]})[node]
     engine = engine_of(found)
     if not engine.lacks if engine else found.image is None and not staged:
         return found

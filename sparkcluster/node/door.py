@@ -33,10 +33,7 @@ def main(argv: list[str]) -> None:
     directory = os.path.abspath(argv[1])
     config = common.read_json(os.path.join(directory, CONFIG_FILE))
     lock = unit.alone(directory)  # noqa: F841 - as long as it is open
-    guards = {
-        name: Peer(place["node"], place, {"peers": {place["node"]: place["address"]}, "address": ""})
-        for name, place in config["models"].items()
-    }
+    guards = {name: Peer(**place) for name, place in config["models"].items()}
 
     class Conversation(socketserver.StreamRequestHandler):
         def handle(self) -> None:

@@ -21,5 +21,5 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
     start = common.read_json(os.path.join(directory, START_FILE))
     if not start or not config.get("on_demand"):
         return {}
-    place = {"node": config["node"], "address": door_address(start), "port": config["port"]}
-    return {**place, "token": config["door_token"]}
+    address, token = door_address(start), config["door_token"]
+    return {"node": config["node"], "address": address, "port": config["port"], "token": token}

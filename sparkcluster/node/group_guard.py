@@ -66,9 +66,9 @@ def keep_alive(sock: socket.socket) -> None:
 class Peer:
     """The guard of another node: an ``OwnRank`` at the other end of a connection."""
 
-    def __init__(self, name: str, config: dict[str, Any], start: Report) -> None:
-        self._name = name
-        self._place = (start["peers"][name], config["port"], secret(config["token"], name), start["address"], DIAL_S)
+    def __init__(self, node: str, address: str, port: int, token: str, source: str = "") -> None:
+        self._name = node
+        self._place = (address, port, secret(token, node), source, DIAL_S)
         self._sock: socket.socket | None = None
 
     def ask(self, word: str, **more: Any) -> Report:
@@ -104,7 +104,8 @@ class Group:
     """
 
     def __init__(self, own: OwnRank, start: Report) -> None:
-        self.members: dict[str, OwnRank | Peer] = {name: Peer(name, own.config, start) for name in start["peers"]}
+        more = {"port": own.config["port"], "token": own.config["token"], "source": start["address"]}
+        self.members: dict[str, OwnRank | Peer] = {name: Peer(name, at, **more) for name, at in start["peers"].items()}
         self.members[own.node] = OwnRank(own.directory)
         self.errors: dict[str, str] = {}
 

@@ -45,7 +45,7 @@ def config(
     sizes: Mapping[str, Mapping[str, int | None]],
     room: int,
     key: str | None,
-    keys: Mapping[str, str],
+    keys: Mapping[str, list[str] | None],
 ) -> dict[str, Any]:
     """The document that the gateway reads.
 
@@ -57,18 +57,15 @@ def config(
         sizes: bytes that each model takes of each of its nodes, None where unknown; a model left out is unknown.
         room: bytes that all models may take of a node.
         key: value of ``api.key``, by which engines know the gateway as well.
-        keys: values of ``gateway.keys`` by name.
+        keys: the models that each key of clients may use, None for all.
 
     Raises:
         PlanError: its node lacks the address that it has to listen on.
     """
-    written = spec.inventory.gateway or Gateway()
-    known: dict[str, list[str] | None] = {} if key is None else {key: None}
-    known |= {value: written.keys[name].models for name, value in keys.items()}
     return {
         "listen": addresses(spec, facts)[0],
-        "port": written.port,
-        "keys": {hashlib.sha256(value.encode()).hexdigest(): models for value, models in known.items()},
+        "port": (spec.inventory.gateway or Gateway()).port,
+        "keys": {hashlib.sha256(value.encode()).hexdigest(): models for value, models in keys.items()},
         "engine_key": key,
         "room": room,
         "models": [_model(each, sizes.get(each.model, {}), recorded[each.model]) for each in specs],

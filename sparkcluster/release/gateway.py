@@ -74,13 +74,12 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
         require_running(fleet, spec, {node: installed})
-    read = ("docker logs --tail 20", container.name) if container.image else ("tail", f"{container.rank_dir}/log")
+    log = ("docker logs --tail 20", container.name) if container.image else ("tail", f"{container.rank_dir}/log")
+    hint = f"sparkcluster status INVENTORY; on {node}: {shell(*log)}"
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
     while wrong := _wrong(fleet, spec, always):
         if time.monotonic() > until + READY_S:
-            raise LaunchError(
-                wrong, node=node, step="gateway", hint=f"sparkcluster status INVENTORY; on {node}: {shell(*read)}"
-            )
+            raise LaunchError(wrong, node=node, step="gateway", hint=hint)
         time.sleep(AGAIN_S)
     report.done()
     return listens(spec, facts)[1]
@@ -102,7 +101,7 @@ def _config(spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[s
             # What is larger than a Spark has served on it all the same: up started it, so its size is not known.
             sizes.setdefault(part.model, {})[node] = part.bytes if 0 < part.bytes <= most else None
     key = secrets.api_key(spec) if spec.inventory.api.key is not None else None
-    return config(spec, served, facts, recorded, sizes=sizes, room=most, key=key, keys=secrets.gateway_keys(spec))
+    return config(spec, served, facts, recorded, sizes=sizes, room=most, key=key, keys=secrets.accepted_keys(spec))
 
 
 def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> Step:

@@ -122,20 +122,19 @@ def check(spec: Spec) -> None:
     """Raise UsageError for a secret that is not set or cannot be carried, before anything is changed."""
     for name in spec.playbook.secrets:
         _value(name, spec)
-    if spec.inventory.api.key is not None:
-        api_key(spec)
-    gateway_keys(spec)
+    accepted_keys(spec)
 
 
-def gateway_keys(spec: Spec) -> dict[str, str]:
-    """Values of ``gateway.keys`` of the inventory, by name.
+def accepted_keys(spec: Spec) -> dict[str, list[str] | None]:
+    """The models that each key of clients may use, None for all: of ``api.key`` and ``gateway.keys``.
 
     Raises:
         UsageError: as ``api_key``.
     """
     keys = spec.inventory.gateway.keys if spec.inventory.gateway else {}
     make = "write one line into it, such as that of: openssl rand -hex 24"
-    return {name: _key(key, f"key {name}", make) for name, key in keys.items()}
+    found = {api_key(spec): None} if spec.inventory.api.key is not None else {}
+    return {**found, **{_key(key, f"key {name}", make): key.models for name, key in keys.items()}}
 
 
 def api_key(spec: Spec) -> str:

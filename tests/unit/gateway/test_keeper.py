@@ -25,7 +25,6 @@ class Door:
 
     def __init__(self, path: Path) -> None:
         self.path, self.state, self.told = path, "stopped", list[dict[str, Any]]()
-        self.failed: str | None = None
 
     async def open(self) -> None:
         self.server = await asyncio.start_unix_server(self.answer, str(self.path))
@@ -41,8 +40,7 @@ class Door:
             report = {"state": self.state, "why": None}
             if request["do"] == "want":
                 self.told.append(request)
-                self.state = "starting" if request["run"] and not self.failed else "stopped"
-                report = {"state": "unreachable", "why": self.failed} if self.failed else report
+                self.state = "starting" if request["run"] else "stopped"
             writer.write(json.dumps({"chat": report}).encode() + b"\n")
         writer.close()
 
@@ -166,22 +164,6 @@ def test_a_door_that_goes_away_and_comes_back(tmp_path: Path) -> None:
                 await ticket.ready(5)
             await it.door.open()
             it.enter("chat")
-            await it.until(lambda: it.state() == "starting")
-
-    story()
-
-
-def test_a_load_that_the_guard_refuses(tmp_path: Path) -> None:
-    @run
-    async def story() -> None:
-        async with rig(tmp_path) as it:
-            it.door.failed = "spark-2 does not answer"
-            it.keeper.load("chat")
-            with pytest.raises(Unavailable, match="chat cannot be loaded now"):
-                await it.enter("chat").ready(5)
-            it.door.failed = None
-            await it.until(lambda: it.state() == "stopped")
-            it.keeper.load("chat")
             await it.until(lambda: it.state() == "starting")
 
     story()

@@ -281,11 +281,7 @@ def test_a_door_with_another_token_loads_nothing(cluster):
 
 def said_to(node, word, token):
     """What the guard of ``node`` answers to one that has ``token``."""
-    peer = group_guard.Peer(
-        node.name,
-        {"port": node.cluster.port, "token": token},
-        {"peers": {node.name: ADDRESSES[node.name]}, "address": ""},
-    )
+    peer = group_guard.Peer(node.name, ADDRESSES[node.name], node.cluster.port, token)
     try:
         return peer.ask(word, run=True)
     finally:

@@ -55,7 +55,7 @@ def document(specs, facts, **more):
         "sizes": {"gpt-oss-120b": {"alpha": 5, "beta": None}},
         "room": 9,
         "key": "shared",
-        "keys": {"alice": "hers", "bob": "his"},
+        "keys": {"shared": None, "hers": ["embed"], "his": None},
     }
     recorded = {"gpt-oss-120b": {}, "embed": {"all": embed}}
     return gateway.config(of_inventory(specs), specs, facts, recorded, **{**known, **more})

@@ -76,7 +76,7 @@ def test_each_key_of_the_gateway_has_a_value(cluster, monkeypatch, tmp_path, ali
     spec = cluster({"a": "10.0.0.1"}, api={"key": {"env": "MY_KEY"}}, gateway={"keys": keys})
     if told is None:
         secrets.check(spec)
-        assert secrets.gateway_keys(spec) == {"alice": "hers", "bob": "his"}
+        assert secrets.accepted_keys(spec) == {"shared": None, "hers": None, "his": None}
         return
     with pytest.raises(UsageError) as caught:
         secrets.check(spec)
