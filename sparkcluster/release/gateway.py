@@ -74,8 +74,8 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
         *_, installed = lease.changer.apply({node: [*steps, door]}, timeout_s=_CHANGE_S)[node]
     if door["do"] == "enable":
         require_running(fleet, spec, {node: installed})
-    log = ("docker logs --tail 20", container.name) if container.image else ("tail", f"{container.rank_dir}/log")
-    hint = f"sparkcluster status INVENTORY; on {node}: {shell(*log)}"
+    log, path = shell("docker logs --tail 20", container.name), f"{container.rank_dir}/log"
+    hint = f"sparkcluster status INVENTORY; on {node}: {log if container.image else shell('tail', path)}"
     always, until = [each.model for each in specs if each.idle_s is None and each.model in names], time.monotonic()
     while wrong := _wrong(fleet, spec, always):
         if time.monotonic() > until + READY_S:
