@@ -25,9 +25,7 @@ FILE_S = 1.0
 def main(argv: list[str]) -> None:
     """Serve what the file ``argv[1]`` says until a signal ends it."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-    program = Program(Path(argv[1]).absolute())
-    os.chdir(argv[2])
-    asyncio.run(program.run())
+    asyncio.run(Program(Path(argv[1]).absolute()).run(argv[2]))
 
 
 class Program:
@@ -37,8 +35,9 @@ class Program:
         self._path, self._config = path, read(path.read_text())
         self._trouble: str | None = "it is starting"  # why it does not listen for clients
 
-    async def run(self) -> None:
+    async def run(self, directory: str) -> None:
         """Serve until a signal ends the process: streams end with it, and what is loaded stays loaded."""
+        os.chdir(directory)
         async with session() as engines:
             self._keeper = keeper = Keeper(self._config, engines)
             self._gateway = Gateway(keeper, engines)

@@ -102,14 +102,16 @@ def rank(spec: Spec, facts: Facts, program: str) -> NodePlan:
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
     python, image_id = engine.python if engine else "python3", image.id if image else None
-    argv = [python, "-I", f"{rank_dir}/{PROGRAM_FILE}", f"{rank_dir}/{CONFIG_FILE}", run]
+    # Not the node's paths, which the image may have, closed to this user.
+    own, sockets = (rank_dir, run) if image_id is None else (f"{docker_run.INSIDE}/gateway", f"{docker_run.INSIDE}/run")
+    argv = [python, "-I", f"{own}/{PROGRAM_FILE}", f"{own}/{CONFIG_FILE}", sockets]
     takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
-        # As its node's user, for whom the files are; its paths are those of the node.
+        # As its node's user, for whom the files are.
         options = ["--name", name, "--user", f"{facts.uid}:{facts.uid}", *_OPTIONS, *docker_run.LOGS]
         options += [word for label in sorted(labels.items()) for word in ("--label", "=".join(label))]
-        options += [*docker_run.bind(rank_dir, rank_dir, read_only=True), *docker_run.bind(run, run)]
+        options += [*docker_run.bind(rank_dir, own, read_only=True), *docker_run.bind(run, sockets)]
         argv = ["docker", "run", "--detach", *options, "--entrypoint", python, image_id, *argv[1:]]
     container = ContainerPlan(name, image_id, tuple(argv), {}, rank_dir, (rank_dir, run), labels=labels)
     return NodePlan(node, GATEWAY_GROUP, "head", 0, {}, (), (container,))

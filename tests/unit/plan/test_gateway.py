@@ -116,10 +116,10 @@ def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, spa
         *("--env", "NVIDIA_VISIBLE_DEVICES=void"),
         *("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3"),
         *(word for name, value in sorted(container.labels.items()) for word in ("--label", f"{name}={value}")),
-        *("--mount", f"type=bind,source={own},target={own},readonly"),
-        *("--mount", f"type=bind,source={state}/run,target={state}/run"),
+        *("--mount", f"type=bind,source={own},target=/sparkcluster/gateway,readonly"),
+        *("--mount", f"type=bind,source={state}/run,target=/sparkcluster/run"),
         *("--entrypoint", "/opt/venv/bin/python", image()["id"], "-I"),
-        *(f"{own}/gateway.py", f"{own}/config.json", f"{state}/run"),
+        *("/sparkcluster/gateway/gateway.py", "/sparkcluster/gateway/config.json", "/sparkcluster/run"),
     ]
     assert container.directories == (own, f"{state}/run")
 
