@@ -485,8 +485,7 @@ def dialled(cluster, token=TOKEN, name="beta"):
 
 def peer_of(cluster, address):
     """The guard of beta, as that of alpha knows it."""
-    start = {"peers": {"beta": address}, "address": ADDRESSES["alpha"]}
-    return group_guard.Peer("beta", {"port": cluster.port, "token": TOKEN}, start)
+    return group_guard.Peer("beta", address, cluster.port, TOKEN, ADDRESSES["alpha"])
 
 
 def listens(cluster):
