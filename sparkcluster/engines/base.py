@@ -78,6 +78,7 @@ class ApiFeatures:
         tools: whether the model may choose to call the tools that a request offers; None where it is not known.
         reasoning: whether reasoning is streamed apart from the answer; None where it is not known, or there is none.
         messages: whether it serves Anthropic's Messages API; None where it is not known.
+        requests: that it runs at once at most; None where the playbook leaves them to the engine.
         remedies: by the name of one of these, what to write in the playbook, or what to look at, where it fails.
     """
 
@@ -85,6 +86,7 @@ class ApiFeatures:
     tools: bool | None = None
     reasoning: bool | None = None
     messages: bool | None = None
+    requests: int | None = None
     remedies: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -123,6 +125,8 @@ class Engine(abc.ABC):
         api_flags: flags of its command line for the API: host, port, and model, the name of the model.
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
             it has is used.
+        statistics: likewise, what bench and telemetry read beside them, since its start: hits and queries of the prefix
+            cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft (buckets of a histogram, seconds).
         ready: text of the log line that is printed once the API has started.
         dead: regular expression of log lines of an engine that has died behind its API.
         stalled: regular expression of the line that ranks repeat while they wait for one that compiles.
@@ -148,6 +152,7 @@ class Engine(abc.ABC):
     images: frozenset[str] = frozenset()
     api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
     counters: Mapping[str, Sequence[str]] = {}
+    statistics: Mapping[str, Sequence[str]] = {}
     ready: str | None = None
     dead: str | None = None
     stalled: str | None = None

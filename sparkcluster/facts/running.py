@@ -56,12 +56,19 @@ class Counters(Fact):
 
 
 class GpuSample(Fact):
-    """A GPU at one moment; None for what nvidia-smi does not report."""
+    """A GPU at one moment; None for what nvidia-smi does not report, or was not asked.
+
+    Attributes:
+        at_s: by the node's own clock.
+        throttle: why its clock is low: a mask, nvmlClocksEventReasons in nvml.h.
+    """
 
     at_s: float
     utilization_percent: float | None = None
     power_w: float | None = None
     sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttle: Number | None = None
 
 
 class Traffic(Fact):

@@ -19,6 +19,7 @@ program: changes something; lives for.
 - ``watch``: no; one launch, or one ``logs -f``
 - ``ask``: no; one completion
 - ``observe``: no; one answer, seconds: counters are read twice
+- ``vitals``: no; a sample a second, until its input closes
 - ``listing``: the record of verified files, under a lease; without one, for ``--hash``, nothing; as long as the weights
   take to read
 - ``worker``: files that other nodes have, in a process of its own; one copy; that process outlives the operator's

@@ -7,8 +7,11 @@ import http.client
 import re
 import urllib.parse
 from collections.abc import Mapping
+from typing import Any
 
 LIMIT_S = 3.0
+# Name, the label ``le`` of a histogram's bucket, and value.
+_LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(?:.*?\ble=\"([^\"]+)\")?.*\})?\s+(\S+)")
 
 
 def connect(url: str, limit_s: float) -> tuple[http.client.HTTPConnection, str]:
@@ -34,20 +37,19 @@ def get(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
             return response.status, response.read(1 << 20).decode("utf-8", "replace")
 
 
-def metrics(text: str, names: Mapping[str, list[str]]) -> dict[str, float | None]:
+def metrics(text: str, names: Mapping[str, list[str]]) -> dict[str, Any]:
     """Values of an engine's metrics in Prometheus' text form, each the sum over all engines.
 
     Args:
         text: what ``/metrics`` answers.
-        names: metrics by what they count; the first that the engine has is taken.
+        names: metrics by what they count; the first that the engine has is taken. Of the buckets of a histogram it is a
+            mapping: by upper bound (``le``), how many were at most that.
     """
-    found: dict[str, float] = {}
-    for line in text.splitlines():
-        match = re.match(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)", line)
-        if match:
-            with contextlib.suppress(ValueError):
-                found[match[1]] = found.get(match[1], 0.0) + float(match[2])
-    return {
-        counter: next((found[name] for name in candidates if name in found), None)
-        for counter, candidates in names.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for match in filter(None, map(_LINE.match, text.splitlines())):
+        with contextlib.suppress(ValueError):
+            bound, value = match[2] or "", float(match[3])
+            values = found.setdefault(match[1], {})
+            values[bound] = values.get(bound, 0.0) + value
+    read = {name: values.get("", values) for name, values in found.items()}
+    return {key: next((read[name] for name in listed if name in read), None) for key, listed in names.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.node.machine import Machine, Unreadable, failed
 
-# By fact, the field of nvidia-smi.
+# By fact, the field of nvidia-smi; ``throttle`` is a mask, clocksEventReasons in nvml.h.
 _FIELDS = {
     "name": "name",
     "compute_capability": "compute_cap",
@@ -16,23 +16,36 @@ _FIELDS = {
     "sm_clock_mhz": "clocks.sm",
     "utilization_percent": "utilization.gpu",
     "vbios": "vbios_version",
+    "temperature_c": "temperature.gpu",
+    "throttle": "clocks_event_reasons.active",
 }
 SAMPLED = ("utilization_percent", "power_w", "sm_clock_mhz")
+VITALS = (*SAMPLED, "temperature_c", "throttle")
+_PROBED = ("name", "compute_capability", "power_w", "sm_clock_mhz", "utilization_percent", "vbios")
 
 
-def gpus(machine: Machine, facts: Iterable[str] = _FIELDS) -> list[dict[str, Any]]:
+def query(facts: Iterable[str], *options: str) -> list[str]:
+    """The command that prints these facts, a line for each GPU."""
+    fields = ",".join(_FIELDS[name] for name in facts)
+    return ["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits", *options]
+
+
+def row(facts: Iterable[str], line: str) -> dict[str, Any]:
+    """A line of ``query``; ValueError if it is none."""
+    return {name: _value(name, field) for name, field in zip(facts, line.strip().split(", "), strict=True)}
+
+
+def gpus(machine: Machine, facts: Iterable[str] = _PROBED) -> list[dict[str, Any]]:
     """These facts of every GPU, from nvidia-smi; None for what it does not report, such as ``[N/A]``.
 
     Raises:
         Unreadable: it is not installed, did not answer, or failed, with its first line.
     """
     names = list(facts)
-    fields = ",".join(_FIELDS[name] for name in names)
-    exit_code, output = machine.run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"])
+    exit_code, output = machine.run(query(names))
     if exit_code:
         raise failed("nvidia-smi", exit_code, output, 0)
-    rows = [zip(names, line.split(", "), strict=True) for line in output.splitlines()]
-    return [{name: _value(name, field) for name, field in row} for row in rows]
+    return [row(names, line) for line in output.splitlines()]
 
 
 def driver(machine: Machine) -> str:
@@ -53,4 +66,6 @@ def module(machine: Machine, kernel: str) -> str | None:
 def _value(name: str, field: str) -> Any:
     if field.startswith("["):
         return None
-    return float(field) if name in SAMPLED else field
+    if name == "throttle":
+        return int(field, 16)
+    return float(field) if name in VITALS else field

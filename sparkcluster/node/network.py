@@ -54,6 +54,16 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
     return found
 
 
+def rdma_bytes(machine: Machine, *counters: str) -> dict[str, int]:
+    """Bytes by HCA since boot: the sum of these counters of its port, of ``port_xmit_data`` and ``port_rcv_data``."""
+    found = {}
+    for name in machine.names(_INFINIBAND):
+        words = [machine.line("%s/%s/ports/1/counters/%s" % (_INFINIBAND, name, each)) or "" for each in counters]
+        if all(map(str.isdigit, words)):
+            found[name] = 4 * sum(map(int, words))  # in units of four octets (IBTA's PortXmitData, PortRcvData)
+    return found
+
+
 def hcas(machine: Machine) -> list[dict[str, Any]]:
     """All RDMA devices with port 1; none without a cable, since a Spark then hides the card."""
     found = []

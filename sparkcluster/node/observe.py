@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sparkcluster.node import common, docker, engine_api, gpu, ranks, system
+from sparkcluster.node import common, docker, engine_api, gpu, network, ranks, system
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Readings, Unreadable, marked
 from sparkcluster.node.shared import LAUNCHER_FILE, engine_address
 
@@ -209,17 +209,14 @@ def traffic(machine: Machine) -> dict[str, Any]:
 
     The counters of mlx5's RDMA ports count RDMA only, and those of its network devices sockets only.
     """
-    rdma, sockets = {}, {}
+    sockets = {}
     for name in machine.names("/sys/class/infiniband"):
-        # in units of four octets (IBTA's PortXmitData)
-        words = machine.line("/sys/class/infiniband/%s/ports/1/counters/port_xmit_data" % name)
-        if words is not None and words.isdigit():
-            rdma[name] = 4 * int(words)
         for device in machine.names("/sys/class/infiniband/%s/device/net" % name):
             sent = machine.line("/sys/class/net/%s/statistics/tx_bytes" % device)
             if sent is not None and sent.isdigit():
                 sockets[device] = int(sent)
-    pages = [
-        int(number) for number in re.findall(r"^pswp(?:in|out) (\d+)$", machine.text("/proc/vmstat"), re.MULTILINE)
-    ]
-    return {"rdma_bytes": rdma, "socket_bytes": sockets, "swapped_pages": sum(pages)}
+    return {
+        "rdma_bytes": network.rdma_bytes(machine, "port_xmit_data"),
+        "socket_bytes": sockets,
+        "swapped_pages": system.swapped_pages(machine),
+    }

@@ -110,6 +110,11 @@ def meminfo(text: str) -> dict[str, Any]:
     return {key: found.get(name) for key, name in _MEMORY.items()}
 
 
+def swapped_pages(machine: Machine) -> int:
+    """Pages swapped in and out since boot."""
+    return sum(map(int, re.findall(r"^pswp(?:in|out) (\d+)$", machine.text("/proc/vmstat"), re.MULTILINE)))
+
+
 def assignments(text: str) -> dict[str, str]:
     """``NAME=value`` lines of a shell file, without quotes; the last line of a name wins."""
     pairs = (line.partition("=") for line in text.splitlines())

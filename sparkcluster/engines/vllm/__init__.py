@@ -80,6 +80,16 @@ class Vllm(Engine):
         "waiting": ("vllm:num_requests_waiting",),
         "kv_cache": ("vllm:kv_cache_usage_perc",),
     }
+    # gpu_prefix_cache_* until 0.11; spec_decode_* only where it drafts.
+    statistics = {
+        "hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "drafts": ("vllm:spec_decode_num_drafts_total",),
+        "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+        "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+        "preemptions": ("vllm:num_preemptions_total",),
+        "ttft": ("vllm:time_to_first_token_seconds_bucket",),
+    }
     ready = "Application startup complete"
     stalled = r"No available shared memory broadcast block found in \d+ seconds"
     memory_hint = (

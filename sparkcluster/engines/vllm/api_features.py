@@ -23,15 +23,15 @@ def api_features(playbook: Playbook) -> ApiFeatures:
         context = family.context or 0
     tool_parser, reasoning_parser = args.text(TOOLS), args.text(REASONING)
     tools = bool(args.on(CHOICE)) and tool_parser is not None
-    reasons = family is not None and family.reasoning in {"always", "asked"}
     usual_tools = family.tools[0] if family and family.tools else None
     usual_reasoning = family.thoughts[0] if family and family.thoughts else None
     versions = of_reference(playbook.image).versions if playbook.image else UNKNOWN
     return ApiFeatures(
         context=context or None,
         tools=tools,
-        reasoning=True if reasoning_parser else False if reasons else None,
+        reasoning=True if reasoning_parser else False if family and family.reasoning in {"always", "asked"} else None,
         messages=versions.since(*MESSAGES),
+        requests=args.count("max-num-seqs", 0) or None,
         remedies={
             "tools": _tool_remedy(tool_parser, usual_tools, complete=tools),
             "reasoning": _reasoning_remedy(reasoning_parser, usual_reasoning),

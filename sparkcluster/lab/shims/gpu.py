@@ -52,6 +52,7 @@ FIELDS = {
     "power.limit": "[N/A]",
     "clocks.max.sm": "3003",
     "utilization.memory": "0",
+    "clocks_event_reasons.active": "0x0000000000000000",
 }
 UNITS = {
     "utilization.gpu": "%",
@@ -66,7 +67,10 @@ OPTIONS = ("--query-gpu", "--format", "-L", "--list-gpus")
 
 
 def nvidia_smi(args: list[str]) -> int:
-    """Print the query's answer; exit status as of the real program."""
+    """Print the query's answer, with ``-l SECONDS`` again and again; exit status as of the real program."""
+    if "-l" in args:
+        place = args.index("-l")
+        return _loop(args[:place] + args[place + 2 :], float(args[place + 1]))
     facts = hardware.load()
     if facts["driver"] == "none":
         sys.stdout.write(NO_DRIVER)
@@ -82,6 +86,13 @@ def nvidia_smi(args: list[str]) -> int:
         return _query(facts, options["--query-gpu"].split(","), options.get("--format", "csv").split(","))
     sys.stdout.write("GPU 0: %s (UUID: %s)\n" % (NAME, FIELDS["uuid"]))
     return 0
+
+
+def _loop(args: list[str], every_s: float) -> int:
+    while not (status := nvidia_smi(args)):
+        sys.stdout.flush()
+        time.sleep(every_s)
+    return status
 
 
 def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:

@@ -81,6 +81,16 @@ def test_nvidia_smi_knows_no_memory_of_its_own(spark, capsys):
     assert gpu.nvidia_smi(["--query-gpu=colour", "--format=csv"]) == 2
 
 
+def test_nvidia_smi_repeats_until_the_gpu_is_lost(spark, capsys, monkeypatch):
+    facts, _ = spark
+    slept = []
+    monkeypatch.setattr(gpu.time, "sleep", lambda s: (slept.append(s), facts.update(gpu="lost")))
+    query = "--query-gpu=temperature.gpu,clocks_event_reasons.active"
+    assert gpu.nvidia_smi([query, "--format=csv,noheader,nounits", "-l", "1"]) == 6
+    assert capsys.readouterr().out == "42, 0x0000000000000000\nNo devices were found\n"
+    assert slept == [1.0]
+
+
 def test_a_bundle_keeps_its_own_network_when_it_has_one(tmp_path):
     config = {"process": {"rlimits": []}, "linux": {"namespaces": [{"type": "network"}]}, "mounts": []}
     (tmp_path / "config.json").write_text(json.dumps(config))

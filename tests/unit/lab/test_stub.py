@@ -15,14 +15,17 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.lab.engine.stub import BIN
 from sparkcluster.lab.engine.tiny_llama import write_tiny_model
+from sparkcluster.node import engine_api
 
 LIMIT_S = 60.0
 HEAD, WORKER = "127.0.0.1", "127.0.0.2"
@@ -199,6 +202,19 @@ def test_it_answers_to_each_of_its_names_as_the_first(stage: Stage) -> None:
         status, answer = stage.http("POST", "/v1/chat/completions", {**body, "model": name})
         assert (status, answer["model"]) == (200, "m")
     assert stage.http("POST", "/v1/chat/completions", {**body, "model": "n"})[0] == 404
+
+
+def test_it_counts_as_the_engine_does_and_answers_as_long_as_it_is_asked_to(stage: Stage) -> None:
+    stage.ready(stage.serve())
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 400, "min_tokens": 300}
+    answer = stage.http("POST", "/v1/chat/completions", body)[1]
+    assert answer["usage"]["completion_tokens"] == 300
+    with urllib.request.urlopen(f"http://{HEAD}:{stage.port}/metrics") as page:
+        text = page.read().decode()
+    read = engine_api.metrics(text, {**ENGINE.counters, **ENGINE.statistics})
+    assert (read["hits"], read["queries"], read["preemptions"]) == (0, answer["usage"]["prompt_tokens"], 0)
+    ttft = read["ttft"]
+    assert (ttft["2560.0"], ttft["+Inf"], len(ttft)) == (1, 1, 23)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stubengine import faults, log, model
-from stubengine.engine import DEAD, EngineDead
+from stubengine.engine import DEAD, TTFT_S, EngineDead
 
 REASONING_TOKENS = 100  # tokens of reasoning before the answer: fewer max_tokens leave the content null
 GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
@@ -145,13 +145,27 @@ class Handler(BaseHTTPRequestHandler):
             ("prompt_tokens_total", "counter", engine.prompted),
             ("generation_tokens_total", "counter", engine.generated),
             ("request_success_total", "counter", engine.finished),
+            ("prefix_cache_queries_total", "counter", engine.prompted),
+            ("prefix_cache_hits_total", "counter", 0),
+            ("num_preemptions_total", "counter", 0),
         )
         text = "".join(
             "# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n"
             % (name, name, kind, name, labels, float(value))
             for name, kind, value in rows
         )
-        self._bytes(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        self._bytes(200, (text + self._ttft()).encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    def _ttft(self):
+        engine, name = self.server.engine, "vllm:time_to_first_token_seconds"
+        label = 'model_name="%s"' % self.server.options["names"][0]
+        counts = list(itertools.accumulate(engine.ttft))
+        lines = ["# HELP %s Of the stub engine." % name, "# TYPE %s histogram" % name]
+        for bound, count in zip((*TTFT_S, "+Inf"), counts):
+            lines.append('%s_bucket{engine="0",le="%s",%s} %s' % (name, bound, label, float(count)))
+        for part, value in (("count", counts[-1]), ("sum", engine.ttft_sum_s)):
+            lines.append('%s_%s{engine="0",%s} %s' % (name, part, label, float(value)))
+        return "\n".join(lines) + "\n"
 
     def _request(self, body):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
@@ -191,7 +205,12 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.stopping.is_set():
             return iter([("", "abort")]), facts
         words = self.server.engine.generate(
-            prompt, prompt_tokens, max_tokens=limit, extra=facts["reasoning"], ignore_eos=bool(body.get("ignore_eos"))
+            prompt,
+            prompt_tokens,
+            max_tokens=limit,
+            min_tokens=body.get("min_tokens") or 0,
+            extra=facts["reasoning"],
+            ignore_eos=bool(body.get("ignore_eos")),
         )
         return words, facts
 

@@ -34,7 +34,7 @@ class Core:
 
     def _request(self, message):
         answer, limit = model.Answer(message["prompt"], self._weights), message["max_tokens"]
-        natural = answer.length + message["extra"]
+        natural = max(answer.length + message["extra"], message["min_tokens"])
         if message["ignore_eos"] or natural > limit:
             return {"answer": answer, "sent": 0, "length": limit, "finish": "length"}
         return {"answer": answer, "sent": 0, "length": natural, "finish": "stop"}

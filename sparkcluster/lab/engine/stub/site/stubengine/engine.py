@@ -1,11 +1,16 @@
 """The API server's end of the engine core: requests out, words in, and its death."""
 
+import bisect
 import itertools
 import queue
 import threading
+import time
 
 from stubengine import log, proc
 
+# Upper bounds in seconds, from vLLM 0.32's vllm/v1/metrics/buckets.py.
+TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75)
+TTFT_S += (1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
@@ -32,6 +37,8 @@ class Engine:
         self.generated = 0
         self.prompted = 0
         self.finished = 0
+        self.ttft = [0] * (len(TTFT_S) + 1)  # requests by bucket
+        self.ttft_sum_s = 0.0
         self.process, self._channel = proc.spawn("core", "VLLM::EngineCore")
         self._channel.send(**spec)
         threading.Thread(target=self._read, daemon=True).start()
@@ -65,6 +72,7 @@ class Engine:
         """Yields (word, finish reason or None); EngineDead when the core goes or is gone."""
         number = next(self._numbers)
         words = queue.Queue()
+        began = time.monotonic()
         with self._lock:
             if self.gone or self.errored:
                 raise EngineDead(DEAD)
@@ -77,6 +85,11 @@ class Engine:
                 message = words.get()
                 if message is None:
                     raise EngineDead(DEAD)
+                if began is not None:
+                    took_s, began = time.monotonic() - began, None
+                    with self._lock:
+                        self.ttft[bisect.bisect_left(TTFT_S, took_s)] += 1
+                        self.ttft_sum_s += took_s
                 # Counted before the last word is delivered: its receiver reads no further.
                 self.finished += bool(message["finish"])
                 yield message["word"], message["finish"]
