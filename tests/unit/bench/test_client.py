@@ -1,0 +1,199 @@
+"""llama-benchy as we use it, against an engine that notes what it really sent: tokens, and the phase that each is of."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from timeline import TEMPLATE, Engine, Timeline, book, serving, tokenizer
+
+from sparkcluster.bench import client, judge
+from sparkcluster.bench.profiles import Cell
+from sparkcluster.bench.record import Measured
+
+RUNS = 2
+
+Found = tuple[list[dict[str, Any]], dict[str, Any]]
+Measure = Callable[..., Found]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def engine(tokens: Any) -> Iterator[Engine]:
+    with serving(Timeline(), tokens) as engine:
+        yield engine
+
+
+@pytest.fixture
+def prompts(tokens: Any) -> Any:
+    from llama_benchy.corpus import LightweightTokenizer
+    from llama_benchy.prompts import PromptGenerator
+
+    light = LightweightTokenizer(tokens)
+    ids = light.encode(book()[:100_000])
+    return PromptGenerator(SimpleNamespace(get_tokenizer=lambda: light, get_tokens=lambda: ids))
+
+
+@pytest.fixture
+def measure(engine: Engine, prompts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """The requests of a cell, and its document, which has ``before`` and ``after`` of the engine's counters."""
+    monkeypatch.chdir(tmp_path)
+
+    def measure(cell: Cell, kind: str = "chat") -> Found:
+        requests: list[dict[str, Any]] = []
+        before: list[dict[str, int]] = []
+        job = {"url": engine.url, "key": None, "model": "timeline", "runs": RUNS}
+        measure = getattr(client, kind)(job, prompts, lambda _, **request: requests.append(request))
+        engine.notes.clear()
+
+        def warm() -> None:
+            engine.notes.clear()
+            before.append(counters(engine))
+
+        document = asyncio.run(measure(cell._asdict(), warm))
+        after = counters(engine)
+        return requests, {**document, "engine": {name: after[name] - before[0][name] for name in after}}
+
+    return measure
+
+
+def counters(engine: Engine) -> dict[str, int]:
+    with urllib.request.urlopen(engine.url.removesuffix("/v1") + "/metrics") as answer:
+        lines = dict(line.split() for line in answer.read().decode().splitlines())
+    return {
+        name: int(lines[f"vllm:{metric}_total"])
+        for name, metric in (
+            ("hits", "prefix_cache_hits"), ("prompted", "prompt_tokens"), ("generated", "generation_tokens")
+        )
+    }  # fmt: skip
+
+
+def marks(cell: Cell, found: Found) -> list[str]:
+    requests, document = found
+    whole = Measured(
+        **{name: getattr(cell, name) for name in ("prompt", "answer", "depth", "concurrency")},
+        **judge.figures(requests), engine=document["engine"],
+    )  # fmt: skip
+    rules = {"runs": RUNS, "caching": cell.caching, "template_tokens": document["template_tokens"], "busy": False}
+    return judge.marks(whole, {}, **rules)
+
+
+TRICKS = {
+    "plain": {},
+    "several tokens a chunk": {"per_chunk": 4},
+    "several tokens a chunk, without IDs": {"per_chunk": 4, "token_ids": False},
+    "reasoning": {"field": "reasoning"},
+    "reasoning of older engines": {"field": "reasoning_content"},
+    "late usage": {"token_ids": False, "usage": "late", "late_s": 0.05},
+    "a stall": {"stall_s": 0.05},
+    "no early role": {"role": False},
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_tokens_are_counted_in_the_phase_that_they_are_of(trick: str, engine: Engine, measure: Measure):
+    """Of the first chunk prefill has the tokens, of the others decode; a role, or usage, is no token."""
+    engine.timeline, cell = Timeline(**TRICKS[trick]), Cell(200, 32)
+    requests, document = found = measure(cell)
+    for request, note in zip(requests, engine.notes, strict=True):
+        assert (request["tokens"], request["first_tokens"]) == (note.tokens, note.sent[0][1]) == (32, note.sent[0][1])
+        assert request["prompt_tokens"] == note.prompt
+        # both clocks are the same here: what a client notes is after what the engine did, and before what it did next
+        assert request["start_s"] <= note.at_s <= note.sent[0][0] <= request["first_s"]
+        assert note.sent[-1][0] <= request["last_s"]
+    assert [each["run"] for each in requests] == [0, 1]
+    assert {each["phase"] for each in requests} == {"prompt"}
+    assert marks(cell, found) == []
+    assert document["report"]["benchmarks"][0]["prompt_size"] == 200
+    assert document["csv"].count("timeline,") == 2
+
+
+def test_tokens_without_text_are_not_of_the_time_between_those_with_text(engine: Engine, measure: Measure):
+    engine.timeline = Timeline(silent=16)
+    requests, _ = measure(Cell(200, 32))
+    assert [(each["tokens"], each["tokens"] - each["first_tokens"]) for each in requests] == [(32, 15)] * RUNS
+
+
+def test_a_context_that_is_sent_first_is_a_phase_of_its_own(engine: Engine, measure: Measure):
+    engine.timeline, cell = Timeline(cache=True), Cell(100, 8, depth=400, concurrency=2, caching=True)
+    requests, document = measure(cell)
+    assert [(each["run"], each["phase"]) for each in requests] == [
+        (run, phase) for run in range(RUNS) for phase in ("context", "prompt") for _ in range(2)
+    ]
+    read = sorted(note.prompt for note in engine.notes if note.cached < 350)
+    assert sorted(each["prompt_tokens"] for each in requests) == [100] * 4 + read
+    assert sorted(note.cached > 350 for note in engine.notes) == [False] * 4 + [True] * 4
+    assert [each["is_context_prefill_phase"] for each in document["report"]["benchmarks"]] == [True, False]
+
+
+def test_a_second_cell_is_in_the_same_report_and_probes_nothing(
+    engine: Engine, prompts: Any, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1}
+    measure = client.chat(job, prompts, lambda *_, **__: None)
+    asyncio.run(measure(Cell(100, 4)._asdict(), lambda: None))
+    before = counters(engine)
+    document = asyncio.run(measure(Cell(200, 4, concurrency=2)._asdict(), lambda: None))
+    assert counters(engine)["generated"] - before["generated"] == 2 * 2 * 4
+    assert [line.split(",")[1] for line in document["csv"].splitlines()[1:]] == [
+        "pp100 (c1)", "tg4 (c1)", "pp200 (c2)", "tg4 (c2)"
+    ]  # fmt: skip
+
+
+def test_a_prompt_that_the_template_fills_is_not_measured(engine: Engine, measure: Measure, prompts: Any, monkeypatch):
+    measure_it = client.chat({"url": engine.url, "key": None, "model": "timeline", "runs": 1}, prompts, print)
+    document = asyncio.run(measure_it(Cell(TEMPLATE, 4)._asdict(), pytest.fail))
+    assert document == {"skipped": f"the chat template alone takes {2 * TEMPLATE} tokens"}
+
+
+def test_who_counts_chunks_for_tokens_is_seen(engine: Engine, measure: Measure):
+    engine.timeline = Timeline(per_chunk=4, token_ids=False, usage="chunks")
+    assert "miscounted" in marks(Cell(200, 32), measure(Cell(200, 32)))
+
+
+def test_a_warm_up_that_is_counted_is_seen(measure: Measure, monkeypatch: pytest.MonkeyPatch):
+    from llama_benchy import config
+
+    right = config.BenchmarkConfig
+    monkeypatch.setattr(
+        config, "BenchmarkConfig", lambda **options: right(**{**options, "num_runs": options["num_runs"] + 1})
+    )
+    assert "miscounted" in marks(Cell(200, 4), measure(Cell(200, 4)))
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_prompts_that_the_cache_answers_are_seen(
+    repeats: bool, engine: Engine, measure: Measure, prompts: Any, monkeypatch: pytest.MonkeyPatch
+):
+    engine.timeline, cell = Timeline(cache=True), Cell(58, 4)
+    if repeats:
+        same = itertools.repeat(prompts.generate(51))
+        monkeypatch.setattr(prompts, "generate_batch", lambda *_: [next(same)])
+    assert ("cached" in marks(cell, measure(cell))) is repeats
+
+
+def test_an_embedding_model_is_measured_in_texts(engine: Engine, measure: Measure):
+    requests, document = measure(Cell(50, 0, concurrency=3), kind="embeddings")
+    assert len(judge.figures(requests)["texts"]) == RUNS
+    assert engine.embedded == (RUNS + 1) * 3
+    assert {each["prompt_tokens"] for each in requests} <= set(range(45, 60))
+    assert document["report"] == {}
+
+
+def test_the_book_is_whole():
+    text = book()
+    assert len(text.split()) == 180_381
+    assert text.startswith("The book of the generation of Jesus Christ")
+    assert text.endswith("The grace of our Lord Jesus Christ be with you all. Amen.\n")
+    assert not any(character.isdigit() for character in text)

@@ -1,0 +1,76 @@
+"""Which cells a profile has, which of them fit, and when a sweep stops a row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkcluster.bench.profiles import PROFILES, TABLES, Cell, cells, expected_s, knee, skip
+
+
+def row(depth: int, *decode: float) -> list[Any]:
+    return [SimpleNamespace(depth=depth, concurrency=2**at, decode=[each], texts=[]) for at, each in enumerate(decode)]
+
+
+def test_the_guide_has_the_pairs_of_the_published_table():
+    assert cells("guide", None, None) == [
+        Cell(58, 2), Cell(1834, 32), Cell(7234, 32), Cell(1834, 108), Cell(7234, 124)
+    ]  # fmt: skip
+    for cell in cells("guide", None, None):
+        text = TABLES["published"][f"{cell.prompt}/{cell.answer}"]
+        prefill, _, ttft_s = (float(each.replace(",", "")) for each in text.split(" / "))
+        assert cell.prompt / ttft_s == pytest.approx(prefill, 0.02)
+
+
+def test_the_arena_has_every_pair_once_in_the_published_order():
+    found = cells("arena", 131072, None)
+    assert {(cell.prompt, cell.answer) for cell in found} == {(2048, 128)}
+    assert all(cell.caching is (cell.depth > 0) for cell in found)
+    pairs = [(cell.depth, cell.concurrency) for cell in found]
+    assert (pairs[0], pairs[1], pairs[-1]) == ((8192, 5), (4096, 5), (100000, 10))
+    assert sorted(pairs) == [
+        (depth, at_once) for depth in (0, 4096, 8192, 16384, 32768, 65535, 100000) for at_once in (1, 2, 5, 10)
+    ]
+
+
+def test_a_sweep_goes_up_to_the_context_and_to_the_requests_that_run_at_once():
+    found = cells("sweep", 32768, 6)
+    assert [(cell.depth, cell.concurrency) for cell in found] == [
+        (depth, at_once) for depth in (0, 4096, 16384) for at_once in (1, 2, 4)
+    ]
+    assert {cell.concurrency for cell in cells("sweep", 4096, 1000)} == {1, 2, 4, 8, 16, 32, 64}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_cell_that_does_not_fit_is_left_out(profile: str):
+    assert all(cell.depth + cell.prompt + cell.answer <= 6272 for cell in cells(profile, 6272, 1))
+    assert not cells(profile, 32, 1)
+    assert cells(profile, None, None)
+
+
+def test_a_row_stops_once_the_aggregate_hardly_grew_twice():
+    measured = row(0, 20, 38, 39, 50) + row(4096, 20, 20.5, 21)
+    assert not skip(Cell(2048, 128, 0, 16), measured)
+    assert skip(Cell(2048, 128, 4096, 8), measured)
+    assert not skip(Cell(2048, 128, 16384, 1), measured)
+    assert skip(Cell(2048, 128, 0, 32), [*measured, SimpleNamespace(depth=0, concurrency=16, decode=[], texts=[])])
+
+
+def test_the_knee_is_the_last_concurrency_that_was_worth_it():
+    assert knee(row(0, 20, 38, 60, 61, 62) + row(4096, 20, 20.5, 21)) == {0: 4, 4096: 1}
+
+
+def test_what_cells_take_is_expected_with_their_warm_up():
+    assert expected_s([Cell(2000, 100)], 3, prefill=1000, decode=20) == 4 * (2 + 5)
+    arena = [Cell(2000, 100, 4000, 2, caching=True)]  # the context, with an answer of its own, and then the prompt
+    assert expected_s(arena, 1, prefill=1000, decode=20) == 2 * (12 + 10)
+
+
+def test_an_embedding_models_rows_go_by_texts():
+    measured = [
+        SimpleNamespace(depth=0, concurrency=2**at, decode=[], texts=[each]) for at, each in enumerate((10, 18, 18, 17))
+    ]
+    assert knee(measured) == {0: 2}
+    assert skip(Cell(2048, 128, 0, 16), measured)
