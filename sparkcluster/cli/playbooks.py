@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(
         parser, "--sort KEY", "speed: the quickest first (default: by name)", choices=("name", "speed"), default="name"
     )
+    option(parser, "--measured", "with NAME: also list the runs of bench on this machine that measured it")
     option(parser, "--config PATH", "with new: directory of MODEL, or its config.json (default: from the hub)", Path)
     option(parser, "-o --output OUT", "with new: write it to OUT; - is stdout, the default", Path)
     option(parser, "--force", "overwrite OUT if it exists")
@@ -45,10 +46,12 @@ def run(args: argparse.Namespace) -> int:
     found = playbooks.offers(args.sparks, purpose) if args.name is None else [playbooks.offer(args.name, args.sparks)]
     if args.sort == "speed":
         found.sort(key=lambda each: -each.decode)
+    if args.measured and args.name is None:
+        raise UsageError("--measured takes a playbook", hint="sparkcluster playbooks NAME --measured")
     if emitted(args, {"playbooks": [each.as_json() for each in found]}):
         return 0
     if args.name is not None:
-        _page(found[0], args.name)
+        _page(found[0], args)
         return 0
     short = found if args.all or args.sparks else playbooks.one_of_each(found)
     _list(short)
@@ -79,8 +82,9 @@ def _list(found: Sequence[Offer]) -> None:
     table(("PLAYBOOK", "SPARKS", "WEIGHTS", "SPEED", "FOR"), rows)
 
 
-def _page(found: Offer, reference: str) -> None:
+def _page(found: Offer, args: argparse.Namespace) -> None:
     from sparkcluster import engines
+    from sparkcluster.inspect import playbooks
 
     playbook, model = found.playbook, found.playbook.model
     features = engines.engine(playbook.engine).api_features(playbook)
@@ -99,10 +103,13 @@ def _page(found: Offer, reference: str) -> None:
         if text:
             data(f"{name:<10}{text}")
     for figure in playbook.figures:
-        value = " to ".join(map(str, figure.value)) if isinstance(figure.value, list) else str(figure.value)
-        about = f"figure    {figure.what} {'about ' if figure.approximate else ''}{value} {figure.unit}"
-        data(": ".join(filter(None, [about, figure.when])))
+        data(f"figure    {figure.what} {playbooks.text(figure)}")
         data(paint(figure.source, "dim"), indent="  ")
     for line in playbook.source:
         data(paint(line, "dim"), indent="  ")
-    message(shell("sparkcluster up INVENTORY --playbook", reference), kind="next")
+    if args.measured:
+        from sparkcluster.bench.record import kept
+        from sparkcluster.cli.bench_view import listed
+
+        listed([each for each in kept()[0] if each.playbook == playbook.name])
+    message(shell("sparkcluster up INVENTORY --playbook", args.name), kind="next")

@@ -77,15 +77,8 @@ class Conversation:
         """
         if self.endpoint is not None:
             return self.endpoint
-        view = see(self.fleet, self.spec)
-        if not view.recorded:
-            raise _nothing_serves(view)
-        name = self.group or next(iter(view.endpoints))
-        if name not in view.endpoints:
-            raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(view.endpoints)}")
+        view, name = serving(self.fleet, self.spec, self.group)
         endpoint, group = view.endpoints[name], view.groups[name]
-        if endpoint.head not in view.facts:
-            raise _nothing_serves(view)
         if group.verify.kind != "chat":
             why = f"{self.spec.inventory.called(name)} serves a model for {group.verify.kind}, which writes no text"
             raise UsageError(why, hint=f"clients ask it at {endpoint.url}/{group.verify.kind}")
@@ -139,10 +132,28 @@ class Conversation:
         return reply
 
 
+def serving(fleet: Fleet, spec: Spec, group: str | None) -> tuple[View, str]:
+    """The cluster, and the name of the recorded group to ask: ``group``, or the first.
+
+    Raises:
+        NotServing: no release is recorded, or none of it runs.
+        UsageError: there is no such group.
+    """
+    view = see(fleet, spec)
+    if not view.recorded:
+        raise _nothing_serves(view)
+    name = group or next(iter(view.endpoints))
+    if name not in view.endpoints:
+        raise UsageError(f"there is no group {name}", hint=f"its groups: {', '.join(view.endpoints)}")
+    if view.endpoints[name].head not in view.facts:
+        raise _nothing_serves(view)
+    return view, name
+
+
 def _nothing_serves(view: View) -> SparkclusterError:
     """Why there is no group to ask: no rank runs that the newest release recorded."""
     for error in view.collected.errors.values():
         return error
     found = status.document(view, {}, {})
     why = f": {found['why']}" if found["why"] else ""
-    return NotServing(f"{found['cluster']} is {found['state']}{why}", step="ask", hint=found["next"])
+    return NotServing(f"{found['cluster']} is {found['state']}{why}", hint=found["next"])

@@ -20,6 +20,22 @@ MOST_SPARKS = 8
 """A playbook with ``tensor_parallel: auto`` is tried on up to as many: cables join two or three, a switch more."""
 
 
+def values(figure: Figure) -> list[int | float]:
+    """The number, or both ends of the range."""
+    return figure.value if isinstance(figure.value, list) else [figure.value]
+
+
+def text(figure: Figure) -> str:
+    """As ``about 50 to 55 tok/s: conditions``."""
+    about = f"{'about ' if figure.approximate else ''}{' to '.join(map(str, values(figure)))} {figure.unit}"
+    return ": ".join(filter(None, [about, figure.when]))
+
+
+def decode(playbook: Playbook) -> Figure | None:
+    """Its first figure of how fast one request decodes."""
+    return next((each for each in playbook.figures if (each.what, each.unit) == ("decode", "tok/s")), None)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
     """A playbook, and what it takes to serve it.
@@ -54,17 +70,13 @@ class Offer:
     @property
     def decode(self) -> float:
         """Tokens/s of one request, by the first figure of the playbook that has it; 0 where none has."""
-        values = self._decode.value if self._decode else 0
-        return statistics.mean(values if isinstance(values, list) else [values])
+        return statistics.mean(values(figure)) if (figure := decode(self.playbook)) else 0
 
     @property
     def speed(self) -> str:
         """The same as text; ``~`` marks an estimate."""
-        return f"{'~' if self._decode.approximate else ''}{self.decode:.0f}/s" if self._decode else "-"
-
-    @property
-    def _decode(self) -> Figure | None:
-        return next((each for each in self.playbook.figures if (each.what, each.unit) == ("decode", "tok/s")), None)
+        figure = decode(self.playbook)
+        return f"{'~' if figure.approximate else ''}{self.decode:.0f}/s" if figure else "-"
 
     def as_json(self) -> dict[str, Any]:
         """The playbook as an element of ``playbooks --json``."""

@@ -1,0 +1,57 @@
+"""The three files that Spark Arena takes as a submission; nothing is uploaded.
+
+Their keys are those of sparkrun (https://github.com/spark-arena/sparkrun, ``generate_metadata`` in
+``benchmarking/base.py``); ``type`` says that it was not sparkrun.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Mapping
+
+import yaml
+
+from sparkcluster.bench.judge import valid
+from sparkcluster.bench.profiles import TABLES
+from sparkcluster.bench.record import Record, directory
+
+
+def write(record: Record, *, engine: str, env: Mapping[str, str]) -> str:
+    """Write ``recipe.yaml``, ``benchmark.csv`` and ``metadata.json`` beside the run; where they are, in a sentence.
+
+    Nothing is written, and the sentence says so, unless every cell of profile ``arena`` was measured and is valid.
+    Others read the files: they have what the playbook says, and nothing of the network that it is served on.
+
+    Args:
+        record: a run of profile ``arena``.
+        engine: its name.
+        env: the playbook's.
+    """
+    cells, folder = TABLES["cells"]["arena"], directory() / f"{record.id}-arena"
+    if len(valid(record)) < sum(1 + caching for *_, caching in cells):  # phases
+        return f"no files for Spark Arena, which takes all {len(cells)} cells, each of them valid"
+    container, name, parallel = record.digest or record.image or "", record.playbook, record.tensor_parallel
+    recipe = {"name": name, "model": record.model, "runtime": engine, "container": container, "env": dict(env)}
+    recipe["defaults"] = {"tensor_parallel": parallel, **record.args}
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+    origin = {"type": "sparkcluster", "qualified_name": name, "registry": "", "registry_git": ""}
+    image = {"raw_container": record.image or "", "container": container, "container_pinned": bool(record.digest)}
+    runtime = {"runtime": engine, "runtime_full": engine, "hash": hashlib.sha256(text.encode()).hexdigest()}
+    lasted_s = max(each.ended_s for each in record.cells)
+    start, end = (dt.datetime.fromtimestamp(at, tz=dt.UTC).isoformat() for at in (record.at, record.at + lasted_s))
+    args = {"runs": record.runs, "depths": sorted({each.depth for each in record.cells}), "enable_prefix_caching": True}
+    metadata = {
+        "recipe": {"name": name, "model": record.model, "hf_model": record.model, **origin, **image, **runtime},
+        "timing": {"start": start, "end": end, "duration": lasted_s},
+        "cluster": {"cluster_id": record.cluster, "node_count": len(record.nodes), "tensor_parallel": parallel},
+        "benchmark": {"framework": "llama-benchy", "profile": "spark-arena-v2", "args": args},
+        "model": {},
+        "runtime_info": {**record.versions, "driver": record.driver},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(text)
+    (folder / "benchmark.csv").write_text((directory() / f"{record.id}.csv").read_text())
+    (folder / "metadata.json").write_text(json.dumps(metadata, indent=2))
+    return f"files for a submission to Spark Arena: {folder}; nothing was sent"

@@ -1,0 +1,283 @@
+"""A run of a profile against a model that serves: cell after cell, while every node of it is sampled."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import math
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from sparkcluster import __version__, engines
+from sparkcluster.bench import arena, judge, profiles
+from sparkcluster.bench.child import Client
+from sparkcluster.bench.profiles import Cell
+from sparkcluster.bench.record import Measured, Record, save
+from sparkcluster.endpoint.find import Endpoint, loopback
+from sparkcluster.engines.base import ApiFeatures
+from sparkcluster.errors import HostError, NotServing, SparkclusterError, UsageError
+from sparkcluster.facts.base import read
+from sparkcluster.fit.source import GIB
+from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.tunnel import forwarded
+from sparkcluster.inspect import status
+from sparkcluster.inspect.ask import serving
+from sparkcluster.inspect.cluster import View, see
+from sparkcluster.inspect.connect import as_recorded, connection
+from sparkcluster.inspect.vitals import Sample, Sampler, between
+from sparkcluster.node.shared import stall_limit_s
+from sparkcluster.plan.release_record import RecordedGroup
+from sparkcluster.report import Report, count, duration
+from sparkcluster.runtime import secrets
+from sparkcluster.spec import Spec
+from sparkcluster.spec.playbook import Playbook
+
+_TOKENIZER, _READ_S, _CONNECT_S = "tokenizer.json", 120, 2
+_SAMPLED = ("at_s", "swapped_pages", "rdma_bytes", "power_w", "system_w", "sm_clock_mhz", "temperature_c", "throttle")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to measure.
+
+    Attributes:
+        profile: one of ``profiles.PROFILES``.
+        runs: measured passes of each cell.
+        minutes: after which no further cell begins.
+        group: its name; None for the first.
+        through: ``engine``, or ``gateway`` for the address of all models of the inventory.
+        yes: whether requests of others in flight are no reason to ask.
+    """
+
+    profile: str = "quick"
+    runs: int = 3
+    minutes: float = math.inf
+    group: str | None = None
+    through: Literal["engine", "gateway"] = "engine"
+    yes: bool = False
+
+
+def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str = "", seed: int | None = None) -> Record:
+    """Run ``job`` and keep what it measured, after each cell and whatever happens then.
+
+    In an A/B ``change`` is what tells B from A, and ``seed`` what all of them choose their prompts by. The record that
+    comes back is kept already; who adds to it (``pair``, ``answers``) keeps it again by ``record.save(found)``.
+
+    Raises:
+        UsageError: the extra is not installed, there is no such group, or it is not measured in this way.
+        NotServing: the group does not answer, or does not any more.
+        SparkclusterError: a request failed, or a node.
+    """
+    if importlib.util.find_spec("llama_benchy") is None:
+        raise UsageError("bench needs llama-benchy", hint="pip install 'sparkcluster[bench]'")
+    if spec.idle_s and job.through == "engine":
+        hint = f"sparkcluster load INVENTORY {spec.model}, then add --through gateway"
+        raise UsageError(f"{spec.model} is on demand, and is measured through the gateway", hint=hint)
+    report.step("prepare", f"reading what {spec.inventory.cluster} serves")
+    view, name = serving(fleet, spec, job.group)
+    group, endpoint = view.groups[name], view.endpoints[name]
+    head, engine, spec = endpoint.head, engines.engine(group.engine), as_recorded(spec, group) or spec
+    record, features = _record(view, group, spec.playbook, job), engine.api_features(spec.playbook)
+    _refuse(view, job, record.kind, endpoint)
+    record.change, cells = change, _cells(record, features)
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparkcluster-bench-")))
+        _read_tokenizer(fleet, spec, head, home)
+        url = stack.enter_context(_reached(fleet, spec, job, endpoint))
+        sampler = stack.enter_context(Sampler(fleet, record.nodes, {head: endpoint.url}, engine))
+        busy, key = _busy(sampler.fresh(head), job, report), secrets.api_key(spec) if spec.inventory.api.key else None
+        client = Client(url, key, endpoint.model, home, runs=job.runs, kind=record.kind, seed=seed)
+        stack.callback(client.close)
+        try:
+            _Run(record, report, sampler, client, stall_limit_s(features.context), busy).all(cells, job.minutes)
+        except SparkclusterError as error:
+            if cause := status.document(see(fleet, spec), {}, {})["why"]:
+                hint = "sparkcluster doctor INVENTORY"
+                raise NotServing(cause, step="measure", hint=hint) from error
+            raise
+    if job.profile == "arena":
+        report.note(arena.write(record, engine=engine.name, env=spec.playbook.env))
+    report.done()
+    return record
+
+
+def _refuse(view: View, job: Job, kind: str, endpoint: Endpoint) -> None:
+    """Raise UsageError where what serves is not measured, or not in this way.
+
+    What a record says that it listens at may be any other machine, which would get the key.
+    """
+    spec, gateway, engine = view.spec, job.through == "gateway", "remove --through gateway"
+    host = urlsplit(endpoint.url).hostname or ""
+    own = loopback(endpoint.url) or view.facts[endpoint.head].interface_of(host)
+    for wrong, why, hint in (
+        (kind == "rerank", "serves a model for rerank, which is not measured", "give a model for chat or embeddings"),
+        (gateway and not spec.gateway_node, "has no gateway", engine),
+        (gateway and len(view.groups) > 1, "has several groups behind the gateway", engine),
+        (not own, f"listens at {host}, which is no address of {endpoint.head}", "sparkcluster doctor INVENTORY"),
+    ):
+        if wrong:
+            raise UsageError(f"{spec.inventory.cluster} {why}", hint=hint)
+
+
+def _read_tokenizer(fleet: Fleet, spec: Spec, head: str, folder: Path) -> None:
+    """Copy the tokenizer of the model of ``spec`` from the head into ``folder``."""
+    model = read(see(fleet, spec, [head]).facts[head].weights)
+    found = fleet[head].run(["cat", f"{model.path}/{_TOKENIZER}"], timeout_s=_READ_S) if model else None
+    if found is None or not found.ok:
+        text = f"{spec.playbook.model.label} has no {_TOKENIZER} on {head}, which bench counts tokens with"
+        raise UsageError(text, hint="sparkcluster stage INVENTORY   copies what is missing")
+    (folder / _TOKENIZER).write_bytes(found.stdout)
+
+
+def _reached(fleet: Fleet, spec: Spec, job: Job, endpoint: Endpoint) -> contextlib.AbstractContextManager[str]:
+    """The URL of the API for this machine: of an engine over SSH, of the gateway as clients have it."""
+    if job.through == "engine":
+        return forwarded(fleet[endpoint.head], endpoint.url)
+    found = connection(spec)
+    parts = urlsplit(found.url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_S).close()
+    except OSError as error:
+        hint = found.tunnel or "sparkcluster status INVENTORY"
+        raise NotServing(f"the gateway does not answer at {found.url}", step="prepare", hint=hint) from error
+    return contextlib.nullcontext(found.url)
+
+
+def _record(view: View, group: RecordedGroup, playbook: Playbook, job: Job) -> Record:
+    """All of it that is known before a cell is measured."""
+    head, parallel = str(group.head), playbook.tensor_parallel
+    nodes, benchy = [head, *(node for node in group.ranks if node != head)], importlib.metadata.version("llama-benchy")
+    return Record(
+        cluster=view.spec.inventory.cluster, model=playbook.model.label, playbook=playbook.name, profile=job.profile,
+        runs=job.runs, kind=group.verify.kind or "chat", group=group.name, nodes=nodes, at=time.time(),
+        tensor_parallel=len(nodes) // playbook.parts if parallel == "auto" else parallel, release=group.release,
+        plan_hash=view.newest.plan_hash if view.newest else "", image=group.plan.get("image"),
+        digest=view.recorded.get("image_digest"), driver=read(view.facts[head].driver) or "",
+        versions={"sparkcluster": __version__, "llama_benchy": benchy, **group.versions.get(head, {})},
+        args=dict(playbook.args), selected=dict(group.selected),
+        client={"host": socket.gethostname(), "path": job.through},
+    )  # fmt: skip
+
+
+def _cells(record: Record, features: ApiFeatures) -> list[Cell]:
+    """The cells of the profile that fit; of an embedding model those without context, as a text has none."""
+    found = profiles.cells(record.profile, features.context, features.requests)
+    every = profiles.cells(record.profile, 1 << 30, 1) if record.profile != "sweep" else []
+    if len(found) < len(every):
+        record.skipped.append(f"{len(every) - len(found)} of {len(every)} cells do not fit in the context")
+    found = [cell for cell in found if record.kind == "chat" or not cell.depth]
+    if not found:
+        hint = features.remedies.get("context")
+        raise UsageError(f"no cell of profile {record.profile} fits in the context of {record.model}", hint=hint)
+    return found
+
+
+def _busy(now: Sample, job: Job, report: Report) -> bool:
+    """Whether others have requests in flight, and it is measured all the same; UsageError if it is not to be."""
+    flying = sum((now.engine or {}).get(name) or 0 for name in ("running", "waiting"))
+    text = f"{count(round(flying), 'request')} of others in flight would slow this down"
+    if flying and not job.yes and not report.confirm(f"{text}: measure anyway?"):
+        raise UsageError(text, hint="wait for their end, or add --yes, which marks the run")
+    return bool(flying)
+
+
+def _words(cell: Cell) -> str:
+    """A cell in words, as ``2,048 tokens at depth 4,096, 5 requests``."""
+    depth = f" at depth {cell.depth:,}" if cell.depth else ""
+    return f"{cell.prompt:,} tokens{depth}, {count(cell.concurrency, 'request')}"
+
+
+@dataclasses.dataclass
+class _Run:
+    """The cells of a run, one after the other; ``found`` is what llama-benchy itself made of them."""
+
+    record: Record
+    report: Report
+    sampler: Sampler
+    client: Client
+    stall_s: float
+    busy: bool
+    found: dict[str, Any] | None = None
+
+    def all(self, cells: Sequence[Cell], minutes: float) -> None:
+        """Measure ``cells``, and keep what was measured."""
+        record, ended, until = self.record, "complete", time.monotonic() + minutes * 60
+        self.report.step("measure", f"{record.profile}: {count(len(cells), 'cell')}, {count(record.runs, 'run')} each")
+        try:
+            for place, cell in enumerate(cells):
+                late = time.monotonic() > until
+                if late or (record.profile == "sweep" and profiles.skip(cell, record.cells)):
+                    why = "no time left" if late else "fewer requests were about as fast together"
+                    record.skipped.append(f"{_words(cell)}: {why}")
+                    ended = "time" if late else ended
+                    continue
+                self._one(cell, f"{place + 1} of {len(cells)}: {_words(cell)}")
+                self._keep("running")
+                if place == 0 and record.profile == "sweep" and any(first.decode_user for first in record.cells):
+                    speeds = [statistics.median(getattr(record.cells[0], name)) for name in ("prefill", "decode_user")]
+                    expected_s = profiles.expected_s(cells[1:], record.runs, *speeds)
+                    self.report.note(f"the other {count(len(cells) - 1, 'cell')} take about {duration(expected_s)}")
+        except BaseException as error:  # Ctrl-C, and an error of the program too
+            self._keep("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
+            if record.id:
+                self.report.note(f"what was measured is kept: sparkcluster bench show {record.id}")
+            raise
+        self._keep(ended)
+
+    def _one(self, cell: Cell, text: str) -> None:
+        """Measure ``cell``, which progress calls ``text``."""
+        record, head = self.record, self.record.nodes[0]
+        expected, began_s = record.runs * cell.concurrency * (2 if cell.caching else 1), self.sampler.now_s()
+        before, requests = self.sampler.samples[head][-1], list[dict[str, Any]]()
+        self.report.progress(head, text)
+        for said in self.client.run(cell):
+            self._check(began_s)
+            if said["event"] == "warm":
+                before = self.sampler.fresh(head)
+            elif said["event"] == "request":
+                requests.append(said)
+                self.report.progress(head, f"{text}; {len(requests)} of {expected} answered")
+        if "skipped" in said:
+            record.skipped.append(f"{_words(cell)}: {said['skipped']}")
+            return
+        self.found = said
+        ended_s, after = self.sampler.now_s(), self.sampler.fresh(head)
+        for phase in ("context", "prompt") if cell.caching else ("prompt",):
+            own = [each for each in requests if each["phase"] == phase]
+            figures: dict[str, Any] = {**judge.figures(own), "engine": between(before, after)}
+            whole = Measured(*cell[:4], phase, before.at_s, ended_s, **figures)
+            whole.marks = judge.marks(
+                whole, self.sampler.samples, runs=record.runs, caching=cell.caching, busy=self.busy,
+                template_tokens=said["template_tokens"],
+            )  # fmt: skip
+            record.cells.append(whole)
+
+    def _check(self, began_s: float) -> None:
+        """Raise where a node is lost, or the engine stands still though requests wait since ``began_s``."""
+        for node, why in self.sampler.lost.items():
+            raise HostError(why, node=node, step="measure")
+        series = self.sampler.samples[self.record.nodes[0]]
+        counters = series[-1].engine or {}
+        moved_s = next((each.at_s for each in reversed(series) if each.engine != series[-1].engine), began_s)
+        still_s = self.sampler.now_s() - max(began_s, moved_s)
+        if any(counters.values()) and still_s >= self.stall_s:  # that none can be read is no sign of either
+            why = f"no counter of the engine has moved for {still_s:.0f} s while requests wait"
+            raise NotServing(why, node=self.record.nodes[0], step="measure", hint="sparkcluster doctor INVENTORY")
+
+    def _keep(self, how: str) -> None:
+        """Keep the run, which ended by ``how``, if anything was measured."""
+        self.record.ended = how
+        for node, every in self.sampler.samples.items():
+            found = list(every)  # it grows meanwhile
+            series = {name: [getattr(each, name) for each in found] for name in _SAMPLED}
+            self.record.samples[node] = {**series, "available_gib": [round(each.memory / GIB, 2) for each in found]}
+        if self.record.cells:
+            save(self.record, self.found)

@@ -1,0 +1,122 @@
+"""A run as one HTML file to show to others: no script, nothing from the network, light and dark.
+
+matplotlib draws each picture, in the style of ``pictures.mplstyle``, as SVG that is put into ``report.html``.
+"""
+
+# ruff: noqa: PLC0415 - what bench alone needs is installed with its extra
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import itertools
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from sparkcluster.bench import judge
+from sparkcluster.bench.profiles import TABLES
+from sparkcluster.bench.record import Measured, Record
+from sparkcluster.errors import UsageError
+from sparkcluster.spec.playbook import Playbook
+
+_SIDES = {"A": -0.1, "B": 0.1}
+_NOISE = "B has {change}; noise: the passes of A alone, or of B alone, differ as much as A and B do"
+
+Lines = Mapping[str, Sequence[tuple[float, Sequence[float]]]]
+"""By label, of each point x and the values whose median is y."""
+Plot = tuple[str, str, Lines, dict[str, Any], dict[str, Any]]
+"""A picture: title, how to read it, lines, axes of matplotlib, and style of lines that are not as in the style file."""
+
+
+def html(record: Record, runs: Sequence[Record] = (), playbook: Playbook | None = None) -> str:
+    """The page of a run; ``runs`` have those of its A/B, ``playbook`` the published figures."""
+    import jinja2
+    import matplotlib as mpl
+
+    compared, pair = [], [each for name in record.pair for each in runs if each.id == name]
+    if len(pair) == len(record.pair) > 1:
+        with contextlib.suppress(UsageError):  # a cell is invalid
+            compared = judge.compare([pair[0], *pair[2:]], [pair[1]])["cells"]
+    room = files("sparkcluster.bench")
+    plots = [*_compared(compared), *_speeds(judge.valid(record)), *_timelines(record)]
+    with mpl.rc_context(fname=str(room / "pictures.mplstyle")):
+        pictures = [
+            (title, about, _svg(title, lines, axes, style))
+            for title, about, lines, axes, style in plots
+            if len({x for line in lines.values() for x, _ in line}) > 1
+        ]
+    notes = [*judge.notes(record, playbook), *([_NOISE.format(change=pair[1].change)] if compared else [])]
+    known = {"image": record.digest or record.image, "driver": record.driver, **record.client, **record.versions}
+    shown = {"pictures": pictures, "notes": notes, "known": known | record.args, "judge": judge}
+    template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string((room / "report.html").read_text())
+    return template.render(shown, record=record, at=dt.datetime.fromtimestamp(record.at, tz=dt.UTC))
+
+
+def _compared(cells: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
+    """A against B, by metric."""
+    for metric, (title, unit, _) in judge.METRICS.items():
+        own = [each for each in cells if each["metric"] == metric]
+        lines = {side: [(at + by, each[side.lower()]) for at, each in enumerate(own)] for side, by in _SIDES.items()}
+        labels = [f"{one['depth']:,} · {one['concurrency']}\n{one['change']:+z.0%} {one['verdict']}" for one in own]
+        axes = {"xticks": range(len(own)), "xticklabels": labels, "xlim": (-0.5, len(own) - 0.5)}
+        about = f"{unit} by depth · concurrency"
+        yield f"{title}: A against B", about, lines, axes, {"linestyle": ""}
+
+
+def _speeds(cells: Sequence[Measured]) -> Iterator[Plot]:
+    """Each figure by depth and by concurrency, and the decode speed of all requests against that of each."""
+    cells = [each for each in cells if each.phase == "prompt"]
+    axes = ("depth", "concurrency")
+    for name, axis in itertools.product((*judge.METRICS, "acceptance"), axes):
+        title, unit, _ = judge.FIGURES[name]
+        found = [(each, getattr(each, axis), judge.by_pass(each, name)) for each in cells]
+        yield f"{title} by {axis}", unit, _lines(found, axes[axis == "depth"]), {"xlabel": axis}, {}
+    if any(each.concurrency > 1 for each in cells):
+        found = [(each, statistics.median(each.decode_user or [0]), each.decode) for each in cells]
+        about = "tokens/s; the more requests at once, the further left"
+        each_s = {"xlabel": "tokens/s of each"}
+        yield "Decode of all against each request", about, _lines(found, "depth"), each_s, {}
+
+
+def _lines(found: Sequence[tuple[Measured, float, list[float]]], by: str) -> Lines:
+    """Up to three lines: the cells with the least, the middle and the most of ``by``, with their x and values of y."""
+    values = sorted({getattr(each, by) for each, _, y in found if y})
+    few = dict.fromkeys(values[at * (len(values) - 1) // 2] for at in range(3 if values else 0))
+    return {f"{by} {value:,}": [(x, y) for each, x, y in found if y and getattr(each, by) == value] for value in few}
+
+
+def _timelines(record: Record) -> Iterator[Plot]:
+    """What was sampled on every node."""
+    for name, (title, unit) in TABLES["sampled"].items():
+        lines = {
+            node: [(at_s / 60, [y]) for at_s, y in zip(found["at_s"], found[name], strict=True) if y is not None]
+            for node, found in record.samples.items()
+        }
+        yield f"{title} over the run", unit, lines, {"xlabel": "minutes"}, {"marker": "", "linewidth": 1.2}
+
+
+def _svg(title: str, lines: Lines, axes: Mapping[str, Any], style: Mapping[str, Any]) -> str:
+    """Lines with their spread, from 0, in the colours of the page."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    plot = figure.add_subplot()
+    for label, points in lines.items():
+        spread = [(x, statistics.median(y), min(y), max(y)) for x, y in points]
+        ends = [[y - low for _, y, low, _ in spread], [high - y for _, y, _, high in spread]]
+        x, middles, *_ = zip(*spread, strict=True)
+        plot.errorbar(x, middles, ends if any(map(any, ends)) else None, label=label, **style)
+    plot.set(ylim=(0, 1.04 * plot.get_ylim()[1]), **axes)
+    plot.tick_params("x", rotation=90 * (len(axes.get("xticks", ())) > 3))
+    figure.legend(loc="outside upper left", ncols=4)
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": title}):  # names in it are then unique on the page
+        figure.savefig(file, format="svg", transparent=True)
+    _, tag, svg = file.getvalue().partition("<svg")
+    svg = re.sub(r' id="[^"]*_\d+"|<metadata>.*?</metadata>| (?:width|height)="[\d.]+pt"', "", svg, flags=re.DOTALL)
+    svg = re.sub(r"#00001(\d)", r"var(--s\1)", svg.replace("#000001", "currentColor"))
+    return f'{tag} role="img" aria-label="{title}"{svg}'

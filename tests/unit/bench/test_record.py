@@ -1,0 +1,67 @@
+"""Runs on this machine: their names, and what of them can be read again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sparkcluster.bench import record
+from sparkcluster.bench.record import Measured, Record
+from sparkcluster.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def run(cluster="atlas", **more):
+    fixed = {"model": "Qwen/Qwen3-8B", "playbook": "qwen", "profile": "quick", "runs": 3, "kind": "chat"}
+    return Record(cluster=cluster, **fixed, group="main", nodes=["alpha"], tensor_parallel=1, **more)
+
+
+def test_a_run_comes_back_as_it_was_kept_with_the_files_of_llama_benchy_beside_it():
+    cell = Measured(2048, 128, 0, 1, decode=[41.5], ttft_s=[0.5], engine={"hit_rate": None}, marks=["cached"])
+    samples = {"alpha": {"at_s": [1.0], "power_w": [None], "power_source": ""}}
+    kept = run(cells=[cell], samples=samples, args={"max-model-len": 4096})
+    record.save(kept, {"report": {"benchmarks": []}, "csv": "model,test_name\n"})
+    assert record.load("atlas-1") == kept
+    assert (record.directory() / "atlas-1.csv").read_text() == "model,test_name\n"
+    assert (record.directory() / "atlas-1.llama-benchy.json").is_file()
+    kept.ended = "complete"
+    record.save(kept)
+    assert [each.ended for each in record.kept()[0]] == ["complete"]
+
+
+def test_runs_that_begin_at_once_get_names_of_their_own_and_count_by_cluster():
+    runs = [run() for _ in range(8)]
+    threads = [threading.Thread(target=record.save, args=(each,)) for each in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert {each.id for each in runs} == {f"atlas-{number}" for number in range(1, 9)}
+    other = run("atlas-8")
+    record.save(other)
+    assert other.id == "atlas-8-1"
+
+
+def test_what_cannot_be_read_is_a_note_in_the_list_and_an_error_by_name():
+    for at in (1.0, 2.0):
+        record.save(run(at=at))
+    (record.directory() / "atlas-7.json").write_text('{"version": 1')
+    (record.directory() / "atlas-8.json").write_text('{"version": 2}')
+    found, notes = record.kept()
+    assert [each.id for each in found] == ["atlas-2", "atlas-1"]
+    assert len(notes) == 2
+    for name in ("atlas-7", "atlas-8"):
+        with pytest.raises(UsageError, match=rf"{name}\.json cannot be read"):
+            record.load(name)
+
+
+@pytest.mark.parametrize("name", ["atlas-3", "../atlas-1", "/etc/passwd", "atlas-1.llama-benchy", ""])
+def test_a_name_of_no_run_leads_to_no_file(name):
+    record.save(run(), {"report": {}, "csv": ""})
+    with pytest.raises(UsageError, match="there is no run"):
+        record.load(name)
