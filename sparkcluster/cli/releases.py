@@ -58,10 +58,10 @@ def _changed(release: Mapping[str, Any]) -> str:
     if release["operation"] == "restart":
         return "restarted"
     if release["restores"]:
-        how = "rollback to" if release["operation"] == "rollback" else f"{release['operation']} failed, back to"
-        return f"{how} {release['restores']}"
+        how = {"rollback": "rollback to", "bench": "bench, back to"}.get(release["operation"])
+        return f"{how or release['operation'] + ' failed, back to'} {release['restores']}"
     first, *more = release["changes"] or ["-"]
-    return f"{first}, {len(more)} more" if more else first
+    return ("bench: " if release["operation"] == "bench" else "") + (f"{first}, {len(more)} more" if more else first)
 
 
 def _kept(release: Mapping[str, Any]) -> str:

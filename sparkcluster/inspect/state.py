@@ -34,7 +34,7 @@ LEFT = "the command that started it ended before the model had answered"
 """Why a group is orphaned."""
 
 # Operations that stop groups to start others.
-STARTS = ("up", "upgrade", "rollback", "restart")
+STARTS = ("up", "upgrade", "rollback", "restart", "bench")
 
 STATES = {
     SERVING: 'ask INVENTORY "Hello"',

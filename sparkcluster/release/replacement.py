@@ -20,7 +20,7 @@ import functools
 import json
 import statistics
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster import engines
@@ -39,6 +39,7 @@ from sparkcluster.errors import (
 )
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import without_gpu
+from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Calls, Fleet, values
 from sparkcluster.inspect.cluster import View
 from sparkcluster.inspect.releases import node_records
@@ -124,7 +125,9 @@ class Replacement:
         self.prepare()
         self.rollout.left = not options.rollback
         try:
-            write_journal(self.rollout, {*self.names, *self.touched}, self.source)
+            # Whoever ends what bench began ends it with what served before.
+            tried = self.desired.operation == "bench" and self.desired.release is None
+            write_journal(self.rollout, {*self.names, *self.touched}, self.source, back=self.source if tried else None)
             for batch in batches:
                 if options.pause_s and batch is not batches[0]:
                     self.rollout.begin("pause", f"{options.pause_s:g} s before {', '.join(batch)}")
@@ -293,14 +296,19 @@ def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
 
 def measure_speed(fleet: Fleet, group: RecordedGroup) -> float | None:
     """Median of the tokens/s of three answers; None where other requests ran, or no answer tells one. Never raises."""
-    endpoint = endpoints(group.plan, group.engine)[group.name]
-    counters = engines.engine(group.engine).counters
     found = []
-    for prompt in PROMPTS:
-        question = group.verify.model_copy(update={"prompt": prompt})
-        reply = ask(fleet.hosts[endpoint.head], endpoint, question, max_tokens=TOKENS, counters=counters)
+    for reply in replies(fleet, group):
         if reply.counters.get("running", 0) > 1 or reply.counters.get("waiting", 0) > 0:
             return None
         if reply.problem is None and reply.tokens_per_s and (reply.tokens or 0) >= FEWEST:
             found.append(reply.tokens_per_s)
     return statistics.median(found) if found else None
+
+
+def replies(fleet: Fleet, group: RecordedGroup, **sampling: float) -> Iterator[Reply]:
+    """What ``group`` replies to each of ``PROMPTS``, with ``sampling`` over that of its release. Never raises."""
+    endpoint = endpoints(group.plan, group.engine)[group.name]
+    counters = engines.engine(group.engine).counters
+    for prompt in PROMPTS:
+        question = group.verify.model_copy(update={"prompt": prompt, **sampling})
+        yield ask(fleet.hosts[endpoint.head], endpoint, question, max_tokens=TOKENS, counters=counters)

@@ -113,7 +113,7 @@ def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
         rollout.step, copied = "copy", StageReport(())
         if rollout.to_start():
             # Who upgrades wants the image that the head has.
-            yes = rollout.desired.options.yes or rollout.desired.operation == "upgrade"
+            yes = rollout.desired.options.yes or rollout.desired.operation in {"upgrade", "bench"}
             copied = stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
         rollout.take(leases)
         rollout.see(also=[target.spec] if target else [])

@@ -87,13 +87,7 @@ def _deployed(fleet: Fleet, spec: Spec, report: Report) -> View:
 
 
 def rollback(
-    fleet: Fleet,
-    spec: Spec,
-    number: int | None,
-    options: Options,
-    report: Report,
-    *,
-    operation: Operation = "rollback",
+    fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report, *, operation: Operation = "rollback"
 ) -> Rollout:
     """Let release ``number`` serve again; None stands for the last one that was another.
 
@@ -123,7 +117,7 @@ def rollback(
 def _before(answers: Mapping[str, Records], spec: Spec) -> int:
     """The number of the newest release that is another than the last one, and is kept.
 
-    None counts that is in the middle of a switch, or has a group that has not answered.
+    None counts that is in the middle of a switch, or has a group that has not answered, or that ``bench`` made.
     """
     documents = [document for answer in answers.values() for document in answer.records]
     found: list[ReleaseFact] = []
@@ -132,14 +126,12 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
             found.append(as_recorded(answers, number)[1])
     kept = {int(number) for answer in answers.values() for number in answer.images or {}}
     for release in found[1:]:
-        ended = not release.record.get("partial")
+        ended = not release.record.get("partial") and release.record.get("operation") != "bench"
         answered = all(group.verified for group in recorded_groups(release.record).values())
         if ended and answered and (not kept or release.number in kept) and _differ(release, found[0]):
             return release.number
-    raise UsageError(
-        f"{spec.inventory.cluster} has no release to go back to",
-        hint="sparkcluster releases INVENTORY   lists what was deployed",
-    )
+    hint = "sparkcluster releases INVENTORY   lists what was deployed"
+    raise UsageError(f"{spec.inventory.cluster} has no release to go back to", hint=hint)
 
 
 def _differ(one: ReleaseFact, other: ReleaseFact) -> bool:

@@ -19,7 +19,7 @@ LeaseKind = Literal["cluster", "staging", "start"]
 """What a lease is for: ranks and records of a cluster, what is staged for it, or starting and stopping on a node."""
 
 _AGAIN = {
-    **dict.fromkeys(("upgrade", "rollback", "restart"), "upgrade INVENTORY --resume"),
+    **dict.fromkeys(("upgrade", "rollback", "restart", "bench"), "upgrade INVENTORY --resume"),
     "prune": "models INVENTORY --prune",
     "measure": "preflight INVENTORY --deep",
 }

@@ -30,7 +30,9 @@ from sparkcluster.report import Report
 from sparkcluster.runtime.change import Changer, LeaseKind
 from sparkcluster.spec import Inventory
 
-Operation = Literal["up", "upgrade", "rollback", "restart", "down", "enable", "disable", "stage", "prune", "measure"]
+Operation = Literal[
+    "up", "upgrade", "rollback", "restart", "bench", "down", "enable", "disable", "stage", "prune", "measure"
+]
 
 TTL_S = SILENT_S
 HEARTBEAT_S = 3
@@ -126,12 +128,8 @@ class Lease(Closing):
         holder.say({"grant": self.changer.epochs[host.name]})
         said = holder.answer(_Answer)
         if said.busy is not None:
-            raise LeaseHeld(
-                f"on {host.name} {said.busy}",
-                node=host.name,
-                step="lease",
-                hint="run this again in a minute",
-            )
+            hint = "run this again in a minute"
+            raise LeaseHeld(f"on {host.name} {said.busy}", node=host.name, step="lease", hint=hint)
 
     def close(self) -> None:
         """Let go on every node."""

@@ -58,17 +58,17 @@ class Assignments:
         return out
 
 
-def read(text: str) -> Assignment:
-    """What ``--set`` was given: ``KEY=VALUE``, where the value is written as in YAML.
+def read(text: str, name: str = "--set") -> Assignment:
+    """What the flag ``name`` was given: ``KEY=VALUE``, where the value is written as in YAML.
 
     Raises:
         UsageError: it is not of this form, or the key cannot be set.
         SpecError: the value is not YAML.
     """
     key, equals, value = text.partition("=")
-    flag = f"--set {shown(key)[1:-1]}"
+    flag = f"{name} {shown(key)[1:-1]}"
     if not re.fullmatch(PLAYBOOK_KEY, key):
-        raise UsageError(f"{flag} names no key of a playbook", hint="write it as --set args.max-model-len=65536")
+        raise UsageError(f"{flag} names no key of a playbook", hint=f"write it as {name} args.max-model-len=65536")
     try:
         settable(key)
     except ValueError as error:
@@ -79,7 +79,7 @@ def read(text: str) -> Assignment:
     first = key.partition(".")[0]
     if first not in Playbook.model_fields and closest(first, Playbook.model_fields) is None:
         typed = value if may_show((key,), value) else "…"
-        raise UsageError(f"{flag}: a playbook has no key {first}", hint=f"did you mean --set args.{key}={typed}?")
+        raise UsageError(f"{flag}: a playbook has no key {first}", hint=f"did you mean {name} args.{key}={typed}?")
     try:
         # Brackets and quotes are YAML's, all else is taken as it is.
         is_yaml = value.strip().startswith(_YAML)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tarfile
 
@@ -22,7 +23,8 @@ from sparkcluster.errors import (
 from sparkcluster.facts.base import read
 from sparkcluster.plan.switch import pending
 from sparkcluster.release import replacement
-from sparkcluster.release.states import Options
+from sparkcluster.release.states import Desired, Options
+from sparkcluster.release.up import up as switched
 from sparkcluster.release.upgrade import restart, resume, rollback, upgrade
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.runtime.secrets import keyed_hashes
@@ -328,6 +330,35 @@ def test_the_release_before_is_the_last_that_was_another(up, switching, world):
     assert value(cluster) == ("1", 5)
     up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     assert value(cluster) == ("2", 6)
+
+
+def test_what_a_bench_switched_to_is_not_the_release_before(up, switching):
+    """Of its A, B and A again the way back leads to what served before them; by its number to each."""
+
+    def benched(fleet, spec, options, report):
+        switched(fleet, Desired(spec, dataclasses.replace(options, replace=True), "bench"), report)
+        return rollback(fleet, spec, 3, options, report, operation="bench")
+
+    cluster = switching()
+    assert up(cluster, command=benched).number == 5
+    assert [each["operation"] for each in up.recorded[::2]] == ["bench", "bench"]
+    with pytest.raises(UsageError, match="no release to go back to"):
+        up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
+    assert up(cluster, command=lambda f, s, o, r: rollback(f, s, 4, o, r)).number == 6
+    assert value(cluster) == ("2", 6)
+
+
+def test_a_bench_that_was_killed_while_it_switches_is_ended_by_what_served_before(up, switching):
+    def benched(fleet, spec, options, report):
+        return switched(fleet, Desired(spec, dataclasses.replace(options, replace=True), "bench"), report)
+
+    cluster = switching()
+    up.tick = lambda event: (_ for _ in ()).throw(Killed) if event == "launch" else None
+    with pytest.raises(Killed):
+        up(cluster, command=benched)
+    up.tick = lambda event: None
+    assert up(cluster, command=resume).number == 4
+    assert value(cluster) == ("1", 4)
 
 
 def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_another_order(up, world):
