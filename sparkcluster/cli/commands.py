@@ -13,6 +13,7 @@ GROUPS = {
         "connect": "print what to paste into a client, such as Open WebUI or Cline",
         "load": "load an on-demand model before a client asks for it",
         "unload": "unload an on-demand model after its requests have finished",
+        "bench": "measure how fast a model answers, and compare runs",
         "status": "show what runs on which node, and whether it serves",
         "logs": "print the logs of all nodes by time, or of a launch that failed",
         "key": "make or rotate the API key, in a file that the inventory names",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _OF_ONE = {
     "rollback": None,
+    "bench": None,
     "playbook": "--playbook",
     "image": "--image",
     "set": "--set",

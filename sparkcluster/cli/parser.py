@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         takes = self._get_positional_actions()
         if not takes or takes[0].metavar != "INVENTORY":
             return False
-        if not rest or len(takes) == 1:
+        if not rest or len(takes) == 1 or self.get_default("instead"):
             return not rest
         from sparkcluster.cli.common import is_inventory
 

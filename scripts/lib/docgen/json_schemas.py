@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from sparkcluster.bench.record import Record
 from sparkcluster.checks.check import Page
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.facts.base import Unread
@@ -24,6 +25,9 @@ from sparkcluster.topology.model import Topology
 
 Schema = dict[str, Any]
 
+NAMED = {"sparkcluster__bench__record__": "Bench", "sparkcluster__facts__release_record__": ""}
+"""What the names of types begin with that two modules have: of each module, which pydantic puts before them."""
+
 TYPES = {
     one.__name__: one
     for one in (
@@ -36,6 +40,7 @@ TYPES = {
         Page,
         Path,
         Rate,
+        Record,
         Reply,
         Topology,
         Unasked,
@@ -786,6 +791,33 @@ DOCUMENTS: dict[str, Schema] = {
             system_needs_bytes=integer(),
         ),
     ),
+    "bench": {
+        "description": "a run is a BenchRecord; list prints all of them as runs; compare and --ab print the others",
+        "anyOf": [
+            ref("BenchRecord"),
+            record(runs=many(ref("BenchRecord"))),
+            record(
+                a=many(text(), "names of the runs of A"),
+                b=many(text(), "names of those of B"),
+                marks=many(text(), "of any cell of these runs"),
+                cells=many(
+                    record(
+                        prompt=integer("tokens"),
+                        answer=integer("tokens"),
+                        depth=integer("tokens of context before the prompt"),
+                        concurrency=integer("requests at once"),
+                        phase=text("prompt, or context, which is sent first"),
+                        metric=text("decode, prefill, decode_user (tokens/s), ttft_s or texts (texts/s)"),
+                        a=many(number(), "a value for each pass of A"),
+                        b=many(number()),
+                        change=number("of the median, as a share of A's"),
+                        band=number("by which passes of one side differ too"),
+                        verdict=text("of B", enum=["better", "worse", "noise"]),
+                    ),
+                ),
+            ),
+        ],
+    },
     "lab": record(
         "up, down, fault and heal print the keys that concern them",
         _optional=(
@@ -872,7 +904,10 @@ def schema() -> Schema:
         (name, "serialization", TypeAdapter(kind)) for name, kind in TYPES.items()
     ]
     _, types = TypeAdapter.json_schemas(adapters, ref_template="#/$defs/{model}")
-    definitions = untitled(types["$defs"])
+    typed = json.dumps(types["$defs"])
+    for module, name in NAMED.items():
+        typed = typed.replace(module, name)
+    definitions = untitled(json.loads(typed))
     replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
     replace(definitions["Finding"], "remedies", remedy=many(text(), "what fixes it, in order"))
     replace(definitions["Page"], "remedies", remedy=text())
@@ -917,7 +952,8 @@ def page() -> str:
         "|---|---|",
     ]
     for name, document in DOCUMENTS.items():
-        keys = ", ".join(f"`{key}`" for key in document["properties"])
+        several = document.get("anyOf", [document])
+        keys = ", ".join(f"`{key}`" for each in several for key in each.get("properties", ()))
         about = f"{document['description']}: " if "description" in document else ""
         lines.append(f"| `{name}` | {about}{keys} |")
     return "\n".join([*lines, ""])
