@@ -5,6 +5,8 @@
 - ``profiles``: which cells are measured: prompt, answer, context before it, requests at once
 - ``child``: our end of the process that measures
 - ``client``: that process: llama-benchy as a library, one cell after the other
+- ``judge``: figures, marks, comparisons and tables; ``pictures`` and ``arena``: files of a run for others
+- ``ab``: A, B and A again
 
 ``book.txt.gz`` is what prompts are cut from, since repeated filler makes drafts and caches look better than they are:
 the New Testament of the King James Version (1611), 7,957 verses and 180,381 words in their order, five verses of a
