@@ -215,7 +215,13 @@ def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embedding
     assert (record["client"]["path"], len(cell["texts"]), cell["decode"], cell["marks"]) == ("engine", 2, [], [])
     refused = runs(inventory, "--model", "coder")
     assert (refused.code, "sparkcluster load" in refused.err, "--through gateway" in refused.err) == (2, True, True)
-    module_cli("load", inventory, "coder").ok()
+    module_cli("load", inventory, "coder").ok()  # returns at once
+
+    def ready():
+        models = module_cli("status", inventory, "--json").json["gateway"]["models"]
+        return {"coder": "ready"}.items() <= {each["name"]: each["state"] for each in models}.items()
+
+    until(ready)
     record = runs.record("--model", "coder", "--through", "gateway", "--runs", "1")
     assert (record["ended"], record["client"]["path"]) == ("complete", "gateway")
     assert (record["cells"][0]["prompt_tokens"], record["cells"][0]["marks"]) == ([2048], [])
