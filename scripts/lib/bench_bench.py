@@ -100,7 +100,8 @@ def client(url: str, model: str, files: Path, runs: int) -> Iterator[Callable[[C
     """What measures a cell: its requests."""
 
     def measure(cell: Cell) -> list[dict[str, Any]]:
-        return [said for said in made.run(cell) if said["event"] == "request"]
+        measured = itertools.dropwhile(lambda said: said["event"] != "warm", made.run(cell))
+        return [said for said in measured if said["event"] == "request"]
 
     with tempfile.TemporaryDirectory() as home:
         shutil.copy(files / "tokenizer.json", home)

@@ -59,9 +59,8 @@ def run(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str) -> l
     def keep(change: str = "") -> None:
         kept.append(measure(fleet, spec, job, report, change=change, seed=seed))
         group = see(fleet, spec).groups[kept[-1].group]
-        said = replies(fleet, group, temperature=0) if kept[-1].kind == "chat" else ()
-        answers = zip(PROMPTS, said, strict=False)
-        kept[-1].answers = {prompt: reply.text for prompt, reply in answers if reply.problem is None}
+        said = zip(PROMPTS, replies(fleet, group, temperature=0) if kept[-1].kind == "chat" else (), strict=False)
+        kept[-1].answers = {prompt: reply.text for prompt, reply in said if reply.problem is None}
 
     def switch(spec: Spec, again: RollbackTarget | None = None) -> None:
         newest = see(fleet, spec).newest

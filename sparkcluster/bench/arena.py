@@ -9,16 +9,17 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping
 
 import yaml
 
 from sparkcluster.bench.judge import valid
 from sparkcluster.bench.profiles import TABLES
 from sparkcluster.bench.record import Record, directory
+from sparkcluster.spec.playbook import Playbook
+from sparkcluster.topology.parallel import tensor_parallel
 
 
-def write(record: Record, *, engine: str, env: Mapping[str, str]) -> str:
+def write(record: Record, playbook: Playbook) -> str:
     """Write ``recipe.yaml``, ``benchmark.csv`` and ``metadata.json`` beside the run; where they are, in a sentence.
 
     Nothing is written, and the sentence says so, unless every cell of profile ``arena`` was measured and is valid.
@@ -26,29 +27,27 @@ def write(record: Record, *, engine: str, env: Mapping[str, str]) -> str:
 
     Args:
         record: a run of profile ``arena``.
-        engine: its name.
-        env: the playbook's.
+        playbook: that served.
     """
     cells, folder = TABLES["cells"]["arena"], directory() / f"{record.id}-arena"
     if len(valid(record)) < sum(1 + caching for *_, caching in cells):  # phases
         return f"no files for Spark Arena, which takes all {len(cells)} cells, each of them valid"
-    container, name, parallel = record.digest or record.image or "", record.playbook, record.tensor_parallel
-    recipe = {"name": name, "model": record.model, "runtime": engine, "container": container, "env": dict(env)}
-    recipe["defaults"] = {"tensor_parallel": parallel, **record.args}
+    image, digest, engine = record.versions["image"] or "", record.versions["digest"], playbook.engine
+    parallel = {"tensor_parallel": tensor_parallel(playbook, record.group, len(record.nodes))}
+    both = {"name": playbook.name, "model": record.model, "runtime": engine, "container": digest or image}
+    recipe = {**both, "env": dict(playbook.env), "defaults": parallel | record.args}
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-    origin = {"type": "sparkcluster", "qualified_name": name, "registry": "", "registry_git": ""}
-    image = {"raw_container": record.image or "", "container": container, "container_pinned": bool(record.digest)}
-    runtime = {"runtime": engine, "runtime_full": engine, "hash": hashlib.sha256(text.encode()).hexdigest()}
+    origin = {"type": "sparkcluster", "qualified_name": playbook.name, "hf_model": record.model, "runtime_full": engine}
+    pinned = {"raw_container": image, "container_pinned": bool(digest), "registry": "", "registry_git": ""}
     lasted_s = max(each.ended_s for each in record.cells)
     start, end = (dt.datetime.fromtimestamp(at, tz=dt.UTC).isoformat() for at in (record.at, record.at + lasted_s))
-    args = {"runs": record.runs, "depths": sorted({each.depth for each in record.cells}), "enable_prefix_caching": True}
     metadata = {
-        "recipe": {"name": name, "model": record.model, "hf_model": record.model, **origin, **image, **runtime},
+        "recipe": {**both, **origin, **pinned, "hash": hashlib.sha256(text.encode()).hexdigest()},
         "timing": {"start": start, "end": end, "duration": lasted_s},
-        "cluster": {"cluster_id": record.cluster, "node_count": len(record.nodes), "tensor_parallel": parallel},
-        "benchmark": {"framework": "llama-benchy", "profile": "spark-arena-v2", "args": args},
+        "cluster": {"cluster_id": record.cluster, "node_count": len(record.nodes), **parallel},
+        "benchmark": {"framework": "llama-benchy", "profile": "spark-arena-v2", "args": {"runs": record.runs}},
         "model": {},
-        "runtime_info": {**record.versions, "driver": record.driver},
+        "runtime_info": record.versions,
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(text)

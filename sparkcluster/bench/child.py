@@ -35,9 +35,9 @@ class Client:
     def __init__(
         self, url: str, key: str | None, model: str, home: Path, *, runs: int, kind: str, seed: int | None = None
     ) -> None:
-        self._log = home / "llama-benchy.log"
+        self.home = home
         environment = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(home)}
-        with self._log.open("wb") as log:
+        with (home / "log").open("wb") as log:
             # in a session of its own: Ctrl-C reaches us alone, and whoever has the client closes it
             self._process: Any = subprocess.Popen(
                 [sys.executable, "-Pu", str(Path(__file__).with_name("client.py"))],
@@ -64,7 +64,7 @@ class Client:
                 line = self._process.stdout.readline()
                 if not line:
                     code = self._process.wait()
-                    lines = self._log.read_text(errors="replace").strip().splitlines()
+                    lines = (self.home / "log").read_text(errors="replace").strip().splitlines()
                     why = [one_line(line[:500]) for line in lines[-1:]]
                     why += [signal.Signals(-code).name] if code < 0 else []
                     raise SparkclusterError(f"llama-benchy: {', '.join(why) or f'exit code {code}'}")

@@ -4,11 +4,11 @@ It runs as a program by itself. A JSON document a line comes in: the job, then a
 warm-up is over. These go out:
 
 - ``warm``, once the pass that warms up has ended; what comes after ``go`` is counted
-- ``request``, as each request of a measured pass ends: ``run`` (of its pass, from 0), ``phase``, ``start_s``,
-  ``first_s`` and ``last_s`` (of the process's clock: sent, first and last text), ``prompt_tokens`` (that are not in
-  the cache by intention), ``tokens`` and ``first_tokens`` (of the first chunk)
-- ``cell``, with ``template_tokens`` and what llama-benchy writes of all cells up to this one: ``report`` and ``csv``;
-  or with ``skipped``, why it cannot be measured
+- ``request``, as each request ends: ``run`` (number of its pass), ``phase``, ``start_s``, ``first_s`` and ``last_s``
+  (of the process's clock: sent, first and last text), ``prompt_tokens`` (that are not in the cache by intention),
+  ``tokens`` and ``first_tokens`` (of the first chunk)
+- ``cell``, with ``template_tokens``; in ``reports`` is then what llama-benchy writes of all cells up to this one,
+  ``llama-benchy.json`` and ``csv``; or with ``skipped``, why it cannot be measured
 
 What fails ends it; the last line that it printed says why. So does the end of its input. The key comes with the job,
 since others can read a command line and an environment.
@@ -63,7 +63,7 @@ def chat(job: Document, prompts: Any, say: Call) -> Call:
         """Measures the template once, and says what became of each request of ``cell``."""
 
         deltas: Any = None
-        cell: Document | None = None
+        cell: Document
 
         async def warmup(self, session: Any, tokenizer: Any = None) -> Any:
             self.deltas = self.deltas or await super().warmup(session, tokenizer)
@@ -82,17 +82,17 @@ def chat(job: Document, prompts: Any, say: Call) -> Call:
 
         async def run_generation(self, *args: Any, request_id: int, **options: Any) -> Any:
             result = await super().run_generation(*args, request_id=request_id, **options)
-            if self.cell:
-                batch, phases = request_id // self.cell["concurrency"], 2 if self.cell["caching"] else 1
-                phase = "context" if batch % phases < phases - 1 else "prompt"
-                # what is before a prompt may be cached
-                prompt_tokens = self.cell["prompt"] if (phase, phases) == ("prompt", 2) else result.prompt_tokens
-                said = {"phase": phase, "prompt_tokens": prompt_tokens, "start_s": result.start_ts}
-                say("request", run=batch // phases, **said, **getattr(result, "said", {}))
+            batch, phases = request_id // self.cell["concurrency"], 2 if self.cell["caching"] else 1
+            phase = "context" if batch % phases < phases - 1 else "prompt"
+            # what is before a prompt may be cached
+            prompt_tokens = self.cell["prompt"] if (phase, phases) == ("prompt", 2) else result.prompt_tokens
+            said = {"phase": phase, "prompt_tokens": prompt_tokens, "start_s": result.start_ts}
+            say("request", run=batch // phases, **said, **getattr(result, "said", {}))
             return result
 
     sender = Sender(job["url"], job["key"] or "EMPTY", job["model"], exact_tg=True)
     every: list[Any] = []
+    Path("reports").mkdir(exist_ok=True)
 
     async def suite(cell: Document, runs: int) -> Any:
         chosen = config.BenchmarkConfig(
@@ -106,29 +106,22 @@ def chat(job: Document, prompts: Any, say: Call) -> Call:
         return one.results
 
     async def measure(cell: Document, warm: Call) -> Document:
-        sender.cell = None
+        sender.cell = cell
         await suite(cell, 1)
         user, context = sender.deltas
         if cell["prompt"] <= user or 0 < cell["depth"] <= context:
             return {"skipped": f"the chat template alone takes {max(user, context)} tokens"}
         warm()
-        sender.cell = cell
         # apart from those before, which it would print below the error that ends it
         found = await suite(cell, job["runs"])
         found.runs[:0] = every
         every[:] = found.runs
         found.metadata.max_concurrency = max(run.concurrency for run in every)
-        # an engine may count fewer than its tokenizer
-        return {"template_tokens": max(user, context, 0), **written(found)}
+        found.save_report("reports/llama-benchy.json", "json")
+        found.save_report("reports/csv", "csv")
+        return {"template_tokens": max(user, context, 0)}  # an engine may count fewer than its tokenizer
 
     return measure
-
-
-def written(results: Any) -> Document:
-    """What llama-benchy writes of ``results``."""
-    for kind in ("json", "csv"):
-        results.save_report(f"report.{kind}", kind)
-    return {"report": json.loads(Path("report.json").read_text()), "csv": Path("report.csv").read_text()}
 
 
 def embeddings(job: Document, prompts: Any, say: Call) -> Call:
@@ -144,11 +137,10 @@ def embeddings(job: Document, prompts: Any, say: Call) -> Call:
                 said = {"run": run, "phase": "prompt", "start_s": time.perf_counter(), "tokens": 0}
                 for answer in await asyncio.gather(*(session.post("embeddings", json=body) for body in bodies)):
                     counted = (await answer.json())["usage"]["prompt_tokens"]
-                    if run >= 0:
-                        say("request", **said, last_s=time.perf_counter(), prompt_tokens=counted)
+                    say("request", **said, last_s=time.perf_counter(), prompt_tokens=counted)
                 if run < 0:
                     warm()
-        return {"template_tokens": 0, "report": {}, "csv": ""}
+        return {"template_tokens": 0}
 
     return measure
 

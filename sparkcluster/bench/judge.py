@@ -9,25 +9,21 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkcluster.bench.profiles import TABLES, knee
 from sparkcluster.bench.record import Measured, Record
 from sparkcluster.checks.gpu import short_of_power
 from sparkcluster.errors import UsageError
 from sparkcluster.inspect import playbooks
+from sparkcluster.inspect.vitals import Sample
 from sparkcluster.spec.playbook import Playbook
 
-if TYPE_CHECKING:
-    from sparkcluster.inspect.vitals import Sample
-
-    Samples = Mapping[str, Sequence[Sample]]
-
+Samples = Mapping[str, Sequence[Sample]]
 INVALID = {"cached", "miscounted"}
 """Marks of a cell whose figures are wrong; the others say why they may be low."""
 METRICS: Mapping[str, Sequence[str]] = TABLES["metrics"]
-COUNTED: Mapping[str, Sequence[str]] = TABLES["counted"]
-FIGURES = {**METRICS, **COUNTED}
+FIGURES: Mapping[str, Sequence[str]] = {**METRICS, **TABLES["counted"]}
 """What is measured, and what the engine counts: title, unit, and how its median is written."""
 THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
 """Hardware slowdown, thermal slowdown by software and by hardware, power brake (nvmlClocksEventReasons in nvml.h)."""
@@ -37,11 +33,10 @@ LEAST_BAND, SLOWER = 0.02, 0.9
 """A change below 2 % is noise whatever the passes say; below 0.9 of a published figure a run is slower than it."""
 CELL = ("prompt", "answer", "depth", "concurrency", "phase", "metric")
 """What tells elements of ``compare`` apart."""
-_BAR = 8
 
 
 def figures(requests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """What ``Measured`` keeps of one phase of a cell.
+    """``Measured.figures`` of one phase of a cell.
 
     Tokens come in chunks: what the first one brought is prefill's, not decode's. Nothing is subtracted from times.
 
@@ -66,10 +61,9 @@ def figures(requests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         for each, tokens in zip(own, decoded, strict=True):
             add("decode_user", tokens, each["last_s"] - each["first_s"])
             found["ttft_s"].append(each["first_s"] - each["start_s"])
-            found["total_s"].append(each["last_s"] - each["start_s"])
             found["prompt_tokens"].append(each["prompt_tokens"])
             found["answer_tokens"].append(each["tokens"])
-    return found
+    return dict(found)
 
 
 def marks(
@@ -87,7 +81,8 @@ def marks(
     """
     requests, prompt = runs * measured.concurrency, measured.prompt + (0 if caching else measured.depth)
     hits, generated = (measured.engine.get(name) or 0 for name in ("hits", "generated"))
-    expected = sum(measured.answer_tokens) * (1 + caching)
+    prompts, answers = (measured.figures.get(name, []) for name in ("prompt_tokens", "answer_tokens"))
+    expected, texts = sum(answers) * (1 + caching), "texts" in measured.figures
     during = [
         [each for each in found if measured.began_s <= each.at_s <= measured.ended_s] for found in samples.values()
     ]
@@ -95,11 +90,9 @@ def marks(
     ends = [(found[0], found[-1]) for found in during if found[1:]]
     moved = [last.rdma_bytes - (first.rdma_bytes or 0) for first, last in ends if last.rdma_bytes is not None]
     wrong = {
-        "miscounted": measured.answer_tokens != [measured.answer] * (0 if measured.texts else requests)
-        or any(tokens < 0.8 * prompt for tokens in measured.prompt_tokens),
-        "cached": not measured.texts
-        and not caching
-        and hits > requests * template_tokens + CHANCE * sum(measured.prompt_tokens),
+        "miscounted": answers != [measured.answer] * (0 if texts else requests)
+        or any(tokens < 0.8 * prompt for tokens in prompts),
+        "cached": not texts and not caching and hits > requests * template_tokens + CHANCE * sum(prompts),
         "unchecked": measured.engine.get("generated") is None,
         "throttled": any((each.throttle or 0) & THROTTLED for each in every)
         or any(2 * sum(map(short_of_power, found)) > len(found) for found in during),
@@ -125,14 +118,14 @@ def alone(record: Record) -> Measured | None:
 
 
 def by_pass(measured: Measured, name: str) -> list[float]:
-    """One of ``METRICS``, a value per pass, of what is per request the median; or one of ``COUNTED``, of all passes.
+    """A value per pass of one of ``METRICS``, of what is per request the median; or what the engine counted in all.
 
     One request at a time has no speed per user that differs from that of all.
     """
-    if name in COUNTED:
+    if name not in METRICS:
         return [each for each in [measured.engine.get(name)] if each is not None]
     size = measured.concurrency if name in {"ttft_s", "decode_user"} else 1
-    values = [] if name == "decode_user" and size == 1 else getattr(measured, name)
+    values = [] if name == "decode_user" and size == 1 else measured.figures.get(name, [])
     return [statistics.median(values[at : at + size]) for at in range(0, len(values), size)]
 
 
@@ -194,9 +187,9 @@ def expectation(record: Record, playbook: Playbook | None) -> str:
     changed = record.selected.keys() - {"playbook"} or record.args != dict(playbook.args)
     if changed or not playbook.serves_on(len(record.nodes)):
         return "not comparable: it was not served as the playbook has it"
-    if not cell or not cell.decode:
+    if not cell or "decode" not in cell.figures:
         return "not comparable: there is no valid cell of one request without context"
-    measured = statistics.median(cell.decode)
+    measured = statistics.median(cell.figures["decode"])
     text = f"decode {measured:.1f} tokens/s, published {playbooks.text(published)}"
     if measured < SLOWER * min(playbooks.values(published)):
         return f"slower: {text}; {', '.join(cell.marks) or 'no reason was sampled'}"
@@ -208,14 +201,14 @@ def table(record: Record, names: Iterable[str] = METRICS) -> tuple[list[str], li
 
     A bar is DECODE; GUIDE is the published prefill, decode and TTFT of the scenarios of profile ``guide``.
     """
-    most = max((statistics.median(each.decode) for each in record.cells if each.decode), default=1.0)
+    most = max((statistics.median(by_pass(each, "decode") or [0.0]) for each in record.cells), default=0) or 1
     titles = {name: (title.upper(), unit) for name, (title, unit, _) in FIGURES.items()}
     rows = [
         {
             "PROMPT": f"{each.prompt:,}/{each.answer}" if each.phase == "prompt" else each.phase,
             "DEPTH": f"{each.depth:,}",
             "CONC": str(each.concurrency),
-            "": "█" * round(_BAR * statistics.median(each.decode or [0.0]) / most),
+            "": "█" * round(8 * statistics.median(by_pass(each, "decode") or [0.0]) / most),
             **{titles[name][0]: figure(each, name) for name in names},
             "GUIDE": TABLES["published"].get(f"{each.prompt}/{each.answer}", ""),
             "MARKS": ", ".join(each.marks),
@@ -232,8 +225,7 @@ def notes(record: Record, playbook: Playbook | None) -> list[str]:
     """What else is to be known of a run: its A/B, the knee of a sweep, what is left out, its end, ``expectation``."""
     found = [f"A, B and A again: {', '.join(record.pair)}"] if record.pair else []
     if record.profile == "sweep":
-        knees = knee(valid(record)).items()
-        found += [f"knee: concurrency {most} at depth {depth:,}" for depth, most in knees]
+        found += [f"knee: concurrency {most} at depth {depth:,}" for depth, most in knee(valid(record)).items()]
     early = {"complete": "", "time": "--minutes were over"}.get(record.ended, record.ended)
     found += [f"left out: {text}" for text in record.skipped] + ([f"ended early: {early}"] if early else [])
     return [*found, expectation(record, playbook)]

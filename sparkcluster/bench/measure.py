@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
-import math
 import socket
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,13 +32,10 @@ from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.connect import as_recorded, connection
 from sparkcluster.inspect.vitals import Sample, Sampler, between
 from sparkcluster.node.shared import stall_limit_s
-from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook import Playbook
 
-_TOKENIZER, _READ_S, _CONNECT_S = "tokenizer.json", 120, 2
 _SAMPLED = ("at_s", "swapped_pages", "rdma_bytes", "power_w", "system_w", "sm_clock_mhz", "temperature_c", "throttle")
 
 
@@ -49,7 +44,7 @@ class Job:
     """What to measure.
 
     Attributes:
-        profile: one of ``profiles.PROFILES``.
+        profile: as ``profiles.cells`` calls it.
         runs: measured passes of each cell.
         minutes: after which no further cell begins.
         group: its name; None for the first.
@@ -59,7 +54,7 @@ class Job:
 
     profile: str = "quick"
     runs: int = 3
-    minutes: float = math.inf
+    minutes: float = float("inf")
     group: str | None = None
     through: Literal["engine", "gateway"] = "engine"
     yes: bool = False
@@ -85,7 +80,7 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
     view, name = serving(fleet, spec, job.group)
     group, endpoint = view.groups[name], view.endpoints[name]
     head, engine, spec = endpoint.head, engines.engine(group.engine), as_recorded(spec, group) or spec
-    record, features = _record(view, group, spec.playbook, job), engine.api_features(spec.playbook)
+    record, features = _record(view, name, spec, job), engine.api_features(spec.playbook)
     _refuse(view, job, record.kind, endpoint)
     record.change, cells = change, _cells(record, features)
     with contextlib.ExitStack() as stack:
@@ -100,11 +95,10 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
             _Run(record, report, sampler, client, stall_limit_s(features.context), busy).all(cells, job.minutes)
         except SparkclusterError as error:
             if cause := status.document(see(fleet, spec), {}, {})["why"]:
-                hint = "sparkcluster doctor INVENTORY"
-                raise NotServing(cause, step="measure", hint=hint) from error
+                raise NotServing(cause, step="measure", hint="sparkcluster doctor INVENTORY") from error
             raise
     if job.profile == "arena":
-        report.note(arena.write(record, engine=engine.name, env=spec.playbook.env))
+        report.note(arena.write(record, spec.playbook))
     report.done()
     return record
 
@@ -130,11 +124,11 @@ def _refuse(view: View, job: Job, kind: str, endpoint: Endpoint) -> None:
 def _read_tokenizer(fleet: Fleet, spec: Spec, head: str, folder: Path) -> None:
     """Copy the tokenizer of the model of ``spec`` from the head into ``folder``."""
     model = read(see(fleet, spec, [head]).facts[head].weights)
-    found = fleet[head].run(["cat", f"{model.path}/{_TOKENIZER}"], timeout_s=_READ_S) if model else None
+    found = fleet[head].run(["cat", f"{model.path}/tokenizer.json"], timeout_s=120) if model else None
     if found is None or not found.ok:
-        text = f"{spec.playbook.model.label} has no {_TOKENIZER} on {head}, which bench counts tokens with"
+        text = f"{spec.playbook.model.label} has no tokenizer.json on {head}, which bench counts tokens with"
         raise UsageError(text, hint="sparkcluster stage INVENTORY   copies what is missing")
-    (folder / _TOKENIZER).write_bytes(found.stdout)
+    (folder / "tokenizer.json").write_bytes(found.stdout)
 
 
 def _reached(fleet: Fleet, spec: Spec, job: Job, endpoint: Endpoint) -> contextlib.AbstractContextManager[str]:
@@ -144,26 +138,27 @@ def _reached(fleet: Fleet, spec: Spec, job: Job, endpoint: Endpoint) -> contextl
     found = connection(spec)
     parts = urlsplit(found.url)
     try:
-        socket.create_connection((parts.hostname or "", parts.port or 80), _CONNECT_S).close()
+        socket.create_connection((parts.hostname or "", parts.port or 80), timeout=2).close()
     except OSError as error:
         hint = found.tunnel or "sparkcluster status INVENTORY"
         raise NotServing(f"the gateway does not answer at {found.url}", step="prepare", hint=hint) from error
     return contextlib.nullcontext(found.url)
 
 
-def _record(view: View, group: RecordedGroup, playbook: Playbook, job: Job) -> Record:
+def _record(view: View, name: str, spec: Spec, job: Job) -> Record:
     """All of it that is known before a cell is measured."""
-    head, parallel = str(group.head), playbook.tensor_parallel
-    nodes, benchy = [head, *(node for node in group.ranks if node != head)], importlib.metadata.version("llama-benchy")
+    group, head, playbook = view.groups[name], view.endpoints[name].head, spec.playbook
     return Record(
         cluster=view.spec.inventory.cluster, model=playbook.model.label, playbook=playbook.name, profile=job.profile,
-        runs=job.runs, kind=group.verify.kind or "chat", group=group.name, nodes=nodes, at=time.time(),
-        tensor_parallel=len(nodes) // playbook.parts if parallel == "auto" else parallel, release=group.release,
-        plan_hash=view.newest.plan_hash if view.newest else "", image=group.plan.get("image"),
-        digest=view.recorded.get("image_digest"), driver=read(view.facts[head].driver) or "",
-        versions={"sparkcluster": __version__, "llama_benchy": benchy, **group.versions.get(head, {})},
-        args=dict(playbook.args), selected=dict(group.selected),
-        client={"host": socket.gethostname(), "path": job.through},
+        runs=job.runs, kind=group.verify.kind or "chat", group=group.name, release=group.release, at=time.time(),
+        nodes=sorted(group.ranks, key=lambda node: node != head), args=dict(playbook.args),
+        selected=dict(group.selected), client={"host": socket.gethostname(), "path": job.through},
+        versions={
+            "plan_hash": view.newest.plan_hash if view.newest else None, "image": group.plan.get("image"),
+            "digest": view.recorded.get("image_digest"), **group.versions.get(head, {}),
+            "driver": read(view.facts[head].driver), "sparkcluster": __version__,
+            "llama_benchy": importlib.metadata.version("llama-benchy"),
+        },
     )  # fmt: skip
 
 
@@ -197,7 +192,7 @@ def _words(cell: Cell) -> str:
 
 @dataclasses.dataclass
 class _Run:
-    """The cells of a run, one after the other; ``found`` is what llama-benchy itself made of them."""
+    """The cells of a run, one after the other."""
 
     record: Record
     report: Report
@@ -205,7 +200,6 @@ class _Run:
     client: Client
     stall_s: float
     busy: bool
-    found: dict[str, Any] | None = None
 
     def all(self, cells: Sequence[Cell], minutes: float) -> None:
         """Measure ``cells``, and keep what was measured."""
@@ -221,9 +215,8 @@ class _Run:
                     continue
                 self._one(cell, f"{place + 1} of {len(cells)}: {_words(cell)}")
                 self._keep("running")
-                if place == 0 and record.profile == "sweep" and any(first.decode_user for first in record.cells):
-                    speeds = [statistics.median(getattr(record.cells[0], name)) for name in ("prefill", "decode_user")]
-                    expected_s = profiles.expected_s(cells[1:], record.runs, *speeds)
+                if place == 0 and record.profile == "sweep" and any("decode" in each.figures for each in record.cells):
+                    expected_s = profiles.expected_s(cells[1:], record.runs, record.cells[0])
                     self.report.note(f"the other {count(len(cells) - 1, 'cell')} take about {duration(expected_s)}")
         except BaseException as error:  # Ctrl-C, and an error of the program too
             self._keep("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
@@ -235,29 +228,25 @@ class _Run:
     def _one(self, cell: Cell, text: str) -> None:
         """Measure ``cell``, which progress calls ``text``."""
         record, head = self.record, self.record.nodes[0]
-        expected, began_s = record.runs * cell.concurrency * (2 if cell.caching else 1), self.sampler.now_s()
-        before, requests = self.sampler.samples[head][-1], list[dict[str, Any]]()
+        expected, began_s = (record.runs + 1) * cell.concurrency * (1 + cell.caching), self.sampler.now_s()
+        before, requests, warm = self.sampler.samples[head][-1], list[dict[str, Any]](), 0
         self.report.progress(head, text)
         for said in self.client.run(cell):
             self._check(began_s)
             if said["event"] == "warm":
-                before = self.sampler.fresh(head)
+                before, warm = self.sampler.fresh(head), len(requests)
             elif said["event"] == "request":
                 requests.append(said)
                 self.report.progress(head, f"{text}; {len(requests)} of {expected} answered")
         if "skipped" in said:
             record.skipped.append(f"{_words(cell)}: {said['skipped']}")
             return
-        self.found = said
         ended_s, after = self.sampler.now_s(), self.sampler.fresh(head)
+        rules: dict[str, Any] = {"runs": record.runs, "caching": cell.caching, "busy": self.busy}
         for phase in ("context", "prompt") if cell.caching else ("prompt",):
-            own = [each for each in requests if each["phase"] == phase]
-            figures: dict[str, Any] = {**judge.figures(own), "engine": between(before, after)}
-            whole = Measured(*cell[:4], phase, before.at_s, ended_s, **figures)
-            whole.marks = judge.marks(
-                whole, self.sampler.samples, runs=record.runs, caching=cell.caching, busy=self.busy,
-                template_tokens=said["template_tokens"],
-            )  # fmt: skip
+            own = [each for each in requests[warm:] if each["phase"] == phase]
+            whole = Measured(*cell[:4], phase, before.at_s, ended_s, judge.figures(own), between(before, after))
+            whole.marks = judge.marks(whole, self.sampler.samples, template_tokens=said["template_tokens"], **rules)
             record.cells.append(whole)
 
     def _check(self, began_s: float) -> None:
@@ -280,4 +269,4 @@ class _Run:
             series = {name: [getattr(each, name) for each in found] for name in _SAMPLED}
             self.record.samples[node] = {**series, "available_gib": [round(each.memory / GIB, 2) for each in found]}
         if self.record.cells:
-            save(self.record, self.found)
+            save(self.record, (self.client.home / "reports").glob("*") if how == "running" else ())

@@ -23,7 +23,6 @@ from sparkcluster.errors import UsageError
 from sparkcluster.spec.playbook import Playbook
 
 _SIDES = {"A": -0.1, "B": 0.1}
-_NOISE = "B has {change}; noise: the passes of A alone, or of B alone, differ as much as A and B do"
 
 Lines = Mapping[str, Sequence[tuple[float, Sequence[float]]]]
 """By label, of each point x and the values whose median is y."""
@@ -31,28 +30,27 @@ Plot = tuple[str, str, Lines, dict[str, Any], dict[str, Any]]
 """A picture: title, how to read it, lines, axes of matplotlib, and style of lines that are not as in the style file."""
 
 
-def html(record: Record, runs: Sequence[Record] = (), playbook: Playbook | None = None) -> str:
-    """The page of a run; ``runs`` have those of its A/B, ``playbook`` the published figures."""
+def html(record: Record, pair: Sequence[Record] = (), playbook: Playbook | None = None) -> str:
+    """The page of a run; ``pair`` are those of its A/B in any order, ``playbook`` has the published figures."""
     import jinja2
-    import matplotlib as mpl
+    from matplotlib import rc_context
 
-    compared, pair = [], [each for name in record.pair for each in runs if each.id == name]
-    if len(pair) == len(record.pair) > 1:
-        with contextlib.suppress(UsageError):  # a cell is invalid
-            compared = judge.compare([pair[0], *pair[2:]], [pair[1]])["cells"]
+    compared, notes = [], judge.notes(record, playbook)
+    b = [each for each in pair if each.change]
+    with contextlib.suppress(UsageError, IndexError):  # no cell is valid, or there is no A/B
+        compared = judge.compare([each for each in pair if not each.change], b)["cells"]
+        notes.append(f"B has {b[0].change}; noise: the passes of A, or of B, differ as much as A and B do")
     room = files("sparkcluster.bench")
     plots = [*_compared(compared), *_speeds(judge.valid(record)), *_timelines(record)]
-    with mpl.rc_context(fname=str(room / "pictures.mplstyle")):
+    with rc_context(fname=str(room / "pictures.mplstyle")):
         pictures = [
             (title, about, _svg(title, lines, axes, style))
             for title, about, lines, axes, style in plots
             if len({x for line in lines.values() for x, _ in line}) > 1
         ]
-    notes = [*judge.notes(record, playbook), *([_NOISE.format(change=pair[1].change)] if compared else [])]
-    known = {"image": record.digest or record.image, "driver": record.driver, **record.client, **record.versions}
-    shown = {"pictures": pictures, "notes": notes, "known": known | record.args, "judge": judge}
+    shown = {"record": record, "at": dt.datetime.fromtimestamp(record.at, tz=dt.UTC), "judge": judge}
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string((room / "report.html").read_text())
-    return template.render(shown, record=record, at=dt.datetime.fromtimestamp(record.at, tz=dt.UTC))
+    return template.render(shown, pictures=pictures, notes=notes)
 
 
 def _compared(cells: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
@@ -62,8 +60,7 @@ def _compared(cells: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
         lines = {side: [(at + by, each[side.lower()]) for at, each in enumerate(own)] for side, by in _SIDES.items()}
         labels = [f"{one['depth']:,} · {one['concurrency']}\n{one['change']:+z.0%} {one['verdict']}" for one in own]
         axes = {"xticks": range(len(own)), "xticklabels": labels, "xlim": (-0.5, len(own) - 0.5)}
-        about = f"{unit} by depth · concurrency"
-        yield f"{title}: A against B", about, lines, axes, {"linestyle": ""}
+        yield f"{title}: A against B", f"{unit} by depth · concurrency", lines, axes, {"linestyle": ""}
 
 
 def _speeds(cells: Sequence[Measured]) -> Iterator[Plot]:
@@ -74,10 +71,10 @@ def _speeds(cells: Sequence[Measured]) -> Iterator[Plot]:
         title, unit, _ = judge.FIGURES[name]
         found = [(each, getattr(each, axis), judge.by_pass(each, name)) for each in cells]
         yield f"{title} by {axis}", unit, _lines(found, axes[axis == "depth"]), {"xlabel": axis}, {}
+    cells = [each for each in cells if "decode_user" in each.figures]
     if any(each.concurrency > 1 for each in cells):
-        found = [(each, statistics.median(each.decode_user or [0]), each.decode) for each in cells]
-        about = "tokens/s; the more requests at once, the further left"
-        each_s = {"xlabel": "tokens/s of each"}
+        found = [(each, statistics.median(each.figures["decode_user"]), each.figures["decode"]) for each in cells]
+        about, each_s = "tokens/s; the more requests at once, the further left", {"xlabel": "tokens/s of each"}
         yield "Decode of all against each request", about, _lines(found, "depth"), each_s, {}
 
 
@@ -100,11 +97,10 @@ def _timelines(record: Record) -> Iterator[Plot]:
 
 def _svg(title: str, lines: Lines, axes: Mapping[str, Any], style: Mapping[str, Any]) -> str:
     """Lines with their spread, from 0, in the colours of the page."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    from matplotlib import figure, rc_context
 
-    figure = Figure()
-    plot = figure.add_subplot()
+    drawing = figure.Figure()
+    plot = drawing.add_subplot()
     for label, points in lines.items():
         spread = [(x, statistics.median(y), min(y), max(y)) for x, y in points]
         ends = [[y - low for _, y, low, _ in spread], [high - y for _, y, _, high in spread]]
@@ -112,10 +108,10 @@ def _svg(title: str, lines: Lines, axes: Mapping[str, Any], style: Mapping[str, 
         plot.errorbar(x, middles, ends if any(map(any, ends)) else None, label=label, **style)
     plot.set(ylim=(0, 1.04 * plot.get_ylim()[1]), **axes)
     plot.tick_params("x", rotation=90 * (len(axes.get("xticks", ())) > 3))
-    figure.legend(loc="outside upper left", ncols=4)
+    drawing.legend(loc="outside upper left", ncols=4)
     file = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": title}):  # names in it are then unique on the page
-        figure.savefig(file, format="svg", transparent=True)
+    with rc_context({"svg.hashsalt": title}):  # names in it are then unique on the page
+        drawing.savefig(file, format="svg", transparent=True)
     _, tag, svg = file.getvalue().partition("<svg")
     svg = re.sub(r' id="[^"]*_\d+"|<metadata>.*?</metadata>| (?:width|height)="[\d.]+pt"', "", svg, flags=re.DOTALL)
     svg = re.sub(r"#00001(\d)", r"var(--s\1)", svg.replace("#000001", "currentColor"))

@@ -7,14 +7,12 @@ import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from sparkcluster.bench.record import Measured
+from sparkcluster.bench.record import Measured
 
 TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 """Cells and figures, as rows; its comments say what its columns mean."""
-PROFILES = ("quick", "guide", "sweep", "arena")
 
 
 class Cell(NamedTuple):
@@ -40,7 +38,7 @@ def cells(profile: str, context: int | None, requests: int | None) -> list[Cell]
     """The cells of a profile that fit, in the order to measure them.
 
     Args:
-        profile: one of ``PROFILES``.
+        profile: ``sweep``, or one of the table ``cells``.
         context: of the model in tokens; None where it is not known: ``guide`` then fits, and little of the rest.
         requests: that the engine runs at once; None where it is not known. ``sweep`` alone heeds it: of more the engine
             lets some wait, which ``arena`` measures as well.
@@ -61,27 +59,23 @@ def skip(cell: Cell, measured: Sequence[Measured]) -> bool:
 
 def knee(measured: Sequence[Measured]) -> dict[int, int]:
     """By depth, the last concurrency that still made the aggregate decode 5 % faster."""
-    single = {each.depth: 1 for each in measured}
-    return single | {depth: at_once for depth, at_once, grew in _steps(measured) if grew}
+    return {each.depth: 1 for each in measured} | {depth: at_once for depth, at_once, grew in _steps(measured) if grew}
 
 
 def _steps(measured: Sequence[Measured]) -> list[tuple[int, int, bool]]:
     """Depth and concurrency of each cell but the first of a row, and whether it is 5 % faster than the last."""
-    speeds = [(each, statistics.median(each.decode or each.texts or [0.0])) for each in measured]
-    ordered = sorted((each.depth, each.concurrency, speed) for each, speed in speeds)
+    speeds = [(each, each.figures.get("decode") or each.figures.get("texts", [0.0])) for each in measured]
+    ordered = sorted((each.depth, each.concurrency, statistics.median(speed)) for each, speed in speeds)
     pairs = itertools.pairwise(ordered)
     return [(depth, b, speed >= 1.05 * last) for (above, _, last), (depth, b, speed) in pairs if depth == above]
 
 
-def expected_s(cells: Sequence[Cell], runs: int, prefill: float, decode: float) -> float:
-    """Seconds that cells take, with their warm-up pass.
+def expected_s(cells: Sequence[Cell], runs: int, first: Measured) -> float:
+    """Seconds that cells of a sweep take, each of ``runs`` passes and one that warms up.
 
-    Args:
-        cells: which are still to be measured.
-        runs: measured passes of each.
-        prefill: tokens/s of one request, as a first cell had it; several at once share it.
-        decode: tokens/s of one request; several at once are taken to be as fast, each.
+    ``first`` is the cell of one request without context: several at once share its prefill, and are taken to decode as
+    fast as it, each.
     """
+    prefill, decode = (statistics.median(first.figures.get(name, [float("inf")])) for name in ("prefill", "decode"))
     read = sum((cell.depth + cell.prompt) * cell.concurrency for cell in cells)
-    written = sum(cell.answer * (2 if cell.caching else 1) for cell in cells)
-    return (runs + 1) * (read / prefill + written / decode)
+    return (runs + 1) * (read / prefill + sum(cell.answer for cell in cells) / decode)

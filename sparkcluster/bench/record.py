@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,10 +29,9 @@ class Measured:
         prompt, answer, depth, concurrency: of the cell, in tokens and requests at once.
         phase: ``prompt``, or ``context`` of a cell that sends its context first.
         began_s, ended_s: by the sampler's clock.
-        prefill, decode: tokens/s, one per pass, of all its requests together.
-        decode_user: tokens/s, one per request.
-        ttft_s, total_s, prompt_tokens, answer_tokens: one per request.
-        texts: of an embedding model texts/s, one per pass; else empty.
+        figures: what was measured, by name, without those that there are none of. One per pass, of all its requests
+            together, are ``prefill`` and ``decode`` (tokens/s), and of an embedding model ``texts`` (texts/s) alone;
+            one per request are ``decode_user`` (tokens/s), ``ttft_s``, ``prompt_tokens`` and ``answer_tokens``.
         engine: what its counters say, by the names of ``inspect.vitals.between``: of one cell all phases have the same.
         marks: what is wrong with it, in the words of ``bench.judge.marks``.
     """
@@ -44,14 +43,7 @@ class Measured:
     phase: str = "prompt"
     began_s: float = 0.0
     ended_s: float = 0.0
-    prefill: list[float] = dataclasses.field(default_factory=list)
-    decode: list[float] = dataclasses.field(default_factory=list)
-    decode_user: list[float] = dataclasses.field(default_factory=list)
-    ttft_s: list[float] = dataclasses.field(default_factory=list)
-    total_s: list[float] = dataclasses.field(default_factory=list)
-    prompt_tokens: list[int] = dataclasses.field(default_factory=list)
-    answer_tokens: list[int] = dataclasses.field(default_factory=list)
-    texts: list[float] = dataclasses.field(default_factory=list)
+    figures: dict[str, list[int | float]] = dataclasses.field(default_factory=dict)
     engine: dict[str, float | None] = dataclasses.field(default_factory=dict)
     marks: list[str] = dataclasses.field(default_factory=list)
 
@@ -64,9 +56,10 @@ class Record:
         id: its name; empty before it is saved for the first time.
         at: when it began, in seconds since 1970.
         kind: what the model is for, as ``chat``.
-        release: its number, with ``plan_hash``; ``image`` as it is written, ``digest`` as any node can pull it.
-        versions: of ``sparkcluster``, ``llama_benchy`` and what the head reports of the engine.
-        driver: of the head's GPU; empty where it is not known.
+        release: its number.
+        versions: of what was measured, by name, None where it is not known: ``plan_hash``, ``image`` as it is written,
+            ``digest`` as any node can pull it, ``driver`` of the head's GPU, what the head reports of the engine,
+            ``sparkcluster`` and ``llama_benchy``.
         nodes: of the group, the head first.
         args: of the engine, as the playbook that serves has them; ``selected`` is what the command line changed in it.
         client: ``host`` (the machine that measured) and ``path`` (``engine`` or ``gateway``).
@@ -87,16 +80,11 @@ class Record:
     kind: str
     group: str
     nodes: list[str]
-    tensor_parallel: int
     id: str = ""
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     at: float = 0.0
     release: int = 0
-    plan_hash: str = ""
-    image: str | None = None
-    digest: str | None = None
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    driver: str = ""
+    versions: dict[str, str | None] = dataclasses.field(default_factory=dict)
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
     selected: dict[str, Any] = dataclasses.field(default_factory=dict)
     client: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -113,7 +101,7 @@ class Record:
         return dataclasses.asdict(self)
 
 
-_RECORD = TypeAdapter(Record)
+_RECORD, _NAMES = TypeAdapter(Record), "*-*[0-9].json"
 
 
 def directory() -> Path:
@@ -121,10 +109,10 @@ def directory() -> Path:
     return state_home() / "bench"
 
 
-def save(record: Record, found: Mapping[str, Any] | None = None) -> None:
+def save(record: Record, beside: Iterable[Path] = ()) -> None:
     """Keep ``record`` as it is now; the first time it gets its name, which no other command takes from then on.
 
-    ``found`` is a ``cell`` document of ``bench.client``: its ``report`` and ``csv`` are kept beside as they are.
+    ``beside`` are files to keep with it, as they are and under its name.
 
     Raises:
         UsageError: it cannot be written.
@@ -138,13 +126,9 @@ def save(record: Record, found: Mapping[str, Any] | None = None) -> None:
             (folder / f"{name}.json").touch(exist_ok=False)
             record.id = name
 
-    def put(ending: str, text: str) -> None:
-        write(folder / f"{record.id}{ending}", lambda file: file.write(text.encode()))
-
-    put(".json", json.dumps(record.as_json(), indent=1))
-    if found:
-        put(".llama-benchy.json", json.dumps(found["report"], indent=2))
-        put(".csv", found["csv"])
+    files = {"json": _RECORD.dump_json(record, indent=1), **{each.name: each.read_bytes() for each in beside}}
+    for name, content in files.items():
+        write(folder / f"{record.id}.{name}", operator.methodcaller("write", content))
 
 
 def load(run: str) -> Record:
@@ -153,26 +137,26 @@ def load(run: str) -> Record:
     Raises:
         UsageError: there is none, or its file cannot be read.
     """
-    known = {path.stem: path for path in _paths()}
+    known = {path.stem: path for path in directory().glob(_NAMES)}
     if run not in known:
         hint = did_you_mean(run, known, "sparkcluster bench list")
         raise UsageError(f"there is no run {run[:80]} on this machine", hint=hint)
-    try:
-        return _RECORD.validate_json(known[run].read_bytes())
-    except ValidationError as error:
-        raise UsageError(f"{known[run]} cannot be read: {problem(error)}", hint=f"rm {known[run]}") from None
+    return _read(known[run])
 
 
-def kept() -> tuple[list[Record], list[str]]:
-    """All runs, newest first, and a sentence about each file that cannot be read."""
+def kept(names: Collection[str] = ()) -> tuple[list[Record], list[str]]:
+    """The runs called ``names``, or all, newest first, and a sentence about each file that cannot be read."""
     records, notes = [], []
-    for path in _paths():
+    for path in directory().glob(_NAMES):
         try:
-            records.append(load(path.stem))
+            records += [_read(path)] if not names or path.stem in names else []
         except UsageError as error:
             notes.append(error.message)
     return sorted(records, key=lambda record: record.at, reverse=True), notes
 
 
-def _paths() -> list[Path]:
-    return list(directory().glob("*-*[0-9].json"))
+def _read(path: Path) -> Record:
+    try:
+        return _RECORD.validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UsageError(f"{path} cannot be read: {problem(error)}", hint=f"rm {path}") from None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkcluster.bench.profiles import PROFILES
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, is_inventory, number, option, reporting
 from sparkcluster.cli.output import message
 from sparkcluster.errors import UsageError
@@ -26,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(instead=True)
     option(parser, "names RUN*", "bench list, bench show RUN, bench compare A B: runs that were kept")
     option(parser, "--model NAME", "model to measure, if the inventory has several")
-    option(parser, "--profile P", "quick (default), guide, sweep or arena", choices=PROFILES, default="quick")
+    profiles = ("quick", "guide", "sweep", "arena")
+    option(parser, "--profile P", "quick (default), guide, sweep or arena", choices=profiles, default="quick")
     option(parser, "--runs N", "measured passes of each cell, after one that warms up (3)", at_least(1), default=3)
     option(parser, "--minutes M", "begin no further cell after M minutes (sweep: 30, others: no limit)", number(0))
     option(parser, "--group G", "group to measure (default: the first)")
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> list[Record]:
     from sparkcluster.bench.measure import Job, measure
 
-    minutes = args.minutes if args.minutes is not None else 30.0 if args.profile == "sweep" else math.inf
+    minutes = args.minutes if args.minutes is not None else 30.0 if args.profile == "sweep" else float("inf")
     job = Job(args.profile, args.runs, minutes, args.group, args.through, args.yes)
     with reporting(args) as (fleet, spec, report):
         if not args.ab:

@@ -71,7 +71,7 @@ def page(found: Record, path: Path, playbook: Playbook | None = None) -> None:
     """
     if not importlib.util.find_spec("matplotlib"):
         raise UsageError("pictures need matplotlib and jinja2", hint="pip install 'sparkcluster[bench]'")
-    text = pictures.html(found, kept()[0], playbook)
+    text = pictures.html(found, kept(found.pair)[0] if found.pair else [], playbook)
     output_file.write(path, lambda file: file.write(text.encode()))
     message(f"wrote {path}")
 

@@ -109,8 +109,11 @@ def test_a_run_over_ssh_counts_what_the_engine_counts_and_is_kept_with_samples_o
     record = bench.record("--profile", "quick", "--runs", "2")
     assert (record["ended"], record["client"]["path"], record["skipped"]) == ("complete", "engine", [])
     (cell,) = record["cells"]
-    assert (cell["prompt_tokens"], cell["answer_tokens"], cell["marks"]) == ([2048] * 2, [128] * 2, [])
-    assert min(map(len, (cell["prefill"], cell["decode"], cell["ttft_s"]))) == 2
+    assert cell["marks"] == []
+    assert {name: len(figures) for name, figures in cell["figures"].items()} == dict.fromkeys(
+        ("prefill", "decode", "decode_user", "ttft_s", "prompt_tokens", "answer_tokens"), 2
+    )
+    assert (cell["figures"]["prompt_tokens"], cell["figures"]["answer_tokens"]) == ([2048] * 2, [128] * 2)
     assert (cell["engine"]["prompted"], cell["engine"]["generated"]) == (2 * 2048, 2 * 128)
     assert set(record["samples"]) == {spark.name for spark in shared_lab.sparks}
     for series in record["samples"].values():
@@ -212,7 +215,8 @@ def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embedding
 
     record = runs.record("--model", "embed", "--runs", "2")
     (cell,) = record["cells"]
-    assert (record["client"]["path"], len(cell["texts"]), cell["decode"], cell["marks"]) == ("engine", 2, [], [])
+    assert (record["client"]["path"], cell["figures"].keys(), cell["marks"]) == ("engine", {"texts"}, [])
+    assert len(cell["figures"]["texts"]) == 2
     refused = runs(inventory, "--model", "coder")
     assert (refused.code, "sparkcluster load" in refused.err, "--through gateway" in refused.err) == (2, True, True)
     module_cli("load", inventory, "coder").ok()  # returns at once
@@ -224,7 +228,7 @@ def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embedding
     until(ready)
     record = runs.record("--model", "coder", "--through", "gateway", "--runs", "1")
     assert (record["ended"], record["client"]["path"]) == ("complete", "gateway")
-    assert (record["cells"][0]["prompt_tokens"], record["cells"][0]["marks"]) == ([2048], [])
+    assert (record["cells"][0]["figures"]["prompt_tokens"], record["cells"][0]["marks"]) == ([2048], [])
     clean(shared_lab)
 
 
@@ -266,8 +270,8 @@ def test_every_profile_runs_against_the_real_engine(real, profile, flags, cells,
         assert (measured, record["ended"], ". ".join(record["skipped"])) == (cells, "complete", skipped)
     for cell in record["cells"]:
         sent = cell["prompt"] + cell["depth"] if profile != "arena" else None
-        assert set(cell["answer_tokens"]) == {cell["answer"]}
-        assert sent is None or set(cell["prompt_tokens"]) == {sent}
+        assert set(cell["figures"]["answer_tokens"]) == {cell["answer"]}
+        assert sent is None or set(cell["figures"]["prompt_tokens"]) == {sent}
         assert cell["marks"] == []
     assert not (real.folder / f"{record['id']}-arena").exists()
 

@@ -37,7 +37,7 @@ def bench(lab, monkeypatch, tmp_path):
             next(steps)()
             found = record.Record(
                 cluster=lab.name, model="tiny", playbook="p", profile="quick", runs=1, kind="chat", group="default",
-                nodes=[], tensor_parallel=2, ended="complete", change=change,
+                nodes=[], ended="complete", change=change,
             )  # fmt: skip
             record.save(found)
             return found

@@ -49,7 +49,7 @@ def bench(up, world, monkeypatch, tmp_path):  # noqa: F811
             up.done.append(f"measure {value()}")
             report.step("measure")
             next(steps, lambda *_: None)(fleet, report)
-            ends = {"ended": "complete", "group": "default", "nodes": ["alpha", "beta"], "tensor_parallel": 2}
+            ends = {"ended": "complete", "group": "default", "nodes": ["alpha", "beta"]}
             about = {"cluster": "atlas", "model": "m", "playbook": "p", "profile": "quick", "runs": 3, "kind": "chat"}
             found = record.Record(**about, **ends, change=change)
             record.save(found)

@@ -11,9 +11,12 @@ import yaml
 
 from sparkcluster.bench import arena, record
 from sparkcluster.bench.profiles import TABLES
+from sparkcluster.spec.playbook import Playbook
 from tests.unit.bench import sample
 
-PLAYBOOK = {"engine": "vllm", "env": {"A": "1"}}
+PLAYBOOK = Playbook.model_validate(
+    {"name": "gpt-oss-120b", "model": {"id": "a/b"}, "image": "x:y", "env": {"A": "1"}, "nodes": {"min": 1, "max": 8}}
+)
 
 
 def run(**changed):
@@ -35,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_three_files_as_sparkrun_writes_them_that_say_who_made_them(folder):
-    assert str(folder) in arena.write(run(), **PLAYBOOK)
+    assert str(folder) in arena.write(run(), PLAYBOOK)
     names = ("recipe.yaml", "benchmark.csv", "metadata.json")
     recipe, table, metadata = ((folder / name).read_text() for name in names)
     assert yaml.safe_load(recipe)["env"] == {"A": "1"}
@@ -48,13 +51,13 @@ def test_three_files_as_sparkrun_writes_them_that_say_who_made_them(folder):
         *("runtime", "runtime_full", "registry", "registry_git", "hash"),
     }
     assert found["recipe"]["type"] == "sparkcluster"
-    assert found["recipe"]["container"] == run().digest
+    assert found["recipe"]["container"] == run().versions["digest"]
     assert found["recipe"]["hash"] == hashlib.sha256(recipe.encode()).hexdigest()
     assert found["timing"]["duration"] == run().cells[-1].ended_s
-    assert found["benchmark"]["args"]["depths"] == [0, 4096, 8192, 16384, 32768, 65535, 100000]
+    assert (found["cluster"]["node_count"], found["cluster"]["tensor_parallel"]) == (2, 2)
 
 
 @pytest.mark.parametrize("cells", [run().cells[1:], [dataclasses.replace(run().cells[0], marks=["miscounted"])] * 52])
 def test_nothing_is_written_unless_every_cell_is_valid(cells, folder):
-    assert "takes all 28 cells" in arena.write(run(cells=cells), **PLAYBOOK)
+    assert "takes all 28 cells" in arena.write(run(cells=cells), PLAYBOOK)
     assert not folder.exists()

@@ -16,7 +16,7 @@ from tests.unit.bench import sample
 GPU = {"utilization_percent": 96.0, "power_w": 84.0, "sm_clock_mhz": 2400.0, "throttle": 0}
 SHORT = GPU | {"power_w": 15.0, "sm_clock_mhz": 507.0}
 RULES = {"runs": 3, "caching": False, "template_tokens": 24, "busy": False}
-CELL = Measured(2048, 4, 0, 2, began_s=10, ended_s=20, answer_tokens=[4] * 6, engine={"hits": 0, "generated": 24})
+CELL = Measured(2048, 4, 0, 2, began_s=10, ended_s=20, engine={"hits": 0, "generated": 24})
 
 
 def samples(at_s=15.0, gpu=GPU, **engine):
@@ -44,7 +44,6 @@ def test_decode_is_without_the_tokens_of_the_first_chunk_and_prefill_ends_with_t
     assert found["decode"] == [(6 + 8) / 3.0, 8 / 2.0]
     assert found["decode_user"] == [3.0, 4.0, 4.0]
     assert found["ttft_s"] == [1.0, 1.5, 0.5]
-    assert found["total_s"] == [3.0, 3.5, 2.5]
     assert found["answer_tokens"] == [9] * 3
 
 
@@ -55,7 +54,7 @@ def test_an_answer_in_one_chunk_has_no_decode_speed_and_an_embedding_only_texts(
 
 
 @pytest.mark.parametrize(
-    ("changed", "seen", "rules", "marks"),
+    ("changed", "seen", "rules", "marks"),  # of what is changed lists are figures
     [
         ({}, samples(running=2), {}, []),
         ({"answer_tokens": [2] * 6}, {}, {}, ["miscounted"]),  # chunks of two tokens were counted
@@ -91,7 +90,9 @@ def test_an_answer_in_one_chunk_has_no_decode_speed_and_an_embedding_only_texts(
     ],
 )
 def test_marks(changed, seen, rules, marks):
-    assert judge.marks(dataclasses.replace(CELL, **changed), seen, **RULES | rules) == marks
+    figures = {"answer_tokens": [4] * 6} | {name: value for name, value in changed.items() if isinstance(value, list)}
+    others = {name: value for name, value in changed.items() if name not in figures}
+    assert judge.marks(dataclasses.replace(CELL, figures=figures, **others), seen, **RULES | rules) == marks
 
 
 def verdicts(found, metric="decode"):
@@ -110,7 +111,8 @@ def test_b_is_better_worse_or_noise_by_what_passes_of_one_side_differ():
 
 def test_a_later_first_token_is_worse():
     a, b = sample.pair()[0], sample.pair()[0]
-    b.cells = [dataclasses.replace(each, ttft_s=[2 * value for value in each.ttft_s]) for each in b.cells]
+    for each in b.cells:
+        each.figures["ttft_s"] = [2 * value for value in each.figures["ttft_s"]]
     assert verdicts(judge.compare([a], [b]), "ttft_s") == {"worse"}
 
 
@@ -126,7 +128,7 @@ def each(record, **changed):
         sample.sweep(cells=[]),
         each(sample.sweep(), prompt=58),
         each(sample.sweep(), marks=["cached"]),
-        each(sample.sweep(), prefill=[1.0], decode=[1.0], decode_user=[], ttft_s=[], texts=[]),
+        each(sample.sweep(), figures={"prefill": [1.0], "decode": [1.0]}),
         sample.sweep(profile="arena"),  # its contexts are cached
     ],
 )

@@ -81,15 +81,17 @@ class Client:
         return 50.0 / cell.concurrency
 
     def run(self, cell):
-        yield {"event": "warm"}
         self.cells.append(cell)
         start_s = 0.0
-        for run in range(self.runs):
+        for run in range(-1, self.runs):
+            if run == 0:
+                yield {"event": "warm"}
             for phase in ["context"] * (cell.caching and cell.depth > 0) + ["prompt"]:
                 for _ in range(cell.concurrency):
-                    self.fails(self.answered)
+                    if run >= 0:
+                        self.fails(self.answered)
+                        self.answered += 1
                     yield {"event": ""}
-                    self.answered += 1
                     last_s = start_s + 1 + (cell.answer - 1) / self.decode(cell)
                     yield {
                         "event": "request", "run": run, "phase": phase, "start_s": start_s, "first_s": start_s + 1,
@@ -97,7 +99,9 @@ class Client:
                         "first_tokens": 1,
                     }  # fmt: skip
             start_s += 1000
-        yield {"event": "cell", "report": {"benchmarks": []}, "csv": "model\n", "template_tokens": 10}
+        (self.home / "reports").mkdir(exist_ok=True)
+        (self.home / "reports/csv").write_text("model\n")
+        yield {"event": "cell", "template_tokens": 10}
 
     def close(self):
         self.closed = True
@@ -153,15 +157,17 @@ def test_a_run_is_kept_with_what_served_and_leaves_nothing_behind(serving):
     assert client.closed
     assert not client.home.exists()
     assert (found.id, found.ended, found.release, found.nodes) == ("atlas-1", "complete", 3, ["alpha", "beta"])
-    assert (found.model, found.tensor_parallel, found.client["path"]) == ("Qwen/Qwen3-8B", 2, "engine")
+    assert (found.model, found.client["path"]) == ("Qwen/Qwen3-8B", "engine")
     assert found.versions["llama_benchy"].startswith("0.4")
+    assert found.versions["plan_hash"] == site.plan(3).hash
     cell = found.cells[0]
-    assert (cell.prompt, cell.answer, cell.phase, len(cell.decode)) == (2048, 128, "prompt", 2)
+    assert (cell.prompt, cell.answer, cell.phase, len(cell.figures["decode"])) == (2048, 128, "prompt", 2)
     assert cell.engine["generated"] == 1000
     assert set(found.samples) == {"alpha", "beta"}
     assert len({len(series) for series in found.samples["alpha"].values()}) == 1
     assert record.load("atlas-1") == found
-    assert report.doing[-1] == ("alpha", "1 of 1: 2,048 tokens, 1 request; 2 of 2 answered")
+    assert found.as_json()["cells"][0]["figures"] == cell.figures
+    assert report.doing[-1] == ("alpha", "1 of 1: 2,048 tokens, 1 request; 3 of 3 answered")
 
 
 def test_a_run_with_the_process_that_measures(serving, monkeypatch, tmp_path):
@@ -172,7 +178,8 @@ def test_a_run_with_the_process_that_measures(serving, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "forwarded", lambda *_: contextlib.nullcontext(engine.url))
         monkeypatch.setattr(module, "Client", child.Client)
         found = measure(fleet, site.spec, Job("sweep", runs=2), report := Asked())
-    assert [(cell.concurrency, cell.answer_tokens) for cell in found.cells] == [(1, [128] * 2), (2, [128] * 4)]
+    answers = [(cell.concurrency, cell.figures["answer_tokens"]) for cell in found.cells]
+    assert answers == [(1, [128] * 2), (2, [128] * 4)]
     assert "the other 1 cell take" in report.notes[0]
     assert len((record.directory() / "atlas-1.csv").read_text().splitlines()) == 1 + 4
 
@@ -189,7 +196,7 @@ def test_ctrl_c_keeps_the_cells_before_and_no_part_of_one(serving):
     assert report.notes[-1] == "what was measured is kept: sparkcluster bench show atlas-1"
     found = record.load("atlas-1")
     assert found.ended == "interrupted"
-    assert [(each.concurrency, len(each.total_s)) for each in found.cells] == [(1, 1), (2, 2)]
+    assert [(each.concurrency, len(each.figures["ttft_s"])) for each in found.cells] == [(1, 1), (2, 2)]
 
 
 def test_an_error_of_the_program_keeps_the_cells_before_too(serving):

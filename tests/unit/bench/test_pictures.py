@@ -37,11 +37,12 @@ def whole():
 
 @pytest.fixture(scope="module")
 def pair():
-    return pictures.html(sample.pair()[0], sample.pair())
+    return pictures.html(sample.pair()[0], sample.pair()[::-1])
 
 
 def test_every_picture_that_has_data_is_there(whole, pair):
     assert titles(whole) == SPEEDS | TIMELINES | {PARETO}
+    assert "B has args.speculative-config=null" in pair
     assert titles(pair) == SPEEDS - {"Per user by concurrency"} | TIMELINES | {PARETO} | A_AND_B
 
 
@@ -59,17 +60,12 @@ def without(record, *fields, **cell):
         (without(sample.sweep(cells=sample.sweep().cells[:3]), "power_w", engine={}),
          {each for each in SPEEDS if "depth" not in each and "Accepted" not in each} | {PARETO} | TIMELINES - {"Power of the GPU over the run"}),
         (without(sample.sweep(), marks=["cached"]), TIMELINES),
-        (without(sample.sweep(samples={}), prefill=[], decode=[], decode_user=[], ttft_s=[], engine={}, texts=[9.0, 9.1]), {"Texts by depth", "Texts by concurrency"}),
+        (without(sample.sweep(samples={}), figures={"texts": [9.0, 9.1]}, engine={}), {"Texts by depth", "Texts by concurrency"}),
         (sample.sweep(samples={"a": {"at_s": [1.0], "available_gib": [9.0], "power_w": [9.0], "system_w": [9.0]}}, cells=[]), set()),
     ],
 )  # fmt: skip
 def test_a_picture_without_data_is_left_out(record, expected):
     assert titles(pictures.html(record)) == expected
-
-
-def test_a_missing_run_of_the_pair_leaves_the_comparison_out():
-    a, b, _ = sample.pair()
-    assert titles(pictures.html(dataclasses.replace(a, cells=a.cells[:1]), [a, b])) == TIMELINES
 
 
 def test_an_invalid_run_of_the_pair_leaves_the_comparison_out():
@@ -79,7 +75,9 @@ def test_an_invalid_run_of_the_pair_leaves_the_comparison_out():
 
 def test_texts_of_nodes_and_models_are_escaped():
     bad = "<script>alert(1)</script> $x$ & ]]>"
-    record = sample.sweep(model=bad, cluster=bad, ended=f"failed: {bad}", skipped=[bad], driver=bad, args={bad: bad})
+    record = sample.sweep(
+        model=bad, cluster=bad, ended=f"failed: {bad}", skipped=[bad], versions={bad: bad}, args={bad: bad}
+    )
     record.samples = {f"{bad}{number}": series for number, series in enumerate(record.samples.values())}
     record.cells = [dataclasses.replace(record.cells[0], marks=[bad])]
     page = pictures.html(dataclasses.replace(record, profile=bad, nodes=[bad, bad]))

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from sparkcluster.bench.profiles import PROFILES, TABLES, Cell, cells, expected_s, knee, skip
+from sparkcluster.bench.profiles import TABLES, Cell, cells, expected_s, knee, skip
+from sparkcluster.bench.record import Measured
 
 
 def row(depth: int, *decode: float) -> list[Any]:
-    return [SimpleNamespace(depth=depth, concurrency=2**at, decode=[each], texts=[]) for at, each in enumerate(decode)]
+    return [
+        SimpleNamespace(depth=depth, concurrency=2**at, figures={"decode": [each]}) for at, each in enumerate(decode)
+    ]
 
 
 def test_the_guide_has_the_pairs_of_the_published_table():
@@ -43,7 +46,7 @@ def test_a_sweep_goes_up_to_the_context_and_to_the_requests_that_run_at_once():
     assert {cell.concurrency for cell in cells("sweep", 4096, 1000)} == {1, 2, 4, 8, 16, 32, 64}
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", [*TABLES["cells"], "sweep"])
 def test_a_cell_that_does_not_fit_is_left_out(profile: str):
     assert all(cell.depth + cell.prompt + cell.answer <= 6272 for cell in cells(profile, 6272, 1))
     assert not cells(profile, 32, 1)
@@ -55,7 +58,7 @@ def test_a_row_stops_once_the_aggregate_hardly_grew_twice():
     assert not skip(Cell(2048, 128, 0, 16), measured)
     assert skip(Cell(2048, 128, 4096, 8), measured)
     assert not skip(Cell(2048, 128, 16384, 1), measured)
-    assert skip(Cell(2048, 128, 0, 32), [*measured, SimpleNamespace(depth=0, concurrency=16, decode=[], texts=[])])
+    assert skip(Cell(2048, 128, 0, 32), [*measured, SimpleNamespace(depth=0, concurrency=16, figures={})])
 
 
 def test_the_knee_is_the_last_concurrency_that_was_worth_it():
@@ -63,14 +66,15 @@ def test_the_knee_is_the_last_concurrency_that_was_worth_it():
 
 
 def test_what_cells_take_is_expected_with_their_warm_up():
-    assert expected_s([Cell(2000, 100)], 3, prefill=1000, decode=20) == 4 * (2 + 5)
-    arena = [Cell(2000, 100, 4000, 2, caching=True)]  # the context, with an answer of its own, and then the prompt
-    assert expected_s(arena, 1, prefill=1000, decode=20) == 2 * (12 + 10)
+    first = Measured(2048, 128, 0, 1, figures={"prefill": [900, 1000, 1010], "decode": [20]})
+    assert expected_s([Cell(2000, 100)], 3, first) == 4 * (2 + 5)
+    assert expected_s([Cell(2000, 100, 4000, 2)], 1, first) == 2 * (12 + 5)
 
 
 def test_an_embedding_models_rows_go_by_texts():
     measured = [
-        SimpleNamespace(depth=0, concurrency=2**at, decode=[], texts=[each]) for at, each in enumerate((10, 18, 18, 17))
+        SimpleNamespace(depth=0, concurrency=2**at, figures={"texts": [each]})
+        for at, each in enumerate((10, 18, 18, 17))
     ]
     assert knee(measured) == {0: 2}
     assert skip(Cell(2048, 128, 0, 16), measured)

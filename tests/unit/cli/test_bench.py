@@ -18,10 +18,10 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SPARKCLUSTER_INVENTORY", raising=False)
     for speed in (40.0, 80.0):
-        cell = Measured(2048, 128, 0, 1, prefill=[900.0] * 3, decode=[speed] * 3, ttft_s=[1.0] * 3)
+        cell = Measured(2048, 128, 0, 1, figures={"prefill": [900.0] * 3, "decode": [speed] * 3, "ttft_s": [1.0] * 3})
         fixed = {"model": "openai/gpt-oss-20b", "playbook": "gpt-oss-20b", "profile": "quick", "kind": "chat"}
         record.save(Record(
-            cluster="atlas", runs=3, group="default", nodes=["alpha"], tensor_parallel=1, cells=[cell], at=speed, **fixed,
+            cluster="atlas", runs=3, group="default", nodes=["alpha"], cells=[cell], at=speed, **fixed,
             ended="complete", client={"path": "engine"},
         ))  # fmt: skip
     return tmp_path

@@ -51,10 +51,6 @@ def test_a_run_that_ended_early_says_so(printed):
     assert "ended early: interrupted" in empty
 
 
-def test_a_run_of_an_a_b_names_the_others(printed):
-    assert "atlas-8, atlas-9, atlas-10" in printed(bench_view.show, sample.pair()[0], None).out
-
-
 def test_what_an_engine_says_does_not_reach_the_terminal_as_it_is(printed):
     assert "\x1b" not in printed(bench_view.show, sample.sweep(model="a\x1b[2Jb", nodes=["x\x1b[2J"]), None).out
 
