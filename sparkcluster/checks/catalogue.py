@@ -86,11 +86,11 @@ def codes(context: Context) -> Iterator[Seen]:
 
     Codes that protect against hostile playbooks are accepted by the inventory alone.
     """
-    documented = pages()
     written: list[tuple[str, str, KeyPath | None]]
     written = [("ignore in the inventory", name, None) for name in context.spec.inventory.ignore]
     for index, allow in enumerate(context.spec.playbook.allow):
         written.append(("allow in the playbook", allow.code, ("allow", index, "code")))
+    documented = pages() if written else {}
     for where, name, at in written:
         now = MERGED.get(name, name)
         if now not in documented or (name != now and now in SECURITY):

@@ -194,7 +194,7 @@ class Check(Page):
     def engine(self) -> str | None:
         """The engine to whose playbooks it applies; None for all."""
         found = re.match(rf"{engines.__name__}\.(\w+)\.", self.module)
-        return found[1] if found else None
+        return engines.named(found[1]) if found else None
 
     def run(self, context: Context) -> list[Finding]:
         """Findings of this check; if it crashes, a finding that says so."""

@@ -20,7 +20,7 @@ from sparkcluster.topology.model import Group
 
 ANYWHERE = {"0.0.0.0", "::", "*"}  # noqa: S104 - what listeners are compared with
 # Names of the processes of engines in containers, as root sees them.
-_OF_ENGINES = re.compile(rf"(?i)python|ray|sglang|{'|'.join(engines.names())}")
+_OF_ENGINES = re.compile(rf"(?i)python|ray|sglang|llama|{'|'.join(engines.names())}")
 # logind ignores users with a lower ID (SYS_UID_MAX of login.defs is 999 on Ubuntu).
 FIRST_PERSON = 1000
 

@@ -1,8 +1,8 @@
 """Inference engines: one directory each, with everything that is specific to the engine.
 
-``engine: NAME`` in a playbook chooses the directory ``engines/NAME``, by default ``vllm``. The rest of the project
-calls ``engines.engine(NAME)``, which imports the directory when it is first needed, and uses what ``engines/base.py``
-declares:
+``engine: NAME`` in a playbook chooses the directory ``engines/NAME``, by default ``vllm``; a dot in the name is ``_``
+in that of the directory. The rest of the project calls ``engines.engine(NAME)``, which imports the directory when it is
+first needed, and uses what ``engines/base.py`` declares:
 
 used by: member of ``Engine``.
 - ``staging/``, ``plan/``, ``checks/``: ``vocabularies``: what it would download when it starts
@@ -11,7 +11,7 @@ used by: member of ``Engine``.
   asked about; ``per_node`` variables; ``caches``
 - ``plan/``, ``staging/``: ``repositories``: those of the hub that it loads beside the model
 - ``plan/``: ``serve``: the command of a rank; ``environment``; ``planned``: arguments computed from facts;
-  ``executors``; ``api_key``
+  ``executors``, ``alone``; ``api_key``
 - ``endpoint/``: ``api_flags``: where the command line says where the API is; ``api_key``
 - ``inspect/`` (connect), ``release/``: ``api_features``: what clients can rely on
 - ``cli/fit``, ``inspect/``, ``importer/``: ``forecast``: memory that a playbook needs; ``beside_others``: what it is
@@ -21,8 +21,9 @@ used by: member of ``Engine``.
 - ``node/``: the directory's ``node.py``, sent to the nodes as ``sparkcluster.node.engine``: reading an image, Ray's
   carry-over list
 
-Nothing outside ``engines/vllm`` imports from it. An engine that sets only ``name``, ``title`` and ``serve`` runs on
-one node; ``tests/lab/test_second_engine.py`` takes one through plan, up, status, ask, doctor and down.
+Nothing outside an engine's directory imports from it, and nothing asks which engine it is. An engine that sets only
+``name``, ``title`` and ``serve`` runs on one node; ``tests/lab/test_second_engine.py`` takes one through plan, up,
+status, ask, doctor and down.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ DEFAULT = "vllm"
 
 
 def names() -> list[str]:
-    """Names of all engines: those of the directories here."""
-    return sorted(file.parent.name for place in __path__ for file in Path(place).glob("*/__init__.py"))
+    """Names of all engines, the default one first: those of the directories here."""
+    found = (named(file.parent.name) for place in __path__ for file in Path(place).glob("*/__init__.py"))
+    return sorted(found, key=lambda name: (name != DEFAULT, name))
+
+
+def named(directory: str) -> str:
+    """The name of the engine in ``directory``, where ``_`` stands for a dot."""
+    return directory.replace("_", ".")
 
 
 @functools.cache
@@ -52,5 +59,5 @@ def engine(name: str) -> Engine:
     """
     if name not in names():
         raise KeyError(name)
-    found: Engine = importlib.import_module(f"{__name__}.{name}").ENGINE
+    found: Engine = importlib.import_module(f"{__name__}.{name.replace('.', '_')}").ENGINE
     return found

@@ -116,6 +116,7 @@ class Engine(abc.ABC):
         title: as its makers write it.
         api_key: environment variable that it reads its API key from; None where it takes none.
         executors: how its ranks can meet, when a group has several nodes.
+        alone: why they cannot, where they have no means that is safe.
         arguments: names of arguments that follow from other keys, and which key sets each.
         short_arguments: short forms of arguments, and what to write in their place.
         variables: environment variables that follow from other keys, and which key sets each.
@@ -123,8 +124,8 @@ class Engine(abc.ABC):
         caches: directories kept from one container to the next: name and path in the container.
         images: repositories of its images from known publishers; ``up`` asks about any other.
         api_flags: flags of its command line for the API: host, port, and model, the name of the model.
-        counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache); the first that
-            it has is used.
+        counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache, and others
+            that move while it works); the first that it has is used.
         statistics: likewise, what bench and telemetry read beside them, since its start: hits and queries of the prefix
             cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft (buckets of a histogram, seconds).
         ready: text of the log line that is printed once the API has started.
@@ -144,6 +145,7 @@ class Engine(abc.ABC):
     title: str
     api_key: str | None = None
     executors: frozenset[Executor] = frozenset()
+    alone: str = ""
     arguments: Mapping[str, str] = {}
     short_arguments: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
@@ -203,7 +205,10 @@ class Engine(abc.ABC):
         return ()
 
     def weights_format(self, playbook: Playbook) -> str | None:
-        """Which weights it loads where a repository has several: ``mistral``, ``any``, or None: safetensors first."""
+        """Which weights it loads where a repository has several.
+
+        ``gguf``: the one file that ``model.file`` names; ``mistral``, ``any``, or None: safetensors first.
+        """
         return None
 
     def memory_share(self, playbook: Playbook, *facts: Facts) -> float:

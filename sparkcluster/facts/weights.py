@@ -30,7 +30,7 @@ class Foreign(Fact):
 class Weights(Fact):
     """The model on the node, as far as it is served: ``node.model_choice``.
 
-    ``config`` is its parsed config.json, or Mistral's params.json; None without one.
+    ``config`` is its parsed config.json, or Mistral's params.json, or what the header of a GGUF says; None without one.
     ``left_out_bytes`` are of files that are there and not served. ``other_revisions`` are complete commits in Hugging
     Face's cache, where the wanted revision is not there. ``foreign`` is in the way of a download or a copy.
     """

@@ -21,6 +21,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import http.client
+import io
 import os
 import urllib.error
 import urllib.parse
@@ -53,12 +54,15 @@ Piece = tuple[bytes, "int | None"]
 """The first bytes of a file, and the size of the whole file if that is known."""
 
 
-def from_path(path: Path) -> Source:
-    """A model on this machine, by its directory or a config.json alone.
+def from_path(path: Path, file: str | None = None) -> Source:
+    """A model on this machine, by its directory, of which one ``file`` may be served, or a config.json or GGUF alone.
 
     Raises:
         UsageError: it is missing or invalid.
     """
+    if file is not None or path.suffix == ".gguf":
+        folder, name = (path, file) if file is not None else (path.parent, path.name)
+        return _gguf(_Files(f"{folder}/", partial(_local, folder)), str(path), name)
     if path.is_file():
         return Source(str(path), _Files(f"{path.parent}/", partial(_local, path.parent)).document(path.name))
     if not path.is_dir():
@@ -67,10 +71,10 @@ def from_path(path: Path) -> Source:
     return _source(_Files(f"{path}/", partial(_local, path)), str(path), names)
 
 
-def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> Source:
+def from_hub(repository: str, revision: str = "main", *, whole: bool = True, file: str | None = None) -> Source:
     """A model on the hub at a branch, tag or commit: its config.json and the headers of its tensors, some 100 KB.
 
-    Without ``whole`` it may be an adapter, which has no config.json.
+    Without ``whole`` it may be an adapter, which has no config.json; of a GGUF ``file`` it is that one's header.
 
     Raises:
         UsageError: there is no such model, or its files are invalid.
@@ -82,7 +86,8 @@ def from_hub(repository: str, revision: str = "main", *, whole: bool = True) -> 
             hint="unset HF_HUB_OFFLINE, or pass a local directory or config.json to --config",
         )
     remote = _Remote(repository, revision)
-    found = _source(_Files(f"{repository} ", remote.get), f"{repository} at {revision}", [ONE_FILE], whole=whole)
+    files, name = _Files(f"{repository} ", remote.get), f"{repository} at {revision}"
+    found = _gguf(files, name, file) if file is not None else _source(files, name, [ONE_FILE], whole=whole)
     return dataclasses.replace(found, name=repository, revision=remote.commit)
 
 
@@ -123,6 +128,30 @@ def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = Tru
         )
     tensors = tuple(tensor for header in headers for tensor in header or ())
     return Source(name, config, tensors or None)
+
+
+def _gguf(files: _Files, name: str, file: str) -> Source:
+    """The model ``name`` in a GGUF, by the header of its first part and the sizes of all."""
+    from sparkcluster.node import gguf  # noqa: PLC0415 - few models are one
+
+    sizes, count = [], FIRST_BYTES
+    for part in gguf.series(file):
+        found = files.get(part, 1)
+        if found is None:
+            raise UsageError(f"{name} has no {part}", hint="check model.file, which names one file of the repository")
+        sizes.append(found[1] or 0)
+    while True:
+        text, _ = files.get(file, count) or (b"", None)
+        try:
+            config, _ = gguf.read(io.BytesIO(text))
+        except EOFError:
+            if len(text) < count or count > LIMIT:
+                raise safetensors.broken(files.where + file, "has a header that is cut off") from None
+            count *= 4
+        except ValueError as error:
+            raise safetensors.broken(files.where + file, f"is invalid: {error}") from None
+        else:
+            return Source(name, config, size_bytes=sum(sizes) or None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ def known(model: Model, companions: Iterable[Companion] = ()) -> Source:
     if model.id is None:
         path = Path(str(model.path)).expanduser()
         if recorded is None or path.exists():
-            return from_path(path)
+            return from_path(path, model.file)
         return _instead(recorded, UsageError(f"no model at {path}", hint="make or copy it there"))
     if recorded is not None and recorded.tensors is not None and recorded.revision == model.revision:
         return dataclasses.replace(recorded, note="from recorded data")
     try:
-        found = from_hub(model.id, model.revision)
+        found = from_hub(model.id, model.revision, file=model.file)
     except UsageError:
         raise
     except SparkclusterError as error:

@@ -54,7 +54,8 @@ class Keeper(States):
         try:
             async with self._session.get(f"{url}/v1/models", headers=headers, **options) as response:
                 response.raise_for_status()
-                names = [each["id"] for each in (await response.json())["data"]]
+                listed = (await response.json())["data"]
+                names = [name for each in listed for name in (each["id"], *(each.get("aliases") or ()))]
             why = None if model.served[0] in names else "it serves another model"
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, TypeError, KeyError) as error:
             why = str(error) or "no answer within 2 s"

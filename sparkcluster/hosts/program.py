@@ -67,7 +67,7 @@ _IMPORT = re.compile(r"^ *from sparkcluster\.(?:node|gateway)(?:\.(\w+) import| 
 def source(module: str, engine: str = "", package: str = "node") -> str:
     """Source of ``sparkcluster.node.<module>``; of its ``engine``, that in the engine's directory, if there is one."""
     if module == "engine" and engine:
-        engine_program = importlib.resources.files(f"sparkcluster.engines.{engine}") / "node.py"
+        engine_program = importlib.resources.files(f"sparkcluster.engines.{engine.replace('.', '_')}") / "node.py"
         if engine_program.is_file():
             return engine_program.read_text()
     return (importlib.resources.files(f"sparkcluster.{package}") / f"{module}.py").read_text()

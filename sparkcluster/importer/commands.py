@@ -36,8 +36,7 @@ _INSTEAD = (
     *(
         (pattern, f"this starts {title}; sparkcluster imports {{titles}} only", "write a playbook by hand")
         for pattern, title in (
-            (r"\bsglang\b", "SGLang"), (r"\bllama-(?:server|cli)\b|\bllama\.cpp\b", "llama.cpp"),
-            (r"\btrtllm-serve\b", "TensorRT-LLM"), (r"\bollama\b", "Ollama"),
+            (r"\bsglang\b", "SGLang"), (r"\btrtllm-serve\b", "TensorRT-LLM"), (r"\bollama\b", "Ollama"),
         )
     ),
     (r"\brun-recipe\.(?:sh|py)\s+(\S+)", "this starts the recipe {0}", "sparkcluster import {0}"),

@@ -44,6 +44,8 @@ def playbook(start: Start) -> Made:
         mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
         problem = f"the model {served.model} is not in a mounted directory"
         notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes as model.path"]
+    if "file" in served.keys:
+        model["file"] = served.keys.pop("file")
     revision = served.keys.pop("revision", None)
     if revision is not None and "id" in model:
         model["revision"] = revision
@@ -57,6 +59,7 @@ def playbook(start: Start) -> Made:
     notes += [f"{shown(each)}: {why}" for each in homes]
     document = {
         "name": name_of(box.name or served.model), "model": model,
+        "engine": None if start.importer.ENGINE == engines.DEFAULT else start.importer.ENGINE,
         "image": known(box.image, "the image is") if box.image else None, "tensor_parallel": 1, **box.keys,
         **served.keys, "args": served.args, "env": env, "secrets": secrets, "setup": start.setup,
         "mounts": _mounts(box.volumes, model, env, start, notes), "container": box.section,

@@ -49,6 +49,7 @@ def begin_observing(
             "head_lines": HEAD_LINES,
             "tail_lines": TAIL_LINES,
             "secrets_file": SECRETS_FILE,
+            "api_key": serving.api_key,
             "api_flags": dict(serving.api_flags),
             "counters": dict(serving.counters),
             "brief": brief,

@@ -170,7 +170,7 @@ def preflight(
         measured,
         hashed,
         findings=tuple(ordered(findings)),
-        checks=number_of(stages),
+        checks=number_of(spec, stages),
         seconds=time.monotonic() - began,
     )
 
@@ -212,15 +212,16 @@ def between(
     found = run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
     errors = [each for each in found if each.severity == "error"]
     outcome = count(len(errors), "error") if errors else "each Spark reaches the others" if reach.paths else ""
-    report.step("check", ", ".join(filter(None, [f"{number_of(['written', 'facts', 'reach'])} checks", outcome])))
+    report.step("check", ", ".join(filter(None, [f"{number_of(spec, ['written', 'facts', 'reach'])} checks", outcome])))
     if errors:
         report.failed()
     return reach, found
 
 
-def number_of(stages: Collection[Stage]) -> int:
-    """How many checks ``stages`` have."""
-    return sum(check.stage in stages for check in CATALOGUE.values())
+def number_of(spec: Spec, stages: Collection[Stage]) -> int:
+    """How many checks ``stages`` have for the engine of ``spec``."""
+    engines = {None, spec.playbook.engine}
+    return sum(check.stage in stages and check.engine in engines for check in CATALOGUE.values())
 
 
 def measure(

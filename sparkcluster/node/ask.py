@@ -43,7 +43,7 @@ _PASSED = ("model", "messages", "tools", "max_tokens", "temperature", "top_p", "
 # vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
 _TOO_LONG = re.compile(
     r"maximum context length|maximum model length|context_(?:length|window)_exceeded"
-    r"|max_tokens must be at least 1, got -",
+    r"|max_tokens must be at least 1, got -|exceeds the available context size",
     re.I,
 )
 # Of vLLM's EngineDeadError (vllm/v1/engine/exceptions.py): the trace is in its log alone.
@@ -238,8 +238,8 @@ def _cosine(one: list[float], other: list[float]) -> float:
 def read_counters(request: dict[str, Any]) -> dict[str, float]:
     """The engine's counters by the names that ``request`` has for them, each the sum over all engines; {} without."""
     try:
-        _, text = engine_api.get(request["endpoint"].removesuffix("/v1") + "/metrics")
-    except (OSError, http.client.HTTPException):
+        _, text = engine_api.get(request["endpoint"].removesuffix("/v1") + "/metrics", headers(request))
+    except (Failed, OSError, http.client.HTTPException):
         return {}
     found = engine_api.metrics(text, request["counters"])
     return {name: value for name, value in found.items() if value is not None}
@@ -249,7 +249,8 @@ def longest(request: dict[str, Any]) -> int | None:
     """Tokens of the longest prompt and answer that the engine takes, where it says so."""
     try:
         _, text = engine_api.get(request["endpoint"] + "/models", headers(request))
-        lengths = [model.get("max_model_len") for model in json.loads(text)["data"]]
+        listed = json.loads(text)["data"]
+        lengths = [each.get("max_model_len") or (each.get("meta") or {}).get("n_ctx") for each in listed]
     except (Failed, OSError, ValueError, LookupError, TypeError, AttributeError, http.client.HTTPException):
         return None
     return max((length for length in lengths if isinstance(length, int)), default=None)

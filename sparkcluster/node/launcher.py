@@ -38,6 +38,7 @@ from sparkcluster.node.prepare import (
     Stop,
     has_open_ray,
     interpreter_of,
+    located,
     module_directory,
     prepare,
     say,
@@ -323,7 +324,7 @@ def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str
         start_ray_head(start, starting, private)
         wait_for_members(document, python, env, limit_s)
     say("phase=engine %s" % os.path.basename(document["engine"][0]))
-    become(document["engine"], env)
+    become(located(document, env), env)
 
 
 def checked(path: str) -> dict[str, Any]:

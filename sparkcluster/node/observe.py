@@ -71,8 +71,9 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
             everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
-            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, api_flags
-            and counters of the engine, and brief: without logs, health, Ray, and what is asked within containers.
+            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, of the engine
+            api_key (its name in that file), api_flags and counters, and brief: without logs, health, Ray, and what is
+            asked within containers.
         machine: the node.
         sleep: what waits between the readings.
     """
@@ -100,7 +101,7 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
             readings.start("gpu " + rank["name"], partial(gpu_inside, rank["name"]))
     for head in heads[:1]:
         url = "http://" + engine_address(head["launcher"].get("engine") or [], request["api_flags"])
-        readings.start("counters", partial(twice, partial(counters, url, request["counters"])))
+        readings.start("counters", partial(twice, partial(counters, url, request["counters"], keyed(head, request))))
         if whole:
             readings.start("health", partial(health, url))
         if whole and head["launcher"].get("executor") == "ray":
@@ -199,9 +200,17 @@ def health(url: str) -> int:
     return engine_api.get(url + "/health")[0]
 
 
-def counters(url: str, names: dict[str, list[str]]) -> dict[str, float | None]:
+def keyed(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+    """The header with the API key of a rank, without which some engines show no metrics; empty if it has none."""
+    with contextlib.suppress(OSError):
+        found = common.read_env_file(os.path.join(rank["rank_dir"] or "/", request["secrets_file"]))
+        return {"Authorization": "Bearer " + found[request["api_key"]]} if request["api_key"] in found else {}
+    return {}
+
+
+def counters(url: str, names: dict[str, list[str]], headers: dict[str, str]) -> dict[str, float | None]:
     """Token counters and queues of the engine; None for those that it lacks."""
-    return engine_api.metrics(engine_api.get(url + "/metrics")[1], names)
+    return engine_api.metrics(engine_api.get(url + "/metrics", headers)[1], names)
 
 
 def traffic(machine: Machine) -> dict[str, Any]:

@@ -254,6 +254,15 @@ def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LIN
     return "%s -> %s" % (link, path)
 
 
+def located(document: dict[str, Any], env: dict[str, str]) -> list[str]:
+    """The engine's command; the model's directory in place of ``MODEL_LINK``, which only a container has."""
+    words: list[str] = document["engine"]
+    if document.get("runtime") != "process" or not document.get("model"):
+        return words
+    path = model_paths(document["model"], env)[-1]
+    return [path + word[len(MODEL_LINK) :] if word.startswith(MODEL_LINK + "/") else word for word in words]
+
+
 def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
     """Run the playbook's ``setup`` lines in order, each with a limit in seconds."""
     for number, line in enumerate(lines, 1):

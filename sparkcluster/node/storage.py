@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from typing import Any
 
-from sparkcluster.node import common, model_choice
+from sparkcluster.node import common, gguf, model_choice
 from sparkcluster.node.machine import Machine, Unreadable, unread
 from sparkcluster.node.model_files import present, shards
 from sparkcluster.node.shared import (
@@ -88,6 +89,8 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
     needed = [name for name in listed or () if model_choice.wanted(name, choice)]
     if not index:
         needed = model_choice.series_of(sizes, choice)
+    if model.get("file"):
+        needed, part = gguf.series(model["file"]), True  # it has configuration and tokenizer in itself
     missing = {*broken, *_expected(sizes, needed, part)}
     if index and listed is None:
         missing.add(index)  # it exists but is invalid
@@ -98,10 +101,12 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         for name, size in sorted(sizes.items())
         if name.endswith(".safetensors") and size != safetensors_size(machine, "%s/%s" % (folder, name))
     ]
+    headers = {name: gguf_header(machine, "%s/%s" % (folder, name)) for name in sizes if name.endswith(".gguf")}
+    truncated += sorted(name for name, (_, least) in headers.items() if sizes[name] < least)
     return {
         "path": folder,
         "revision": revision,
-        "config": config(machine, folder, sizes),
+        "config": headers[model["file"]][0] if model.get("file") in headers else config(machine, folder, sizes),
         "files": [{"name": name, "size_bytes": size} for name, size in sorted(sizes.items())],
         "left_out_bytes": sum(status.st_size for status in every.values()) - sum(sizes.values()),
         "missing": sorted(missing),
@@ -170,6 +175,15 @@ def safetensors_size(machine: Machine, path: str) -> int | None:
     # text cannot match
     ends = re.findall(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]', header)
     return 8 + length + max((int(end) for end in ends), default=0)
+
+
+def gguf_header(machine: Machine, path: str) -> tuple[dict[str, Any] | None, float]:
+    """What a GGUF's header says of the model, and the bytes that it has at least: no number if it is invalid."""
+    with open(machine.at(path), "rb") as file:
+        try:
+            return gguf.read(file)
+        except (ValueError, EOFError):
+            return None, math.inf
 
 
 def _expected(sizes: dict[str, int], needed: list[str], part: bool) -> list[str]:

@@ -27,6 +27,14 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     refused = powers.never(written.model.path) if written.model.path is not None else None
     if refused:
         yield document.problem(("model", "path"), refused, "give another directory, such as ~/data")
+    engine = engines.engine(written.engine)
+    if (engine.weights_format(written) == "gguf") != (written.model.file is not None):
+        if written.model.file is None:
+            hint = "write file: NAME.gguf, of a split one the first part"
+            yield document.problem(("model",), f"{engine.title} serves one file, which is not named", hint, key=True)
+        else:
+            message = f"{engine.title} serves all of a model, not one file"
+            yield document.problem(("model", "file"), message, "remove file; files chooses what is staged")
     for key in ("id", "revision"):
         if ".." in (getattr(written.model, key) or ""):
             yield document.problem(("model", key), "must not contain '..'")

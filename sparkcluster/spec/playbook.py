@@ -40,6 +40,11 @@ Image = Annotated[
 FilePattern = Annotated[
     str, form(r"^[!-.0-~][ -~]*$", "a pattern of files in the repository, such as *.json", max_length=128)
 ]
+_FOLDERS = "([A-Za-z0-9_][A-Za-z0-9_.+ -]*/)*"
+GgufFile = Annotated[
+    str,
+    form(f"^{_FOLDERS}[A-Za-z0-9_][A-Za-z0-9_.+ -]*[.]gguf$", "a file such as Q4/model-Q4_K_M.gguf", max_length=256),
+]
 # docs.docker.com, docker container run, --ulimit
 Ulimit = Literal[
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
@@ -76,6 +81,9 @@ class Model(Section):
         "without original/ and formats of other engines",
     )
     exclude: list[FilePattern] = Field([], max_length=64, description="those that are not served, such as `demo/`")
+    file: GgufFile | None = Field(
+        None, description="the GGUF that is served, of a split one its first part; only of engines that serve one file"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
@@ -372,7 +380,8 @@ class Playbook(Section):
     def choice(self) -> dict[str, Any]:
         """Which files of the model are served, as ``node.model_choice`` takes it."""
         loads = engines.engine(self.engine).weights_format(self)
-        return {"include": self.model.files, "exclude": self.model.exclude, "format": loads}
+        series = [re.sub(r"-\d{5}-of-", "-*-of-", self.model.file)] if self.model.file else []
+        return {"include": [*series, *self.model.files], "exclude": self.model.exclude, "format": loads}
 
     @property
     def verifying(self) -> Verify:

@@ -49,7 +49,8 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
         return usable[0]
     if not serving.executors:
         hint = "in the inventory, give each node a group of its own"
-        raise PlanError(f"{serving.title} serves on one node, and a group has {nodes}", step="plan", hint=hint)
+        why = f": {serving.alone}" if serving.alone else ""
+        raise PlanError(f"{serving.title} serves on one node, and a group has {nodes}{why}", step="plan", hint=hint)
     missing = {"ray": "no Ray", "native": "no multi-node backend"}.get(playbook.executor, "neither")
     raise PlanError(
         f"playbook {playbook.name} requires executor {playbook.executor}, but its engine has {missing}",

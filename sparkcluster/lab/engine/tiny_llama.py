@@ -56,7 +56,7 @@ def write_tiny_model(directory: Path) -> Path:
 
 def tiny_model_files() -> dict[str, bytes]:
     """The model's files by name, as Hugging Face lays them out."""
-    vocabulary = _vocabulary()
+    vocabulary = tokens()
     return {
         "config.json": _json(_config(len(vocabulary))),
         "generation_config.json": _json({"eos_token_id": vocabulary["<|end|>"], "do_sample": False}),
@@ -71,7 +71,7 @@ def tiny_model_files() -> dict[str, bytes]:
                 "chat_template": CHAT_TEMPLATE,
             }
         ),
-        "model.safetensors": _safetensors(_weights(vocabulary)),
+        "model.safetensors": _safetensors(tensors_of(vocabulary)),
     }
 
 
@@ -111,7 +111,7 @@ def _byte_characters() -> list[str]:
     return [chr(byte) if byte in printable else chr(0x100 + others.index(byte)) for byte in range(256)]
 
 
-def _vocabulary() -> dict[str, int]:
+def tokens() -> dict[str, int]:
     """Special tokens, then one token a byte, then the words of the answer."""
     characters = _byte_characters()
     words = [characters[0x20] + word for word in WORDS]
@@ -156,7 +156,7 @@ def _tokenizer(vocabulary: dict[str, int]) -> dict[str, object]:
     }
 
 
-def _weights(vocabulary: dict[str, int]) -> dict[str, tuple[tuple[int, ...], bytes]]:
+def tensors_of(vocabulary: dict[str, int]) -> dict[str, tuple[tuple[int, ...], bytes]]:
     """Shape and bfloat16 bytes of every tensor, drawn in a fixed order from one generator."""
     generator = random.Random(SEED)
     size = len(vocabulary)

@@ -399,7 +399,8 @@ def test_an_image_of_an_unknown_repository_is_asked_about(run: Run, tmp_path: Pa
 def test_images_of_bundled_playbooks_are_not_asked_about() -> None:
     files = [*library.bundled()[0].rglob("*.yaml")]
     texts = [match[1] for file in files if (match := re.search(r"^image: (\S+)", file.read_text(), re.MULTILINE))]
-    assert {text.partition(":")[0] for text in texts} - {*engines.engine("vllm").images} == set()
+    known = {image for name in engines.names() for image in engines.engine(name).images}
+    assert {text.partition(":")[0] for text in texts} - known == set()
 
 
 def test_directories_are_asked_about_unless_they_are_the_weights(run: Run, tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
 
 SHELL = [
     # Nothing is started, or by another program.
-    ("", "x.sh does not start vLLM", "import a recipe, a Compose file, or a text with `docker run … vllm serve …`"),
+    ("", "x.sh does not start vLLM or llama.cpp", "import a recipe, a Compose file, or a text with `docker run … vllm serve …`"),
     ("docker run --gpus all lmsysorg/sglang:spark python3 -m sglang.launch_server", "x.sh:1: this starts SGLang", "by hand"),
-    ("A=1\nllama-server -hf org/m --port 8080", "x.sh:2: this starts llama.cpp", "by hand"),
+    ("A=1\nllama-server -hf org/m --port 8080", "x.sh:2: the command names no GGUF", "--hf-file NAME.gguf"),
     ("docker run nvcr.io/nvidia/trt:1 trtllm-serve org/m", "x.sh:1: this starts TensorRT-LLM", "by hand"),
     ("ollama run m", "x.sh:1: this starts Ollama", "by hand"),
     ("docker run --gpus all ollama/ollama", "x.sh:1: this starts Ollama", "by hand"),
@@ -56,7 +56,7 @@ SHELL = [
     ("vllm serve <model> --seed 1", "x.sh:1: the command needs <model>", f"add --define model=VALUE, or {ALONE}"),
     ("vllm serve YOUR_MODEL", "x.sh:1: the command needs YOUR_MODEL", "--define YOUR_MODEL"),
     ("M=1\nE=$(jq .a x)\nvllm serve org/m $E", "x.sh:2: E depends on `$(jq .a x)`", f"add --define E=VALUE, or {ALONE}"),
-    ("$CMD org/m", "`$CMD org/m` may start vLLM, but is not evaluated", "--define CMD=VALUE"),
+    ("$CMD org/m", "`$CMD org/m` may start vLLM or llama.cpp, but is not evaluated", "--define CMD=VALUE"),
     ("eval vllm serve org/m\nvllm serve org/b", "x.sh:1: `eval vllm serve org/m` may start vLLM", "vllm serve line alone"),
     ("serve() { printf 'vllm serve %s' org/m; }\ndocker exec node bash -c \"$(serve 2)\"", "x.sh:2: ", "alone"),
     ("if [ -e a ]; then vllm serve org/a; else\nvllm serve org/b; fi", "x.sh:1: `[ -e a ]` decides which engine starts", "import only the command"),
@@ -70,7 +70,7 @@ SHELL = [
     ("docker run --device /dev/sda a/b:1 vllm serve org/m", "control of the node", ""),
 ]  # fmt: skip
 OTHERS = [
-    ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml:3: this starts llama.cpp", "by hand"),
+    ("x.yaml", "services:\n  a:\n    image: b/llama.cpp:server\n    command: -m x\n", "x.yaml has no service that starts an engine", ""),
     ("x.yaml", "some: thing\n", "unknown format", "supported: Compose files, and recipes"),
     ("x.yaml", "model: {model_id: a/b}\nmeta: {}\nvariants: {}\n", "unknown format", "container and command"),
     ("x.json", '{"schema": "sparkring-recipe/v1"}', "unknown format", "supported: "),

@@ -1,0 +1,44 @@
+"""The command line of ``llama-server``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+from sparkcluster.engines.base import Rank
+from sparkcluster.spec.playbook import ArgumentValue
+
+MODEL = "/sparkcluster/model"
+"""The model's directory: a link in a container, and what the launcher replaces in the command of a process."""
+_WORDS = frozenset({"flash-attn", "fit", "log-colors", "reasoning"})
+"""Arguments that take on or off, which YAML reads as true and false."""
+
+
+def serve(rank: Rank) -> list[str]:
+    """Command that serves the playbook's file; a whole ``command`` in the playbook takes its place."""
+    playbook, group = rank.playbook, rank.group
+    if playbook.command is not None:
+        return list(playbook.command)
+    argv = [program(rank.python), "--model", f"{MODEL}/{playbook.model.file}"]
+    argv += ["--alias", ",".join([playbook.model_name, *playbook.aliases])]
+    argv += ["--host", group.api_host, "--port", str(group.api_port), "--metrics", "--offline"]
+    return argv + [word for name, value in playbook.args.items() for word in flag(name.replace("_", "-"), value)]
+
+
+def program(python: str | None) -> str:
+    """How it is called: the program beside the Python of runtime ``process``, which need not be on PATH."""
+    directory = PurePosixPath(python or "").parent
+    return str(directory / "llama-server") if directory.is_absolute() else "llama-server"
+
+
+def flag(name: str, value: ArgumentValue) -> list[str]:
+    """One argument: true is the bare flag, false its negation, null nothing, a list with commas, a mapping JSON."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        if name in _WORDS:
+            return [f"--{name}", "on" if value else "off"]
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
+    return [f"--{name}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]

@@ -1,0 +1,102 @@
+"""How commands that start ``llama-server`` are read: what ``sparkcluster import`` needs of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkcluster.engines.llama_cpp import ENGINE
+from sparkcluster.errors import UsageError
+from sparkcluster.importer.commands import EngineCommand
+from sparkcluster.importer.container import Container
+from sparkcluster.importer.unknown import shown, unknown
+
+_LONG = {"hf": "hf-repo", "hfr": "hf-repo", "hff": "hf-file", "m": "model", "a": "alias", "gpu-layers": "n-gpu-layers"}
+_DEFAULTS = {("host", "127.0.0.1"), ("host", "localhost"), ("port", "8080")}
+
+
+class LlamaImporter:
+    """An ``Importer``."""
+
+    ENGINE = "llama.cpp"
+    TITLE = "llama.cpp"
+    COMMAND = "llama-server"
+
+    def after_command(self, words: Sequence[str]) -> list[str] | None:
+        """The words after ``llama-server``."""
+        rest = [word for at, word in enumerate(words) if at > 0 or word not in {"exec", "nohup"}]
+        return rest[1:] if rest and rest[0].rpartition("/")[2] == "llama-server" else None
+
+    def is_entrypoint(self, image: str) -> bool:
+        """Whether ``llama-server`` is the entrypoint of ``image``."""
+        return re.match(r"ghcr\.io/gg(ml-org|erganov)/llama\.cpp:server", image) is not None
+
+    def is_worker(self, words: Sequence[str]) -> bool:  # noqa: ARG002 - the interface's
+        """It has one rank."""
+        return False
+
+    def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:  # noqa: ARG002 - likewise
+        """No runner of recipes starts it."""
+        return None
+
+    def read(self, words: list[str]) -> EngineCommand:
+        """What the words mean; a flag is followed by its value, or by another flag.
+
+        Raises:
+            UsageError: they do not name the file.
+        """
+        served = EngineCommand()
+        for name, value in _flags(words):
+            _put(served, name, value)
+        if "file" not in served.keys:
+            hint = "add --hf-file NAME.gguf: the page of the repository lists its files"
+            raise UsageError("the command names no GGUF, of which a repository has several", hint=hint)
+        return served
+
+
+IMPORTER = LlamaImporter()
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, str | bool]]:
+    at = 0
+    while at < len(words):
+        name, equals, value = words[at].lstrip("-").partition("=")
+        at += 1
+        if not equals and at < len(words) and re.match(r"-\D", words[at]) is None:
+            value, equals, at = words[at], "=", at + 1
+        short = ENGINE.short_arguments.get(name, name)
+        yield _LONG.get(name, short), value if equals else True
+
+
+def _put(served: EngineCommand, name: str, value: str | bool) -> None:
+    text = "" if value is True else str(value)
+    if lost := unknown(text):
+        served.unset.append(text)
+        served.notes.append(f"--{name}: left out: the text does not set {shown(', '.join(lost))}")
+    elif name == "model":
+        served.model, _, served.keys["file"] = text.rpartition("/")
+    elif name == "hf-repo":
+        served.model = text.partition(":")[0]
+    elif name == "hf-file":
+        served.keys["file"] = text
+    elif name == "alias":
+        served.keys["served_name"], *served.keys["aliases"] = text.split(",")
+    elif name == "no-mmap":
+        served.args["load-mode"] = "none"
+    elif name in ENGINE.arguments:
+        if (name, text) not in _DEFAULTS:
+            written = f"--{name} {shown(text)}" if name in {"host", "port"} else f"--{name}"
+            served.notes.append(f"{written}: write {ENGINE.arguments[name]}")
+    elif name.startswith("no-") and value is True:
+        served.args[name.removeprefix("no-")] = False
+    else:
+        served.args[name] = _value(value)
+
+
+def _value(value: str | bool) -> Any:
+    if value in {"on", "off"}:
+        return value == "on"
+    if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", value):
+        return int(value)
+    return float(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}\.\d{1,9}", value) else value

@@ -1,0 +1,41 @@
+"""llama.cpp on a node: which one an interpreter has beside it. Sent instead of ``sparkcluster.node.engine``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+NAME = "llama.cpp"
+LABEL = ""
+
+# Images are read without a driver, which a program that was built for CUDA may need: they can say which it is.
+INSPECTION = """
+import subprocess
+def llama_server():
+    beside = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+    program = shutil.which("llama-server", path=beside)
+    if program is None:
+        return None
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10)
+        said = re.search(r"version: (\\d+)", done.stdout + done.stderr)
+    except Exception:
+        said = None
+    return said.group(1) if said else os.environ.get("LLAMA_CPP_VERSION") or "unknown"
+ENGINE = {"version": llama_server()}
+"""
+
+
+def built(entrypoint: list[str]) -> bool:
+    """Whether an image with this entrypoint is upstream's server (.devops/cuda.Dockerfile)."""
+    return entrypoint[:1] == ["/app/llama-server"]
+
+
+def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+    """NVIDIA publishes no image of it; its guide builds it."""
+    return False
+
+
+def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
+    """It runs without Ray."""
+    return None

@@ -1,0 +1,103 @@
+"""The header of a GGUF file: what the model is, and how long the file has to be. Pure.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; bytes of a block of each type of tensor:
+``GGML_QUANT_SIZES`` in gguf-py/gguf/constants.py of https://github.com/ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, BinaryIO
+
+from sparkcluster.node import model_choice
+
+MOST = 1 << 20
+"""Entries of a header, or bytes of a text in it, above which it is not believed: vocabularies have 300,000 entries."""
+TEXT, NUMBERS = 256, 1024
+"""Of a text, and of a list of numbers, so much is kept: of all others their length."""
+
+_STRING, _ARRAY = 8, 9
+_VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_REAL = "fd"  # may be no numbers at all, and nobody needs them
+# By type: numbers in a block, and its bytes.
+_BLOCKS = {
+    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
+    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
+    17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
+    24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54),
+    35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18),
+}  # fmt: skip
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.read = file, 0
+
+    def bytes(self, count: int) -> bytes:
+        found = self.file.read(count)
+        if len(found) < count:
+            raise EOFError("the header is cut off")
+        self.read += count
+        return found
+
+    def numbers(self, form: str, count: int = 1) -> tuple[Any, ...]:
+        form = "<%d%s" % (count, form)
+        return struct.unpack(form, self.bytes(struct.calcsize(form)))
+
+    def count(self, form: str = "Q") -> int:
+        (found,) = self.numbers(form)
+        if found > MOST:
+            raise ValueError("a count of %d in its header" % found)
+        return int(found)
+
+    def text(self) -> str:
+        return self.bytes(self.count()).decode("utf-8", "replace")
+
+    def value(self, kind: int, nested: bool = False) -> Any:
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY and not nested:
+            inner, count = self.count("I"), self.count()
+            if inner in _VALUES:
+                found = self.numbers(_VALUES[inner], count)
+                return list(found) if count <= NUMBERS and _VALUES[inner] not in _REAL else count
+            for _ in range(count):
+                self.value(inner, nested=True)
+            return count
+        if kind not in _VALUES:
+            raise ValueError("a value of unknown type %d in its header" % kind)
+        found = self.numbers(_VALUES[kind])
+        return None if _VALUES[kind] in _REAL else found[0]
+
+
+def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """What the header at the beginning of ``file`` says of the model, and the bytes that the file has to have.
+
+    Of long texts and lists there is the length.
+
+    Raises:
+        ValueError: it is no GGUF.
+        EOFError: the header goes on behind what there is of the file.
+    """
+    reader, found, end = _Reader(file), {}, 0
+    if reader.bytes(4) != b"GGUF" or reader.count("I") not in (2, 3):
+        raise ValueError("no GGUF of version 2 or 3")
+    tensors, entries = reader.count(), reader.count()
+    for _ in range(entries):
+        key, value = reader.text(), reader.value(reader.count("I"))
+        found[key[:TEXT]] = len(value) if isinstance(value, str) and len(value) > TEXT else value
+    for _ in range(tensors):
+        reader.text()
+        shape = reader.numbers("Q", min(reader.count("I"), 8))
+        kind, offset = *reader.numbers("I"), *reader.numbers("Q")
+        block, size = _BLOCKS.get(kind, (1, 0))  # of a newer type it is known where it begins
+        end = max(end, offset + math.prod(shape) // block * size)
+    unit = found.get("general.alignment")
+    unit = unit if isinstance(unit, int) and 0 < unit <= MOST else 32
+    return found, -(-reader.read // unit) * unit + end
+
+
+def series(file: str) -> list[str]:
+    """All files of a model that is split, by its first one, as ``x-00001-of-00003.gguf``; else it alone."""
+    return model_choice.series_of([file], None) or [file]

@@ -1,0 +1,221 @@
+"""llama.cpp: one GGUF is chosen, judged by its header, and served by one command; nothing else is said of it."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkcluster import engines
+from sparkcluster.engines import phase
+from sparkcluster.engines.base import Rank
+from sparkcluster.engines.signature import plain
+from sparkcluster.errors import PlanError, UsageError
+from sparkcluster.fit import shipped
+from sparkcluster.fit.headers import from_path
+from sparkcluster.fit.source import Source, spark
+from sparkcluster.importer import convert
+from sparkcluster.lab.engine.tiny_gguf import tiny_gguf
+from sparkcluster.node import gguf, prepare, storage
+from sparkcluster.node.machine import Machine
+from sparkcluster.spec.playbook import Playbook
+from sparkcluster.topology import parallel
+from sparkcluster.topology.model import Group
+
+ROOT = Path(__file__).parents[3]
+ENGINE = engines.engine("llama.cpp")
+FILE = "Q4/m-Q4_K_M-00001-of-00003.gguf"
+
+
+def playbook(**changes) -> Playbook:
+    model = {"id": "org/m-GGUF", "file": FILE}
+    return Playbook.model_validate({"name": "m", "engine": "llama.cpp", "model": model, "image": "i:1", **changes})
+
+
+def llama(**changes) -> Source:
+    """A model like Llama 3.1 8B: 32 layers, 8 heads of 128 for keys and values."""
+    keys = {
+        "block_count": 32, "embedding_length": 4096, "feed_forward_length": 14336, "context_length": 131072,
+        "attention.head_count": 32, "attention.head_count_kv": 8,
+    }  # fmt: skip
+    config = {f"llama.{key}": value for key, value in {**keys, **changes}.items()}
+    config |= {"general.architecture": "llama", "tokenizer.ggml.tokens": 128256}
+    return Source("m", config, size_bytes=5_000_000_000)
+
+
+def test_no_module_outside_of_engines_asks_which_engine_it_is():
+    package = ROOT / "sparkcluster"
+    named = re.compile(rf"[!=]= *[\"']({'|'.join(map(re.escape, engines.names()))})[\"']")
+    rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"engines", "lab"}]
+    assert not [(path, found[0]) for path in rooms if (found := named.search(path.read_text()))]
+
+
+def test_the_command_names_the_file_the_api_and_the_arguments():
+    args = {"ctx-size": 8192, "flash-attn": True, "jinja": True, "ui": False, "tensor-split": [1, 2]}
+    group = Group.__new__(Group)
+    object.__setattr__(group, "api_host", "10.0.0.1")
+    object.__setattr__(group, "api_port", 8000)
+    rank = Rank(playbook(args=args, served_name="m", aliases=["n"]), group, None, 1, "org/m-GGUF", "none", None)
+    assert ENGINE.serve(rank) == [
+        "llama-server", "--model", f"/sparkcluster/model/{FILE}", "--alias", "m,n", "--host", "10.0.0.1",
+        "--port", "8000", "--metrics", "--offline", "--ctx-size", "8192", "--flash-attn", "on", "--jinja", "--no-ui",
+        "--tensor-split", "1,2",
+    ]  # fmt: skip
+
+
+def test_a_process_finds_the_file_where_a_container_has_a_link(tmp_path):
+    words = ["llama-server", "--model", f"/sparkcluster/model/{FILE}", "--alias", "m"]
+    document = {"engine": words, "runtime": "process", "model": {"path": str(tmp_path)}}
+    assert prepare.located(document, {}) == [*words[:2], f"{tmp_path}/{FILE}", *words[3:]]
+    assert prepare.located({**document, "runtime": "docker"}, {}) == words
+
+
+def test_two_sparks_are_refused_with_the_reason():
+    with pytest.raises(PlanError, match="no authentication"):
+        parallel.executor(playbook(), None, nodes=2, bring_ray=True)
+    with pytest.raises(UsageError, match="one Spark"):
+        ENGINE.forecast(playbook(), llama(), spark(), nodes=2)
+
+
+def test_all_parts_of_the_file_are_chosen_and_nothing_else():
+    assert playbook().choice == {"include": ["Q4/m-Q4_K_M-*-of-00003.gguf"], "exclude": [], "format": "gguf"}
+    assert gguf.series(FILE) == [f"Q4/m-Q4_K_M-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
+
+
+def test_the_header_says_what_the_model_is_and_how_long_the_file_is(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(tiny_gguf())
+    config, size = gguf.read(io.BytesIO(path.read_bytes()))
+    assert size == path.stat().st_size
+    assert (config["llama.block_count"], config["tokenizer.ggml.tokens"]) == (2, 330)
+    assert from_path(path).weights_bytes == from_path(tmp_path, "m.gguf").weights_bytes == size
+
+
+@pytest.mark.parametrize("cut", [0, 3, 20, 900, 6000])
+def test_a_header_that_is_cut_off_or_wrong_is_no_model(tmp_path, cut):
+    (tmp_path / "m.gguf").write_bytes(tiny_gguf()[:cut])
+    with pytest.raises(UsageError, match=r"m\.gguf"):
+        from_path(tmp_path, "m.gguf")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + b"\xff" * 64)
+    with pytest.raises(UsageError, match=r"m\.gguf"):
+        from_path(tmp_path, "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("size", "file", "missing", "truncated"),
+    [
+        (None, "m.gguf", [], []),
+        (-1, "m.gguf", [], ["m.gguf"]),
+        (100, "m.gguf", [], ["m.gguf"]),
+        (None, "other.gguf", ["other.gguf"], []),
+        (None, "m-00001-of-00002.gguf", ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], []),
+    ],
+)
+def test_a_node_tells_whether_the_file_is_whole_without_config_or_tokenizer(tmp_path, size, file, missing, truncated):
+    data = tiny_gguf()
+    (tmp_path / "m.gguf").write_bytes(data[:size])
+    model = {"path": str(tmp_path), "file": file, "choice": {"include": ["*"], "format": "gguf"}}
+    found = storage.weights(Machine(), model, str(tmp_path))
+    assert (found["missing"], found["truncated"]) == (missing, truncated)
+    if not missing and size is None:
+        assert found["config"]["general.architecture"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("args", "keys", "cache"),
+    [
+        # 32 layers, keys and values, 8 heads of 128 numbers of two bytes: 131,072 bytes of a token
+        ({"ctx-size": 8192}, {}, 8192 * 131072),
+        ({"ctx-size": 8192, "cache-type-k": "q8_0", "cache-type-v": "q8_0"}, {}, 8192 * 65536 * 34 // 32),
+        # every second layer remembers 4 windows of 128 and a batch of 512
+        (
+            {"ctx-size": 8192},
+            {"attention.sliding_window": 128, "attention.sliding_window_pattern": 2},
+            (8192 + 1024) * 65536,
+        ),
+        # every fourth layer has attention
+        ({"ctx-size": 8192}, {"full_attention_interval": 4}, 8192 * 32768),
+        # two layers of 32 have heads
+        ({"ctx-size": 8192}, {"attention.head_count_kv": [8, 8, *[0] * 30]}, 8192 * 8192),
+    ],
+)
+def test_the_kv_cache_is_that_of_all_requests_at_once(args, keys, cache):
+    found = ENGINE.forecast(playbook(args=args), llama(**keys), spark())
+    assert found["kv_cache"]["bytes"] == cache
+    assert found["memory"]["weights_bytes"] == 5_000_000_000
+    assert found["fits"]
+
+
+def test_the_kv_cache_is_as_large_as_a_server_said():
+    """Of gpt-oss 120B, with and without a window (https://github.com/ollama/ollama/issues/16480)."""
+    served = playbook(args={"ctx-size": 262144, "parallel": 2, "ubatch-size": 1024})
+    found = ENGINE.forecast(served, shipped.recorded("ggml-org/gpt-oss-120b-GGUF"), spark())
+    assert found["kv_cache"]["bytes"] == (9216 + 90) << 20
+    assert found["context"] == 131072
+
+
+def test_what_does_not_fit_says_what_to_change():
+    model = llama(context_length=2_000_000)
+    found = ENGINE.forecast(playbook(args={"ctx-size": 1_000_000}), model, spark())
+    assert found["fits"] is False
+    assert any("cache-type-k" in advice for advice in found["advice"])
+    shorter = next(int(advice.split()[-1]) for advice in found["advice"] if advice.startswith("set ctx-size"))
+    assert ENGINE.forecast(playbook(args={"ctx-size": shorter}), model, spark())["fits"] is not False
+
+
+def test_requests_share_the_context():
+    assert ENGINE.api_features(playbook(args={"ctx-size": 8192, "parallel": 4})).context == 2048
+    assert ENGINE.api_features(playbook(args={"ctx-size": 8192, "parallel": 4, "kv-unified": True})).context == 8192
+    assert ENGINE.api_features(playbook(args={"ctx-size": 8192})).context == 8192
+
+
+LOG = """
+0.00.001.848 I srv          init: build_info: b0-unknown
+0.00.003.708 I srv          init: loading model
+0.00.010.823 I srv    load_model: initializing, n_slots = 2, n_ctx_slot = 512, kv_unified = 'false'
+0.00.012.263 I srv          init: listening on http://127.0.0.1:8099
+""".strip().splitlines()
+
+
+def test_its_log_shows_how_far_it_is():
+    """Measured with b11549; older builds say that the server is listening."""
+    found = [phase.phase(line, ENGINE) for line in LOG]
+    assert [each.kind for each in found] == ["engine", "weights", "kv-cache", "api-ready"]
+    assert phase.phase("main: server is listening on http://0.0.0.0:8008 - starting the main loop", ENGINE) == found[3]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("E llama_model_load: tensor 'b' data is not within the file bounds, model is corrupted or incomplete",
+         "shorter than its header"),
+        ("E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'", "no GGUF"),
+        ("E gguf_init_from_file: failed to open GGUF file '/m/n.gguf' (No such file or directory)", "/m/n.gguf"),
+        ("E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8097", "8097"),
+        ("error: invalid argument: --no-such", "--no-such"),
+        ("E llama_model_load: error loading model: error loading model vocabulary: no merges", "vocabulary: no merges"),
+    ],
+)  # fmt: skip
+def test_its_errors_have_a_cause(line, said):
+    """Measured with b11549."""
+    lines = plain([line, "E srv          init: exiting due to model loading error"])
+    cause = next(filter(None, (signature.match(lines) for signature in ENGINE.signatures)))
+    assert said in cause.summary
+
+
+def test_a_command_becomes_a_playbook_with_its_file():
+    """As owners type it, with the file that ``-hf`` leaves open."""
+    text = (
+        "llama-server -hf ggml-org/gpt-oss-120b-GGUF -hff m.gguf --port 8080 -c 131072 -ngl 99 --jinja -fa on --no-mmap"
+    )
+    made = convert(text, "x.sh").document
+    assert (made["engine"], made["model"]) == ("llama.cpp", {"id": "ggml-org/gpt-oss-120b-GGUF", "file": "m.gguf"})
+    args = {"ctx-size": 131072, "n-gpu-layers": 99, "jinja": True, "flash-attn": True, "load-mode": "none"}
+    assert made["args"] == args
+    image = "ghcr.io/ggml-org/llama.cpp:server-cuda"
+    made = convert(f"docker run -v ~/m:/m {image} -m /m/x/a.gguf -a one,two --api-key secret-of-mine", "x.sh")
+    assert made.document["model"] == {"path": "~/m/x", "file": "a.gguf"}
+    assert (made.document["served_name"], made.document["aliases"]) == ("one", ["two"])
+    assert "secret-of-mine" not in made.text
