@@ -23,7 +23,7 @@ used by: member of ``Engine``.
 
 Nothing outside an engine's directory imports from it, and nothing asks which engine it is. An engine that sets only
 ``name``, ``title`` and ``serve`` runs on one node; ``tests/lab/test_second_engine.py`` takes one through plan, up,
-status, ask, doctor and down.
+status, ask, doctor and down, and ``tests/lab/test_llama_cpp.py`` a real one.
 """
 
 from __future__ import annotations
