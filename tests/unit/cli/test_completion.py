@@ -62,7 +62,7 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster upgrade mine.yaml --order west,e", ["west,east"]),
         ("sparkcluster logs mine.yaml -f alpha", ["alpha-1", "alpha-2"]),
         ("sparkcluster logs -n 3 'my other.yml' fe", ["fe80::1:2"]),
-        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b", "gpt-oss-120b-ngc"]),
+        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b", "gpt-oss-120b-gguf", "gpt-oss-120b-ngc"]),
         ("sparkcluster checks net-00", [f"net-00{number}" for number in (1, 2, 3, 4, 5, 6, 9)]),
         ("sparkcluster setup mine.yaml --only gr", []),
         ("sparkcluster connect mine.yaml --client open", ["open-webui", "openai"]),
