@@ -72,11 +72,13 @@ class Importer(Protocol):
         ENGINE: its name.
         TITLE: its name for readers.
         COMMAND: the words that start it, as guides print them.
+        IMAGE_PROBLEM: what is wrong with the images whose entrypoint it is; empty if nothing is.
     """
 
     ENGINE: str
     TITLE: str
     COMMAND: str
+    IMAGE_PROBLEM: str
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after the command that starts the engine; None where they start something else."""

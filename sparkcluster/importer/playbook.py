@@ -44,8 +44,9 @@ def playbook(start: Start) -> Made:
         mounted = any(f"{served.model}/".startswith(f"{volume.target.rstrip('/')}/") for volume in box.volumes)
         problem = f"the model {served.model} is not in a mounted directory"
         notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes as model.path"]
-    if "file" in served.keys:
-        model["file"] = served.keys.pop("file")
+    model |= {key: served.keys.pop(key) for key in ("file", "files") if key in served.keys}
+    if box.image and start.importer.IMAGE_PROBLEM and start.importer.is_entrypoint(box.image):
+        notes.append(f"the image {shown(box.image)} {start.importer.IMAGE_PROBLEM}")
     revision = served.keys.pop("revision", None)
     if revision is not None and "id" in model:
         model["revision"] = revision

@@ -14,8 +14,10 @@ from sparkcluster.node import model_choice
 
 MOST = 1 << 20
 """Entries of a header, or bytes of a text in it, above which it is not believed: vocabularies have 300,000 entries."""
-TEXT, NUMBERS = 256, 1024
-"""Of a text, and of a list of numbers, so much is kept: of all others their length."""
+KEYS, DIMENSIONS = 1024, 4
+"""More are not believed: models have fewer than 100 keys, and tensors four dimensions (``GGML_MAX_DIMS``)."""
+TEXT, NUMBERS, KEPT = 256, 1024, 1 << 16
+"""Of a text, of a list of numbers, and of all lists, so much is kept: of others their length."""
 
 _STRING, _ARRAY = 8, 9
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -32,7 +34,7 @@ _BLOCKS = {
 
 class _Reader:
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.read = file, 0
+        self.file, self.read, self.kept = file, 0, 0
 
     def bytes(self, count: int) -> bytes:
         found = self.file.read(count)
@@ -45,25 +47,30 @@ class _Reader:
         form = "<%d%s" % (count, form)
         return struct.unpack(form, self.bytes(struct.calcsize(form)))
 
-    def count(self, form: str = "Q") -> int:
-        (found,) = self.numbers(form)
+    def count(self, size: int = 8) -> int:
+        found = int.from_bytes(self.bytes(size), "little")
         if found > MOST:
             raise ValueError("a count of %d in its header" % found)
-        return int(found)
+        return found
 
     def text(self) -> str:
         return self.bytes(self.count()).decode("utf-8", "replace")
 
-    def value(self, kind: int, nested: bool = False) -> Any:
+    def value(self, kind: int) -> Any:
         if kind == _STRING:
             return self.text()
-        if kind == _ARRAY and not nested:
-            inner, count = self.count("I"), self.count()
+        if kind == _ARRAY:
+            inner, count = self.count(4), self.count()
             if inner in _VALUES:
                 found = self.numbers(_VALUES[inner], count)
-                return list(found) if count <= NUMBERS and _VALUES[inner] not in _REAL else count
+                if count > min(NUMBERS, KEPT - self.kept) or _VALUES[inner] in _REAL:
+                    return count
+                self.kept += count
+                return list(found)
+            if inner != _STRING:
+                raise ValueError("a list of unknown type %d in its header" % inner)
             for _ in range(count):
-                self.value(inner, nested=True)
+                self.bytes(self.count())
             return count
         if kind not in _VALUES:
             raise ValueError("a value of unknown type %d in its header" % kind)
@@ -81,15 +88,20 @@ def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
         EOFError: the header goes on behind what there is of the file.
     """
     reader, found, end = _Reader(file), {}, 0
-    if reader.bytes(4) != b"GGUF" or reader.count("I") not in (2, 3):
+    if reader.bytes(4) != b"GGUF" or reader.count(4) not in (2, 3):
         raise ValueError("no GGUF of version 2 or 3")
     tensors, entries = reader.count(), reader.count()
+    if entries > KEYS:
+        raise ValueError("%d keys in its header" % entries)
     for _ in range(entries):
-        key, value = reader.text(), reader.value(reader.count("I"))
+        key, value = reader.text(), reader.value(reader.count(4))
         found[key[:TEXT]] = len(value) if isinstance(value, str) and len(value) > TEXT else value
     for _ in range(tensors):
         reader.text()
-        shape = reader.numbers("Q", min(reader.count("I"), 8))
+        dimensions = reader.count(4)
+        if dimensions > DIMENSIONS:
+            raise ValueError("a tensor of %d dimensions in its header" % dimensions)
+        shape = reader.numbers("Q", dimensions)
         kind, offset = *reader.numbers("I"), *reader.numbers("Q")
         block, size = _BLOCKS.get(kind, (1, 0))  # of a newer type it is known where it begins
         end = max(end, offset + math.prod(shape) // block * size)

@@ -35,6 +35,10 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
         else:
             message = f"{engine.title} serves all of a model, not one file"
             yield document.problem(("model", "file"), message, "remove file; files chooses what is staged")
+    file = written.model.file or ""
+    first = re.sub(r"-\d{5}(?=-of-\d{5}[.]gguf$)", "-00001", file)
+    if first != file:
+        yield document.problem(("model", "file"), "is not the first part of a split file", f"write {first}")
     for key in ("id", "revision"):
         if ".." in (getattr(written.model, key) or ""):
             yield document.problem(("model", key), "must not contain '..'")
@@ -62,7 +66,8 @@ def _argument(  # noqa: PLR0911 - one return for each rule
     if short:
         return f"{shown(name)[1:-1]} is a short form of an argument", f"write {short}"
     plain = bare.replace("_", "-").lower()
-    owner = engine.arguments.get(plain) or engine.arguments.get(plain.removeprefix("no-"))
+    negated = None if plain in engine.known_arguments() else engine.arguments.get(plain.removeprefix("no-"))
+    owner = engine.arguments.get(plain) or negated
     if owner:
         return "sparkcluster sets this argument itself", f"write {owner}"
     head = plain.partition(".")[0].removeprefix("no-")

@@ -293,9 +293,10 @@ def _published(playbook: Playbook) -> bool:
 
 def _more_than_tuning(playbook: Playbook) -> Iterator[tuple[str, str]]:
     """Arguments and variables that are not known to set only how the engine computes."""
+    tuning = engines.engine(playbook.engine).tuning_arguments()
     for name, value in playbook.args.items():
-        head, *keys = name.removeprefix("no-").split(".")
-        allowed = engines.engine(playbook.engine).tuning_arguments().get(head)
+        head, *keys = (name if name in tuning else name.removeprefix("no-")).split(".")
+        allowed = tuning.get(head)
         document = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), _read(value))
         if value is not None and value is not False and (allowed is None or not _plain(document, allowed, head)):
             yield "argument", f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

@@ -38,23 +38,6 @@ class LlamaCpp(Engine):
         "api-key-file": "api.key in the inventory",
         "rpc": "one Spark in the inventory: llama.cpp's rpc-server has no authentication",
     }
-    short_arguments = {
-        "m": "model.file",
-        "hf": "model.id and model.file",
-        "a": "served_name",
-        "c": "ctx-size",
-        "n": "n-predict",
-        "b": "batch-size",
-        "ub": "ubatch-size",
-        "t": "threads",
-        "np": "parallel",
-        "fa": "flash-attn",
-        "ngl": "n-gpu-layers",
-        "ctk": "cache-type-k",
-        "ctv": "cache-type-v",
-        "lm": "load-mode",
-        "mm": "mmproj",
-    }
     variables = {
         "LLAMA_API_KEY": "write api.key in the inventory",
         **dict.fromkeys(("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO"), f"write {_STAGED}"),
@@ -86,6 +69,8 @@ class LlamaCpp(Engine):
 
     serve = imported(".command_line", "serve")
     forecast = imported(".memory", "forecast")
+    short_arguments = imported(".flags", "SHORT")
+    known_arguments = imported(".flags", "known_arguments")
     tuning_arguments = imported(".flags", "tuning_arguments")
     gone_argument = imported(".flags", "GONE.get")
     importer = imported(".importer", "IMPORTER")

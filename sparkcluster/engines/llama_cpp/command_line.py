@@ -6,12 +6,11 @@ import json
 from pathlib import PurePosixPath
 
 from sparkcluster.engines.base import Rank
+from sparkcluster.engines.llama_cpp.flags import ON_OR_OFF, WITHOUT_NEGATION
 from sparkcluster.spec.playbook import ArgumentValue
 
 MODEL = "/sparkcluster/model"
 """The model's directory: a link in a container, and what the launcher replaces in the command of a process."""
-_WORDS = frozenset({"flash-attn", "fit", "log-colors", "reasoning"})
-"""Arguments that take on or off, which YAML reads as true and false."""
 
 
 def serve(rank: Rank) -> list[str]:
@@ -32,13 +31,17 @@ def program(python: str | None) -> str:
 
 
 def flag(name: str, value: ArgumentValue) -> list[str]:
-    """One argument: true is the bare flag, false its negation, null nothing, a list with commas, a mapping JSON."""
-    if value is None:
+    """One argument: true is the bare flag, false its negation or nothing, null nothing, a mapping JSON.
+
+    A list has commas, but that of samplers semicolons.
+    """
+    if value is None or (value is False and name in WITHOUT_NEGATION):
         return []
     if isinstance(value, bool):
-        if name in _WORDS:
+        if name in ON_OR_OFF:
             return [f"--{name}", "on" if value else "off"]
         return [f"--{name}" if value else f"--no-{name}"]
     if isinstance(value, dict):
         return [f"--{name}", json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
-    return [f"--{name}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+    between = ";" if name == "samplers" else ","
+    return [f"--{name}", between.join(map(str, value)) if isinstance(value, list) else str(value)]

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkcluster.engines.llama_cpp import ENGINE
+from sparkcluster.engines.llama_cpp.command_line import MODEL
 from sparkcluster.errors import UsageError
 from sparkcluster.importer.commands import EngineCommand
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.unknown import shown, unknown
 
-_LONG = {"hf": "hf-repo", "hfr": "hf-repo", "hff": "hf-file", "m": "model", "a": "alias", "gpu-layers": "n-gpu-layers"}
+# Older names, and short ones of what is no argument.
+_LONG = {
+    "hf": "hf-repo", "hfr": "hf-repo", "hff": "hf-file", "m": "model", "a": "alias", "gpu-layers": "n-gpu-layers",
+    "no-mmap": "load-mode: none", "mmap": "load-mode: mmap", "mlock": "load-mode: mlock",
+}  # fmt: skip
 _DEFAULTS = {("host", "127.0.0.1"), ("host", "localhost"), ("port", "8080")}
 
 
@@ -22,6 +27,7 @@ class LlamaImporter:
     ENGINE = "llama.cpp"
     TITLE = "llama.cpp"
     COMMAND = "llama-server"
+    IMAGE_PROBLEM = "has no python3, which the launcher needs: build one as playbooks/llama.cpp/Dockerfile does"
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after ``llama-server``."""
@@ -61,12 +67,15 @@ IMPORTER = LlamaImporter()
 def _flags(words: list[str]) -> Iterator[tuple[str, str | bool]]:
     at = 0
     while at < len(words):
-        name, equals, value = words[at].lstrip("-").partition("=")
+        written, equals, value = words[at].lstrip("-").partition("=")
+        name, _, fixed = _LONG.get(written, ENGINE.short_arguments.get(written, written)).partition(": ")
         at += 1
+        if fixed:
+            yield name, fixed
+            continue
         if not equals and at < len(words) and re.match(r"-\D", words[at]) is None:
             value, equals, at = words[at], "=", at + 1
-        short = ENGINE.short_arguments.get(name, name)
-        yield _LONG.get(name, short), value if equals else True
+        yield name, value if equals else True
 
 
 def _put(served: EngineCommand, name: str, value: str | bool) -> None:
@@ -82,20 +91,21 @@ def _put(served: EngineCommand, name: str, value: str | bool) -> None:
         served.keys["file"] = text
     elif name == "alias":
         served.keys["served_name"], *served.keys["aliases"] = text.split(",")
-    elif name == "no-mmap":
-        served.args["load-mode"] = "none"
+    elif name == "mmproj":
+        served.keys["files"] = [text.rpartition("/")[2]]
+        served.args[name] = f"{MODEL}/{served.keys['files'][0]}"
     elif name in ENGINE.arguments:
         if (name, text) not in _DEFAULTS:
             written = f"--{name} {shown(text)}" if name in {"host", "port"} else f"--{name}"
             served.notes.append(f"{written}: write {ENGINE.arguments[name]}")
-    elif name.startswith("no-") and value is True:
+    elif name.startswith("no-") and value is True and name not in ENGINE.known_arguments():
         served.args[name.removeprefix("no-")] = False
     else:
         served.args[name] = _value(value)
 
 
 def _value(value: str | bool) -> Any:
-    if value in {"on", "off"}:
+    if value in {"on", "off", "false"}:
         return value == "on"
     if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", value):
         return int(value)

@@ -25,6 +25,13 @@ SLOTS = 4
 UBATCH = 512
 CACHE_RAM_MIB = 8192
 """--cache-ram: prompts that are kept beside the KV cache; on a Spark it is the same memory."""
+CHECKPOINTS, CHECKPOINT_STEP = 32, 8192
+"""--ctx-checkpoints of each slot, and --checkpoint-min-step: copies of windows and states, in the same memory.
+
+--cache-ram does not bound them: https://github.com/ggml-org/llama.cpp/issues/21690.
+"""
+MOST_LAYERS = 4096
+"""Of a header that is believed."""
 HOST_BYTES = GIB
 LEAST_SHARE = 0.5
 """What a batch really needs may be this part of the estimate: nothing of it was measured on a Spark."""
@@ -48,7 +55,8 @@ class Need:
         context: tokens of one request, prompt and answer together.
         tokens: that all requests at once share, for which the KV cache is made.
         token_bytes: KV cache of one more of these, and its part of the mask.
-        host_bytes: beside the GPU's buffers: the server, and prompts that it keeps.
+        checkpoint_bytes: copies of windows and states, by which a prompt that begins like an earlier one is continued.
+        host_bytes: beside the GPU's buffers: the server, prompts that it keeps, and checkpoints.
     """
 
     context: int
@@ -57,6 +65,7 @@ class Need:
     cache_bytes: int
     token_bytes: float
     step_bytes: int
+    checkpoint_bytes: int
     host_bytes: int
 
     @property
@@ -103,16 +112,27 @@ def need(playbook: Playbook, model: Source, *, context: int | None = None, reque
     states = config.state_bytes() * slots
     mask = MASK_BYTES * batch
     step = batch * (4 * config.vocabulary + 16 * config.hidden + 8 * config.feed_forward) + mask * tokens
+    if _without_flash(args):  # all scores of a batch, in 32 bits
+        step += 4 * batch * tokens * max(config.listed("attention.head_count"))
     cached = args.get("cache-ram", CACHE_RAM_MIB)
+    count = 0 if args.get("ctx-checkpoints") == 0 else number(args, "ctx-checkpoints", CHECKPOINTS) * slots
+    count = min(count, tokens // number(args, "checkpoint-min-step", CHECKPOINT_STEP) + slots)
+    copied = short * min(window + batch, tokens) if windowed < tokens else 0
+    checkpoints = count * math.ceil(copied + config.state_bytes())
     return Need(
-        context=context or slot_tokens(args, tokens),
+        context=context or min(slot_tokens(args, tokens), config.trained or tokens),
         tokens=tokens,
         weights_bytes=model.weights_bytes,
         cache_bytes=math.ceil(full * tokens + short * windowed) + states,
         token_bytes=mask + full + (0 if windowed < tokens else short),
         step_bytes=DRIVER_BYTES + step,
-        host_bytes=HOST_BYTES + (max(0, cached) if type(cached) is int else CACHE_RAM_MIB) * MIB,
+        checkpoint_bytes=checkpoints,
+        host_bytes=HOST_BYTES + checkpoints + (cached if type(cached) is int and cached >= 0 else CACHE_RAM_MIB) * MIB,
     )
+
+
+def _without_flash(args: Mapping[str, Any]) -> bool:
+    return args.get("flash-attn") in (False, "off")
 
 
 class _Header:
@@ -121,7 +141,7 @@ class _Header:
     def __init__(self, model: Source) -> None:
         config = model.config if isinstance(model.config, dict) else {}
         self.kind, self.config = config.get("general.architecture"), config
-        if not isinstance(self.kind, str) or not self.number("block_count"):
+        if not isinstance(self.kind, str) or not 0 < self.number("block_count") <= MOST_LAYERS:
             hint = "give the GGUF itself: sparkcluster fit PLAYBOOK --config FILE.gguf"
             raise UsageError(f"{model.name}: the header of no GGUF says how many layers it has", hint=hint)
         self.layers, self.hidden = self.number("block_count"), self.number("embedding_length")
@@ -196,8 +216,12 @@ def forecast(
     short = f"{size(max(0, left))} would be left for the system, which takes {size(machine.system_bytes)}"
     problems = [short] if least < machine.system_bytes else []
     doubts = [short] if least >= machine.system_bytes > left else []
+    if playbook.args.get("cache-ram") == -1:
+        doubts.append("cache-ram -1 keeps prompts without a limit, in the same memory: set a number of MiB")
     if 0 < header.trained < found.context:
         problems.append(f"{found.context:,} tokens are more than the model's {header.trained:,}")
+    if _without_flash(playbook.args) and _TYPES.get(str(playbook.args.get("cache-type-v", "f16")), 4) < _TYPES["f16"]:
+        problems.append(f"cache-type-v {playbook.args['cache-type-v']} needs flash-attn: true")
     wanted = found.cache_bytes
     advice = _smaller(playbook, found, machine.system_bytes - left) if left < machine.system_bytes else []
     not_counted = [f"{name} {playbook.args[name]}" for name in ("mmproj", "spec-draft-model") if name in playbook.args]
@@ -257,6 +281,8 @@ def _smaller(playbook: Playbook, found: Need, missing: int) -> list[str]:
     advice = []
     if playbook.args.get("cache-ram", CACHE_RAM_MIB):
         advice.append("set cache-ram to 0: it keeps no prompts beside the KV cache")
+    if found.checkpoint_bytes:
+        advice.append("set ctx-checkpoints to 0: prompts that begin like earlier ones are computed anew")
     possible = int((found.tokens - missing / found.token_bytes) // 1024 * 1024)
     if possible > 0:
         advice.append(f"set ctx-size to {possible}")

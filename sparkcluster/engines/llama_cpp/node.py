@@ -18,7 +18,7 @@ def llama_server():
         return None
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10)
-        said = re.search(r"version: (\\d+)", done.stdout + done.stderr)
+        said = re.search(r"(?:\\(build |version: )(\\d{3,})", done.stdout + done.stderr)
     except Exception:
         said = None
     return said.group(1) if said else os.environ.get("LLAMA_CPP_VERSION") or "unknown"

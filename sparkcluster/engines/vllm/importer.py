@@ -16,6 +16,7 @@ class VllmImporter:
     ENGINE = "vllm"
     TITLE = "vLLM"
     COMMAND = "vllm serve"
+    IMAGE_PROBLEM = ""
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after ``vllm serve``, once or more often, or after the older way to call the same."""

@@ -27,11 +27,11 @@ def main(words: list[str]) -> int:
     import xllamacpp
 
     if words == ["--version"]:
-        sys.stderr.write(f"version: {xllamacpp.__version__.rpartition('.')[2]} (xllamacpp)\n")
+        sys.stderr.write(f"version: 0.5.0-dev (build {xllamacpp.__version__.rpartition('.')[2]}, commit xllamacpp)\n")
         return 0
     params: Any = xllamacpp.CommonParams()
     key = os.environ.get("LLAMA_API_KEY")
-    params.api_keys = [key] if key else []
+    params.api_keys = key.split(",") if key else []
     given = iter(words)
     for word in given:
         if not put(params, word.removeprefix("--"), given):
@@ -75,8 +75,8 @@ def make(directory: Path) -> Path:
         venv.create(directory, symlinks=True)
         (site,) = directory.glob("lib/python*/site-packages")
         Tool(site).install(["--no-deps", f"xllamacpp=={VERSION}"])
-        program.write_text(f"#!{python}\n{Path(__file__).read_text(encoding='utf-8')}", encoding="utf-8")
-        program.chmod(0o755)
+    program.write_text(f"#!{python}\n{Path(__file__).read_text(encoding='utf-8')}", encoding="utf-8")
+    program.chmod(0o755)
     return python
 
 

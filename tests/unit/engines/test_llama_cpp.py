@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from sparkcluster import engines
 from sparkcluster.engines import phase
 from sparkcluster.engines.base import Rank
+from sparkcluster.engines.llama_cpp import node
 from sparkcluster.engines.signature import plain
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.fit import shipped
@@ -20,6 +24,8 @@ from sparkcluster.importer import convert
 from sparkcluster.lab.engine.tiny_gguf import tiny_gguf
 from sparkcluster.node import gguf, prepare, storage
 from sparkcluster.node.machine import Machine
+from sparkcluster.spec.check_playbook import check
+from sparkcluster.spec.document import parse
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
@@ -54,6 +60,7 @@ def test_no_module_outside_of_engines_asks_which_engine_it_is():
 
 def test_the_command_names_the_file_the_api_and_the_arguments():
     args = {"ctx-size": 8192, "flash-attn": True, "jinja": True, "ui": False, "tensor-split": [1, 2]}
+    args |= {"samplers": ["top_k", "temperature"], "swa-full": False, "no-host": True}
     group = Group.__new__(Group)
     object.__setattr__(group, "api_host", "10.0.0.1")
     object.__setattr__(group, "api_port", 8000)
@@ -61,7 +68,7 @@ def test_the_command_names_the_file_the_api_and_the_arguments():
     assert ENGINE.serve(rank) == [
         "llama-server", "--model", f"/sparkcluster/model/{FILE}", "--alias", "m,n", "--host", "10.0.0.1",
         "--port", "8000", "--metrics", "--offline", "--ctx-size", "8192", "--flash-attn", "on", "--jinja", "--no-ui",
-        "--tensor-split", "1,2",
+        "--tensor-split", "1,2", "--samplers", "top_k;temperature", "--no-host",
     ]  # fmt: skip
 
 
@@ -70,6 +77,42 @@ def test_a_process_finds_the_file_where_a_container_has_a_link(tmp_path):
     document = {"engine": words, "runtime": "process", "model": {"path": str(tmp_path)}}
     assert prepare.located(document, {}) == [*words[:2], f"{tmp_path}/{FILE}", *words[3:]]
     assert prepare.located({**document, "runtime": "docker"}, {}) == words
+
+
+def linted(text: str) -> list[str]:
+    document = parse(text, "m.yaml")
+    return [f"{each}; {each.hint}" for each in check(playbook(**document.data), document)]
+
+
+def test_an_argument_is_refused_only_if_it_sets_what_another_key_does():
+    assert not linted("args: {mmproj: /sparkcluster/model/mmproj-m.gguf, no-host: true, no-mmproj: true}")
+    problems = linted("args: {mmproj-url: u, host: 0.0.0.0, no-model: true, nkvo: true}")
+    assert len(problems) == 4
+    assert "kv-offload: false" in problems[3]
+
+
+def test_of_a_split_file_another_part_than_the_first_is_refused():
+    (problem,) = linted("model:\n  id: org/m\n  file: m-00002-of-00003.gguf")
+    assert problem.startswith("m.yaml:3:")
+    assert "m-00001-of-00003.gguf" in problem
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        ("version: 0.5.0-dev (build 11347, commit 5fc4f3c8c)", "11347"),
+        ("version: 5478 (f5cd27b7)", "5478"),
+        ("version: 0.5.0-dev (build 1, commit 5fc4f3c8c)", "11549"),  # of a shallow clone
+    ],
+)
+def test_the_version_is_the_number_of_the_build(tmp_path, printed, version):
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\necho '{printed}' >&2\n")
+    program.chmod(0o755)
+    code = f"import os, re, shutil, sys\n{node.INSPECTION}\nprint(ENGINE['version'])"
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LLAMA_CPP_VERSION": "11549"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == version
 
 
 def test_two_sparks_are_refused_with_the_reason():
@@ -101,6 +144,25 @@ def test_a_header_that_is_cut_off_or_wrong_is_no_model(tmp_path, cut):
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + b"\xff" * 64)
     with pytest.raises(UsageError, match=r"m\.gguf"):
         from_path(tmp_path, "m.gguf")
+
+
+def header(keys: bytes, count: int) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, count) + keys
+
+
+def test_a_header_that_is_too_large_is_not_kept():
+    """Each of the lists is one that is kept; together they are more than a node may answer."""
+    keys = [struct.pack("<Q4sIIQ", 4, b"%04d" % at, 9, 0, 1024) + bytes(1024) for at in range(1024)]
+    config, _ = gguf.read(io.BytesIO(header(b"".join(keys), 1024)))
+    assert sum(len(each) for each in config.values() if isinstance(each, list)) == 65536
+    with pytest.raises(ValueError, match="1025 keys"):
+        gguf.read(io.BytesIO(header(b"", 1025)))
+
+
+@pytest.mark.parametrize("layers", [0, 4097, 2**63])
+def test_a_number_of_layers_that_no_model_has_is_refused(layers):
+    with pytest.raises(UsageError, match="how many layers"):
+        ENGINE.forecast(playbook(), llama(block_count=layers), spark())
 
 
 @pytest.mark.parametrize(
@@ -154,6 +216,37 @@ def test_the_kv_cache_is_as_large_as_a_server_said():
     found = ENGINE.forecast(served, shipped.recorded("ggml-org/gpt-oss-120b-GGUF"), spark())
     assert found["kv_cache"]["bytes"] == (9216 + 90) << 20
     assert found["context"] == 131072
+
+
+def test_requests_share_more_than_the_model_was_trained_with():
+    """llama-server gives each no more than that."""
+    found = ENGINE.forecast(playbook(args={"ctx-size": 262144}), llama(), spark())
+    assert (found["fits"], found["context"], found["kv_cache"]["tokens"]) == (True, 131072, 262144)
+
+
+@pytest.mark.parametrize(
+    ("args", "keys", "grown", "part"),
+    [
+        # a copy of 640 tokens in 16 layers for each 8,192 tokens, and one for each of 4 requests
+        ({}, {"attention.sliding_window": 128}, 20 * 640 * 65536, "engine_host_bytes"),
+        ({"ctx-checkpoints": 0}, {"attention.sliding_window": 128}, 0, "engine_host_bytes"),
+        # 32 heads' scores of 512 tokens
+        ({"flash-attn": False}, {}, 4 * 32 * 512 * 131072, "runtime_bytes"),
+    ],
+)
+def test_what_grows_with_the_context_beside_its_cache_is_counted(args, keys, grown, part):
+    keys |= {"attention.sliding_window_pattern": 2}
+    plain_one = ENGINE.forecast(playbook(args={"ctx-size": 131072}), llama(), spark())
+    found = ENGINE.forecast(playbook(args={"ctx-size": 131072, **args}), llama(**keys), spark())
+    assert found["memory"][part] - plain_one["memory"][part] == grown
+
+
+def test_what_has_no_limit_or_does_not_start_does_not_fit():
+    assert ENGINE.forecast(playbook(args={"ctx-size": 8192, "cache-ram": -1}), llama(), spark())["fits"] is None
+    args = {"ctx-size": 8192, "cache-type-v": "q8_0", "flash-attn": False}
+    assert ENGINE.forecast(playbook(args=args), llama(), spark())["problems"] == [
+        "cache-type-v q8_0 needs flash-attn: true"
+    ]
 
 
 def test_what_does_not_fit_says_what_to_change():
@@ -216,6 +309,17 @@ def test_a_command_becomes_a_playbook_with_its_file():
     assert made["args"] == args
     image = "ghcr.io/ggml-org/llama.cpp:server-cuda"
     made = convert(f"docker run -v ~/m:/m {image} -m /m/x/a.gguf -a one,two --api-key secret-of-mine", "x.sh")
+    assert "python3" in made.text
     assert made.document["model"] == {"path": "~/m/x", "file": "a.gguf"}
     assert (made.document["served_name"], made.document["aliases"]) == ("one", ["two"])
     assert "secret-of-mine" not in made.text
+
+
+def test_short_forms_become_arguments_that_it_has():
+    text = "llama-server -m ~/m/a.gguf -mm ~/m/mmproj-a.gguf -sm none -kvu -cram 0 -nkvo -nocb -tb 8 --mlock --no-host"
+    made = convert(text, "x.sh").document
+    assert made["model"]["files"] == ["mmproj-a.gguf"]
+    assert made["args"] == {
+        "mmproj": "/sparkcluster/model/mmproj-a.gguf", "split-mode": "none", "kv-unified": True, "cache-ram": 0,
+        "kv-offload": False, "cont-batching": False, "threads-batch": 8, "load-mode": "mlock", "no-host": True,
+    }  # fmt: skip
