@@ -98,7 +98,7 @@ def marks(
         or any(2 * sum(map(short_of_power, found)) > len(found) for found in during),
         "disturbed": busy
         or generated > max(1.05 * (expected + measured.concurrency), expected + 16)
-        or any(((each.engine or {}).get("running") or 0) > measured.concurrency for each in every),
+        or any(each.count("running") > measured.concurrency for each in every),
         "swapped": any(last.swapped_pages > first.swapped_pages for first, last in ends),
         "no-rdma": len(samples) > 1 and max(moved, default=1) == 0,
     }

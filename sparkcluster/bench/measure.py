@@ -21,7 +21,7 @@ from sparkcluster.bench.profiles import Cell
 from sparkcluster.bench.record import Measured, Record, save
 from sparkcluster.endpoint.find import Endpoint, loopback
 from sparkcluster.engines.base import ApiFeatures
-from sparkcluster.errors import HostError, NotServing, SparkclusterError, UsageError
+from sparkcluster.errors import NotServing, SparkclusterError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.fit.source import GIB
 from sparkcluster.hosts.fleet import Fleet
@@ -30,7 +30,8 @@ from sparkcluster.inspect import status
 from sparkcluster.inspect.ask import serving
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.connect import as_recorded, connection
-from sparkcluster.inspect.vitals import Sample, Sampler, between
+from sparkcluster.inspect.signals import between
+from sparkcluster.inspect.vitals import Sample, Sampler
 from sparkcluster.node.shared import stall_limit_s
 from sparkcluster.report import Report, count, duration
 from sparkcluster.runtime import secrets
@@ -87,14 +88,14 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparkcluster-bench-")))
         _read_tokenizer(fleet, spec, head, home)
         url = stack.enter_context(_reached(fleet, spec, job, endpoint))
-        sampler = stack.enter_context(Sampler(fleet, record.nodes, {head: endpoint.url}, engine))
+        sampler = stack.enter_context(Sampler(fleet, record.nodes, {head: {name: (endpoint, engine)}}))
         busy, key = _busy(sampler.fresh(head), job, report), secrets.api_key(spec) if spec.inventory.api.key else None
         client = Client(url, key, endpoint.model, home, runs=job.runs, kind=record.kind, seed=seed)
         stack.callback(client.close)
         try:
             _Run(record, report, sampler, client, stall_limit_s(features.context), busy).all(cells, job.minutes)
         except SparkclusterError as error:
-            if cause := status.document(see(fleet, spec), {}, {})["why"]:
+            if cause := status.document(see(fleet, spec), {}, {}, {})["why"]:
                 raise NotServing(cause, step="measure", hint="sparkcluster doctor INVENTORY") from error
             raise
     if job.profile == "arena":
@@ -177,7 +178,7 @@ def _cells(record: Record, features: ApiFeatures) -> list[Cell]:
 
 def _busy(now: Sample, job: Job, report: Report) -> bool:
     """Whether others have requests in flight, and it is measured all the same; UsageError if it is not to be."""
-    flying = sum((now.engine or {}).get(name) or 0 for name in ("running", "waiting"))
+    flying = sum(now.count(name) for name in ("running", "waiting"))
     text = f"{count(round(flying), 'request')} of others in flight would slow this down"
     if flying and not job.yes and not report.confirm(f"{text}: measure anyway?"):
         raise UsageError(text, hint="wait for their end, or add --yes, which marks the run")
@@ -241,32 +242,34 @@ class _Run:
         if "skipped" in said:
             record.skipped.append(f"{_words(cell)}: {said['skipped']}")
             return
-        ended_s, after = self.sampler.now_s(), self.sampler.fresh(head)
+        ended_s, engine = self.sampler.now_s(), between(before.engine, self.sampler.fresh(head).engine)
         rules: dict[str, Any] = {"runs": record.runs, "caching": cell.caching, "busy": self.busy}
         for phase in ("context", "prompt") if cell.caching else ("prompt",):
             own = [each for each in requests[warm:] if each["phase"] == phase]
-            whole = Measured(*cell[:4], phase, before.at_s, ended_s, judge.figures(own), between(before, after))
+            whole = Measured(*cell[:4], phase, before.at_s, ended_s, judge.figures(own), engine)
             whole.marks = judge.marks(whole, self.sampler.samples, template_tokens=said["template_tokens"], **rules)
             record.cells.append(whole)
 
     def _check(self, began_s: float) -> None:
         """Raise where a node is lost, or the engine stands still though requests wait since ``began_s``."""
-        for node, why in self.sampler.lost.items():
-            raise HostError(why, node=node, step="measure")
+        for error in self.sampler.lost.values():
+            raise error
         series = self.sampler.samples[self.record.nodes[0]]
-        counters = series[-1].engine or {}
-        moved_s = next((each.at_s for each in reversed(series) if each.engine != series[-1].engine), began_s)
+        counts = [(each.at_s, each.engine.counts) for each in series if each.engine] or [(began_s, {})]
+        last = counts[-1][1]
+        moved_s = next((at_s for at_s, each in reversed(counts) if each != last), began_s)
         still_s = self.sampler.now_s() - max(began_s, moved_s)
-        if any(counters.values()) and still_s >= self.stall_s:  # that none can be read is no sign of either
+        # that none can be read is no sign of either
+        if any(last.values()) and still_s >= self.stall_s:
             why = f"no counter of the engine has moved for {still_s:.0f} s while requests wait"
             raise NotServing(why, node=self.record.nodes[0], step="measure", hint="sparkcluster doctor INVENTORY")
 
     def _keep(self, how: str) -> None:
         """Keep the run, which ended by ``how``, if anything was measured."""
         self.record.ended = how
-        for node, every in self.sampler.samples.items():
-            found = list(every)  # it grows meanwhile
+        for node, found in self.sampler.samples.items():
             series = {name: [getattr(each, name) for each in found] for name in _SAMPLED}
-            self.record.samples[node] = {**series, "available_gib": [round(each.memory / GIB, 2) for each in found]}
+            available = [round(each.memory.available_bytes / GIB, 2) for each in found]
+            self.record.samples[node] = {**series, "available_gib": available}
         if self.record.cells:
             save(self.record, (self.client.home / "reports").glob("*") if how == "running" else ())

@@ -32,7 +32,7 @@ class Measured:
         figures: what was measured, by name, without those that there are none of. One per pass, of all its requests
             together, are ``prefill`` and ``decode`` (tokens/s), and of an embedding model ``texts`` (texts/s) alone;
             one per request are ``decode_user`` (tokens/s), ``ttft_s``, ``prompt_tokens`` and ``answer_tokens``.
-        engine: what its counters say, by the names of ``inspect.vitals.between``: of one cell all phases have the same.
+        engine: what its counters say, by the names of ``inspect.signals.between``; all phases of a cell have the same.
         marks: what is wrong with it, in the words of ``bench.judge.marks``.
     """
 

@@ -157,9 +157,9 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
     for group, reply in cluster.replies.items():
         if reply.problem != "engine-dead" or group in cluster.ended or not cluster.unexplained_end(group):
             continue
-        observation = cluster.inspected.get(reply.head)
-        status = observation.health if observation and isinstance(observation.health, int) else None
-        health = "/health does not answer" if status is None else f"/health: {status}"
+        status = cluster.inspected[reply.head].health if reply.head in cluster.inspected else None
+        health = "" if status is None else f"/health: {status}"
+        health = "/health does not answer" if isinstance(status, Unread) else health
         log = cluster.death(cluster.lines(group))
         seen = clipped("; ".join(part for part in (reply.message, health, log) if part))
         yield Seen(f"the engine of {cluster.called(group)} is dead behind its API", seen, node=reply.head)

@@ -127,7 +127,8 @@ class Engine(abc.ABC):
         counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache, and others
             that move while it works); the first that it has is used.
         statistics: likewise, what bench and telemetry read beside them, since its start: hits and queries of the prefix
-            cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft (buckets of a histogram, seconds).
+            cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft and itl, the time between tokens
+            (buckets of a histogram, seconds), and ttft_sum and itl_sum of each.
         ready: text of the log line that is printed once the API has started.
         dead: regular expression of log lines of an engine that has died behind its API.
         stalled: regular expression of the line that ranks repeat while they wait for one that compiles.

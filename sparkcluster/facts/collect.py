@@ -115,15 +115,14 @@ def collect_facts(
             if not isinstance(parts, list) or [type(each) for each in parts] != [dict] * len(also):
                 raise malformed(name, "probe", "also")
             found = parse(name, outcome.document)
+            offset_s, error_s = clock(outcome.sent_s, outcome.received_s, found.clock_s, found.probe_s)
+            update = {"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
             for of_spec, part in zip(others, parts, strict=True):
-                of_spec[name] = parse(name, {**outcome.document, **part})
+                of_spec[name] = parse(name, {**outcome.document, **part}).model_copy(update=update)
         except SparkclusterError as error:
             errors[name] = error
             continue
-        offset_s, error_s = clock(outcome.sent_s, outcome.received_s, found.clock_s, found.probe_s)
-        facts[name] = found.model_copy(
-            update={"clock_offset_s": round(offset_s, 4), "clock_error_s": round(error_s, 4)}
-        )
+        facts[name] = found.model_copy(update=update)
     twice = listed_twice(spec, facts)
     return Collected({name: found for name, found in facts.items() if name not in twice}, errors | twice, others)
 

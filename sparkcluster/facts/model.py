@@ -112,12 +112,14 @@ class EnabledFact(Fact):
         stopped: whether ``down`` stopped the cluster, so that the guard starts nothing.
         waits: what it waits for.
         on_demand: whether it starts its rank only while the gateway asks for that.
+        events: how often each of ``GUARD_EVENTS`` is in its journal, which on all nodes but the head has none.
     """
 
     runs: bool
     stopped: bool = False
     waits: str | None = None
     on_demand: bool = False
+    events: Annotated[dict[str, Number], Field(max_length=16)] = Field(default_factory=dict)
 
     @property
     def trouble(self) -> str | None:

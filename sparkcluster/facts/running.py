@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -13,6 +13,9 @@ from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import LeaseFact, Memory, ReleaseFact
 from sparkcluster.facts.release_record import Launcher
 from sparkcluster.node.shared import LABEL_GROUP
+
+Reading = Annotated[float, Field(ge=-1e6, le=1e6)]
+"""Of a sensor."""
 
 
 class RankSeen(Rank):
@@ -64,11 +67,15 @@ class GpuSample(Fact):
     """
 
     at_s: float
-    utilization_percent: float | None = None
-    power_w: float | None = None
-    sm_clock_mhz: float | None = None
-    temperature_c: float | None = None
+    utilization_percent: Reading | None = None
+    power_w: Reading | None = None
+    sm_clock_mhz: Reading | None = None
+    temperature_c: Reading | None = None
     throttle: Number | None = None
+
+
+THROTTLES = {0x04: "power cap", 0x08: "hardware", 0x20: "thermal, software", 0x40: "thermal", 0x80: "power brake"}
+"""Why a clock is low, by bit of nvmlClocksEventReasons in nvml.h; not that it idles, or was set so."""
 
 
 class Traffic(Fact):

@@ -190,8 +190,10 @@ class Conversation(Closing):
     """The program ``module`` of ``sparkcluster.node`` on ``host``; it ends with its input.
 
     ``silence_s`` is how long it may print nothing, ``within_s`` how long it may take in all, from the first answer that
-    is waited for.
+    is waited for; a subclass may take shorter documents only.
     """
+
+    line_bytes = DOCUMENT_BYTES
 
     def __init__(
         self, host: Host, module: str, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
@@ -199,7 +201,7 @@ class Conversation(Closing):
         self.host = host
         self.module = module
         self.stream: Stream = stream(host, module, request)
-        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=DOCUMENT_BYTES, within_s=within_s)
+        self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=self.line_bytes, within_s=within_s)
 
     def say(self, request: dict[str, Any]) -> None:
         """Send it a line."""

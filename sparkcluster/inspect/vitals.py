@@ -1,66 +1,165 @@
-"""Samples of nodes while they serve, in one time base; what the engine counted between two of them."""
+"""Samples of nodes while they serve, in one time base; ``inspect.signals`` says what they mean."""
 
 from __future__ import annotations
 
-import math
+import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.engines.base import Engine
-from sparkcluster.errors import HostError
-from sparkcluster.facts.base import Measure, Number
+from sparkcluster.errors import CommandFailed, CommandTimeout, HostError, SparkclusterError
+from sparkcluster.facts.base import Fact
+from sparkcluster.facts.model import Memory
 from sparkcluster.facts.running import GpuSample
 from sparkcluster.hosts.base import SILENT_S, Closing, Host
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import Conversation
 
+Count = Annotated[float, Field(ge=0, le=1e18)]
+"""Of anything since boot or since its engine started: a rate of two of them is finite."""
+Total = Annotated[int, Field(ge=0, lt=1 << 63)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
+"""Of a device or a counter."""
 Bound = Annotated[float, Field(allow_inf_nan=True, ge=0)]
 """Upper bound of a bucket; the last one's is infinite."""
-_SOONEST_S = 0.2
-"""A node that sends samples faster does not what it was asked to."""
+Buckets = Annotated[dict[Bound, Count], Field(max_length=64)]
+"""By upper bound, how many were at most that."""
+Resource = Literal["cpu", "memory", "io"]
+EngineAt = tuple[Endpoint, Engine]
+"""An engine that serves, and where its API is on its node."""
+_SOONEST_S, _REST_S = 0.2, 0.05
+"""Samples that come sooner, of a link that stalled or a node that sends without end, are dropped, each after a rest."""
+_SILENT_S, _LONGEST_S = 10.0, 20.0
+"""With ``retry_s``: after which a node is lost, and the longest pause between two tries."""
+
+
+def clock_s() -> float:
+    """Seconds that pass while this machine sleeps, too, whatever its clock is set to (on macOS CLOCK_MONOTONIC)."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class DiskCounts(Fact):
+    """A whole disk since boot; ``busy_s`` is how long it had requests in flight."""
+
+    read_bytes: Total
+    written_bytes: Total
+    busy_s: Count
+
+
+class HcaCounts(Fact):
+    """An HCA since boot; ``errors`` are those of ``HCA_ERRORS`` that it has."""
+
+    sent_bytes: Total
+    received_bytes: Total
+    errors: Annotated[dict[Name, Total], Field(max_length=16)] = Field(default_factory=dict)
+
+
+class EngineSample(Fact):
+    """An engine since it started: counters and statistics by the names of ``engines.base``; None for what it lacks.
+
+    Attributes:
+        clock_s: when it was read, by the clock of its ``Sample``.
+        ttft, itl: buckets of the time to the first token, and between tokens, in seconds.
+    """
+
+    clock_s: Count
+    counts: Annotated[dict[Name, Count | None], Field(max_length=32)]
+    ttft: Buckets | None = None
+    itl: Buckets | None = None
 
 
 class Sample(GpuSample):
     """One node at one moment, with its GPU; None for what it does not have, or what did not answer in time.
 
     Attributes:
-        at_s: when it came, in seconds since the sampler began.
-        memory: MemAvailable in bytes.
+        at_s: when it came, in seconds since the sampler began: how old it is.
+        clock_s: when it was taken, by the node's clock since its boot (CLOCK_BOOTTIME): rates are by this one.
         swapped_pages: in and out since boot.
-        rdma_bytes: sent and received through all HCAs since boot.
+        pressure: by resource, for how many seconds since boot ``some`` task, or all of them (``full``), waited for it.
+        disks: whole ones, by name.
+        rdma: by HCA.
         system_w: power of the whole Spark in watts; ``power_w`` is that of its GPU.
-        engine: counters and statistics of the engine by the names of ``engines.base``, since the engine started.
-        ttft: of the engine: by upper bound in seconds, how many first tokens came within that.
+        engines: those that were read since the sample before it, by key.
     """
 
     at_s: float = 0.0
-    memory: Number
-    swapped_pages: Number
-    rdma_bytes: Number | None
-    system_w: Measure | None
-    engine: dict[str, float | None] | None = None
-    ttft: dict[Bound, float] | None = None
+    clock_s: Count
+    memory: Memory
+    swapped_pages: Total
+    pressure: dict[Resource, dict[Literal["some", "full"], Count]] = Field(default_factory=dict)
+    disks: Annotated[dict[Name, DiskCounts], Field(max_length=64)] = Field(default_factory=dict)
+    rdma: Annotated[dict[Name, HcaCounts], Field(max_length=64)] = Field(default_factory=dict)
+    system_w: Count | None = None
+    engines: Annotated[dict[str, EngineSample], Field(max_length=16)] = Field(default_factory=dict)
+
+    @property
+    def engine(self) -> EngineSample | None:
+        """The only one that was asked for."""
+        return next(iter(self.engines.values()), None)
+
+    def count(self, name: str) -> float:
+        """A counter of ``engine``; 0 where it has none, or was not read."""
+        return (self.engine.counts.get(name) if self.engine else None) or 0
+
+    @property
+    def rdma_bytes(self) -> int | None:
+        """Sent and received through all HCAs since boot; None without one."""
+        return sum(each.sent_bytes + each.received_bytes for each in self.rdma.values()) if self.rdma else None
+
+
+class Samples(Conversation):
+    """The program that sends samples, which are short."""
+
+    line_bytes = 1 << 16
 
 
 class Sampler(Closing):
-    """Samples ``nodes`` until it is closed; ``urls`` are those of the engine's API, by the node that has one.
+    """Samples ``nodes`` until it is closed, each in a thread of its own.
 
-    A node that fails or goes silent ends its own series, which stays, and is in ``lost`` with the reason.
+    Args:
+        fleet: their hosts.
+        nodes: whom to sample.
+        engines: by node and key, those whose metrics are read; ``engines`` can be replaced while it runs.
+        every_s: seconds between two reports of GPU and engines; all else is read every second.
+        keep: how many samples of a node are kept; None for all.
+        retry_s: seconds after which a node that was lost is tried again, and twice that after each time that it fails,
+            over a new connection if the other one broke; None where it stays lost.
+
+    Attributes:
+        samples: by node, its series; each is replaced as a whole, and never changes.
+        lost: by node, the error for which it sends nothing now: it is not reached, its program failed or went silent,
+            or sent what is no sample. Its series stays.
     """
 
-    def __init__(self, fleet: Fleet, nodes: Iterable[str], urls: Mapping[str, str], engine: Engine) -> None:
-        self.samples: dict[str, list[Sample]] = {name: [] for name in nodes}
-        self.lost: dict[str, str] = {}
-        self._began, self._open = time.monotonic(), True
-        metrics = {**engine.counters, **engine.statistics}
-        fleet.start(lambda host: self._follow(host, {"engine": urls.get(host.name), "metrics": metrics}), self.samples)
+    def __init__(
+        self,
+        fleet: Fleet,
+        nodes: Iterable[str],
+        engines: Mapping[str, Mapping[str, EngineAt]],
+        *,
+        every_s: int = 1,
+        keep: int | None = None,
+        retry_s: float | None = None,
+    ) -> None:
+        self.samples: dict[str, Sequence[Sample]] = dict.fromkeys(nodes, ())
+        self.lost: dict[str, SparkclusterError] = {}
+        self.engines = engines
+        self._every_s, self._keep, self._retry_s = every_s, keep or sys.maxsize, retry_s
+        self._began, self._closed = clock_s(), threading.Event()
+        self._calls = fleet.start(self._follow, self.samples)
 
     def now_s(self) -> float:
         """Seconds since the sampler began."""
-        return time.monotonic() - self._began
+        return clock_s() - self._began
+
+    def check(self) -> None:
+        """Raise the error of the program that ended a node's thread, if one has."""
+        self._calls.wait(0)
 
     def fresh(self, node: str, limit_s: float = 15.0) -> Sample:
         """A sample of ``node`` that was taken after this call, which lasts two seconds or less.
@@ -68,54 +167,57 @@ class Sampler(Closing):
         Raises:
             HostError: none came within ``limit_s``, or the node is lost.
         """
-        place, deadline = len(self.samples[node]) + 1, self.now_s() + limit_s  # the next one may be on its way
-        while len(self.samples[node]) <= place:
-            if node in self.lost or self.now_s() > deadline:
-                raise HostError(self.lost.get(node) or f"{node} sent no sample for {limit_s:g} s", node=node)
+        called_s = self.now_s()
+        while True:
+            came = [each for each in self.samples[node][-5:] if each.at_s > called_s]
+            came = [each for each in came if each.engines or not self.engines.get(node)]
+            if len(came) > 1:  # the first may have been on its way
+                return came[1]
+            if node in self.lost or self.now_s() > called_s + limit_s:
+                raise self.lost.get(node) or HostError(f"{node} sent no sample for {limit_s:g} s", node=node)
             time.sleep(0.02)
-        return self.samples[node][place]
 
     def close(self) -> None:
         """End each node's program with its next sample, without waiting for it."""
-        self._open = False
+        self._closed.set()
 
-    def _follow(self, host: Host, request: dict[str, Any]) -> None:
-        try:
-            with Conversation(host, "vitals", request, silence_s=SILENT_S) as conversation:
-                while self._open:
-                    found, series = conversation.answer(Sample), self.samples[host.name]
-                    if not series or self.now_s() > series[-1].at_s + _SOONEST_S:
-                        series.append(found.model_copy(update={"at_s": self.now_s()}))
-        except HostError as error:
-            self.lost[host.name] = error.message
+    def _follow(self, host: Host) -> None:
+        pause_s = 0.0
+        while not self._closed.is_set():
+            last = self.samples[host.name][-1:]
+            try:
+                self._converse(host, self.engines.get(host.name, {}))
+            except SparkclusterError as error:
+                self.lost[host.name] = error
+                if self._retry_s is None:
+                    return
+                again = pause_s and self.samples[host.name][-1:] == last
+                pause_s = min(_LONGEST_S, 2 * pause_s) if again else self._retry_s
+                # a look may use the same connection
+                broken = not isinstance(error, CommandFailed) and (again or not isinstance(error, CommandTimeout))
+                if not self._closed.wait(pause_s) and broken:
+                    host.renew()
 
-
-def between(before: Sample, after: Sample) -> dict[str, float | None]:
-    """What the engine did between two samples; None where that is unknown, or a counter went back: it was restarted.
-
-    ``hit_rate`` (tokens that the prefix cache had, of those looked up), ``acceptance`` (of drafted tokens),
-    ``accepted_length`` (tokens a step, with the one that needs no draft), ``preemptions``, ``generated``, ``prompted``
-    and ``hits`` (tokens); ``ttft_p50_s`` and ``ttft_p95_s``: at most that, since a histogram knows no more, and None in
-    its last bucket, which has no bound.
-    """
-
-    def grown(name: str) -> float:
-        first, last = ((each.engine or {}).get(name) for each in (before, after))
-        return math.nan if first is None or last is None or last < first else last - first
-
-    def at_most(share: float) -> float:
-        counts = sorted(
-            (bound, count - (before.ttft or {}).get(bound, 0)) for bound, count in (after.ttft or {}).items()
-        )
-        wanted = share * counts[-1][1] if counts and min(count for _, count in counts) >= 0 else 0
-        return next((bound for bound, count in counts if count >= wanted > 0 and bound < math.inf), math.nan)
-
-    figures = {
-        "hit_rate": grown("hits") / (grown("queries") or math.nan),
-        "acceptance": grown("accepted") / (grown("drafted") or math.nan),
-        "accepted_length": 1 + grown("accepted") / (grown("drafts") or math.nan),
-        **{name: grown(name) for name in ("preemptions", "generated", "prompted", "hits")},
-        "ttft_p50_s": at_most(0.5),
-        "ttft_p95_s": at_most(0.95),
-    }
-    return {name: None if math.isnan(figure) else figure for name, figure in figures.items()}
+    def _converse(self, host: Host, wanted: Mapping[str, EngineAt]) -> None:
+        """Take samples of ``host`` until this is closed, or its engines are others than ``wanted``."""
+        engines = {
+            key: {
+                "url": at.url,
+                "key_file": at.key_file,
+                "key_name": at.key_name,
+                "metrics": {**of.counters, **of.statistics},
+            }
+            for key, (at, of) in wanted.items()
+        }
+        request = {"engines": engines, "every_s": self._every_s}
+        silence_s = SILENT_S if self._retry_s is None else _SILENT_S
+        with Samples(host, "vitals", request, silence_s=silence_s) as conversation:
+            while not self._closed.is_set() and self.engines.get(host.name, {}) == wanted:
+                found, series, now_s = conversation.answer(Sample), self.samples[host.name], self.now_s()
+                if series and now_s < series[-1].at_s + _SOONEST_S:
+                    time.sleep(_REST_S)
+                    continue
+                asked = {key: each for key, each in found.engines.items() if key in wanted}
+                found = found.model_copy(update={"at_s": now_s, "engines": asked})
+                self.samples[host.name] = (*series, found)[-self._keep :]
+                self.lost.pop(host.name, None)

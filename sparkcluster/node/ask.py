@@ -19,7 +19,6 @@ import contextlib
 import http.client
 import json
 import math
-import os
 import re
 import socket
 import threading
@@ -60,17 +59,11 @@ class Failed(Exception):
 
 def headers(request: dict[str, Any]) -> dict[str, str]:
     """Headers with the API key, called ``key_name``, of ``key_file``, which only its owner may read, if it has one."""
-    key = None
-    if request.get("key_file"):
-        path = common.expand(request["key_file"])
-        try:
-            if os.path.islink(os.path.dirname(path)) or os.lstat(path).st_mode & 0o077:
-                raise PermissionError("it is not in a rank's own directory, or others may read it")
-            key = common.read_env_file(path).get(request.get("key_name") or "")
-        except OSError as error:
-            why = error.strerror or error
-            raise Failed("unauthorized", "the API key cannot be read from %s: %s" % (path, why)) from error
-    return {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})}
+    try:
+        return {"Content-Type": "application/json", **engine_api.keyed(request)}
+    except OSError as error:
+        why = "the API key cannot be read from %s: %s" % (request["key_file"], error.strerror or error)
+        raise Failed("unauthorized", why) from error
 
 
 def explain(status: int, body: bytes) -> Failed:

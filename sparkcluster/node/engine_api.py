@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import re
+import time
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
+
+from sparkcluster.node import common
 
 LIMIT_S = 3.0
 # Name, the label ``le`` of a histogram's bucket, and value.
@@ -24,21 +28,41 @@ def connect(url: str, limit_s: float) -> tuple[http.client.HTTPConnection, str]:
     return http.client.HTTPConnection(host, parts.port, limit_s, source_address=(host, 0)), parts.path
 
 
+def keyed(place: Mapping[str, Any]) -> dict[str, str]:
+    """The header with the API key, called ``key_name``, of ``key_file``, which only its owner may read; {} without.
+
+    Raises:
+        OSError: it cannot be read, or others may.
+    """
+    if not place.get("key_file"):
+        return {}
+    path = common.expand(place["key_file"])
+    if os.path.islink(os.path.dirname(path)) or os.lstat(path).st_mode & 0o077:
+        raise PermissionError("it is not in a rank's own directory, or others may read it")
+    key = common.read_env_file(path).get(place.get("key_name") or "")
+    return {"Authorization": "Bearer " + key} if key else {}
+
+
 def get(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Status and text that the engine answers.
 
     Raises:
-        OSError, HTTPException: there is no answer.
+        OSError, HTTPException: there is no answer, or it does not end in time.
     """
     connection, path = connect(url, LIMIT_S)
+    until, body = time.monotonic() + LIMIT_S, b""
     with contextlib.closing(connection):
         connection.request("GET", path, headers=headers or {})
         with connection.getresponse() as response:
-            return response.status, response.read(1 << 20).decode("utf-8", "replace")
+            while len(body) < 1 << 20 and (piece := response.read1(1 << 16)):
+                body += piece
+                if time.monotonic() > until:  # it sends a little now and then
+                    raise TimeoutError("no whole answer within %g s" % LIMIT_S)
+            return response.status, body.decode("utf-8", "replace")
 
 
 def metrics(text: str, names: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Values of an engine's metrics in Prometheus' text form, each the sum over all engines.
+    """Values of an engine's metrics in Prometheus' text form: the sum over its parts, of a share the largest.
 
     Args:
         text: what ``/metrics`` answers.
@@ -50,6 +74,7 @@ def metrics(text: str, names: Mapping[str, list[str]]) -> dict[str, Any]:
         with contextlib.suppress(ValueError):
             bound, value = match[2] or "", float(match[3])
             values = found.setdefault(match[1], {})
-            values[bound] = values.get(bound, 0.0) + value
+            before = values.get(bound, 0.0)
+            values[bound] = max(before, value) if match[1].endswith(("_perc", "_ratio")) else before + value
     read = {name: values.get("", values) for name, values in found.items()}
     return {key: next((read[name] for name in listed if name in read), None) for key, listed in names.items()}

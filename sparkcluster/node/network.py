@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Container
 from typing import Any
 
 from sparkcluster.node.machine import Machine
+from sparkcluster.node.shared import HCA_ERRORS
 
 _NET = "/sys/class/net"
 _INFINIBAND = "/sys/class/infiniband"
@@ -54,14 +56,34 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
     return found
 
 
-def rdma_bytes(machine: Machine, *counters: str) -> dict[str, int]:
-    """Bytes by HCA since boot: the sum of these counters of its port, of ``port_xmit_data`` and ``port_rcv_data``."""
+def rdma_bytes(machine: Machine, counter: str) -> dict[str, int]:
+    """Bytes by HCA since boot, by a ``counter`` of its port: ``port_xmit_data`` or ``port_rcv_data``."""
     found = {}
     for name in machine.names(_INFINIBAND):
-        words = [machine.line("%s/%s/ports/1/counters/%s" % (_INFINIBAND, name, each)) or "" for each in counters]
-        if all(map(str.isdigit, words)):
-            found[name] = 4 * sum(map(int, words))  # in units of four octets (IBTA's PortXmitData, PortRcvData)
+        word = machine.line("%s/%s/ports/1/counters/%s" % (_INFINIBAND, name, counter)) or ""
+        if word.isdigit():
+            found[name] = 4 * int(word)  # in units of four octets (IBTA's PortXmitData, PortRcvData)
     return found
+
+
+def errors(machine: Machine) -> dict[str, dict[str, int]]:
+    """By HCA those of ``HCA_ERRORS`` that its port counts."""
+    found: dict[str, dict[str, int]] = {}
+    for name, folder, counter in itertools.product(machine.names(_INFINIBAND), ("counters", "hw_counters"), HCA_ERRORS):
+        word = machine.line("%s/%s/ports/1/%s/%s" % (_INFINIBAND, name, folder, counter)) or ""
+        if word.isdigit():
+            found.setdefault(name, {})[counter] = int(word)
+    return found
+
+
+def traffic(machine: Machine, counted: dict[str, dict[str, int]]) -> dict[str, dict[str, Any]]:
+    """By HCA what its port has sent and received since boot in bytes, with what of ``errors`` it has ``counted``."""
+    sent, received = rdma_bytes(machine, "port_xmit_data"), rdma_bytes(machine, "port_rcv_data")
+    return {
+        name: {"sent_bytes": sent[name], "received_bytes": received[name], "errors": counted.get(name, {})}
+        for name in sent
+        if name in received
+    }
 
 
 def hcas(machine: Machine) -> list[dict[str, Any]]:

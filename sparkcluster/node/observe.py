@@ -71,13 +71,12 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     Args:
         request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
             everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
-            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, of the engine
-            api_key (its name in that file), api_flags and counters, and brief: without logs, health, Ray, and what is
-            asked within containers.
+            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, and of the
+            engine api_key (its name in that file), api_flags and counters.
         machine: the node.
         sleep: what waits between the readings.
     """
-    began, whole = time.monotonic(), not request.get("brief")
+    began = time.monotonic()
     limit_s, interval_s = float(request["limit_s"]), float(request["interval_s"])
     readings = Readings(limit_s)
 
@@ -95,19 +94,18 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     listed = readings.value("ranks")
     ranks_here = listed if isinstance(listed, list) else []
     heads = [rank for rank in ranks_here if rank["launcher"].get("role") == "head" and rank["state"] == "running"]
-    for rank in ranks_here if whole else ():
+    for rank in ranks_here:
         readings.start("log " + rank["name"], partial(log, machine, rank, request))
         if rank["state"] == "running" and request["runtime"] == "docker":
             readings.start("gpu " + rank["name"], partial(gpu_inside, rank["name"]))
     for head in heads[:1]:
         url = "http://" + engine_address(head["launcher"].get("engine") or [], request["api_flags"])
         readings.start("counters", partial(twice, partial(counters, url, request["counters"], keyed(head, request))))
-        if whole:
-            readings.start("health", partial(health, url))
-        if whole and head["launcher"].get("executor") == "ray":
+        readings.start("health", partial(health, url))
+        if head["launcher"].get("executor") == "ray":
             readings.start("ray", partial(ray_nodes, request["runtime"], head, limit_s))
     answer: dict[str, Any] = {"ranks": listed}
-    for rank in ranks_here if whole else ():
+    for rank in ranks_here:
         rank.update(log=readings.value("log " + rank["name"]), gpu=readings.value("gpu " + rank["name"]))
     for key in ("gpus", "memory", "traffic", "counters", "health", "ray"):
         answer[key] = readings.value(key)

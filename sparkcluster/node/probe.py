@@ -15,7 +15,8 @@ from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 _NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
 _ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
 # What is read of each release that is asked about.
-_OF_RELEASE = ("image", "layers", "weights", "companions", "release")
+_OF_CLUSTER = ("release", "switch", "enabled", "lease", "staging")
+_OF_RELEASE = ("image", "layers", "weights", "companions", *_OF_CLUSTER)
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
@@ -50,10 +51,6 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
         "os": lambda: system.os_release(machine.text("/etc/os-release")),
         "dgx": lambda: system.dgx_release(machine.text("/etc/dgx-release")),
         "memory": lambda: system.meminfo(machine.text("/proc/meminfo")),
-        "switch": lambda: storage.switch(machine, state_dir, cluster),
-        "enabled": lambda: storage.enabled(machine, state_dir, cluster),
-        "lease": lambda: storage.lease(machine, state_dir, cluster),
-        "staging": lambda: storage.staging(machine, state_dir, cluster),
         "rays": lambda: storage.rays(machine, state_dir),
         "vocabularies": lambda: storage.vocabularies(machine, state_dir),
         "files": lambda: storage.files(machine, state_dir),
@@ -87,7 +84,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 def _of_release(
     machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str
 ) -> Readings:
-    """Readers of image, model and companions that ``wanted`` names, and of the newest record of its cluster."""
+    """Readers of image, model and companions that ``wanted`` names, and of what this node has of its cluster."""
     reference, model, companions = wanted.get("image"), wanted.get("model"), wanted.get("companions") or ()
     readings = Readings(LIMIT_S)
     readings.start("image", lambda: image.facts(machine, reference, state_dir) if reference else None)
@@ -96,7 +93,8 @@ def _of_release(
         lambda: _layers(machine, state_dir, value("docker"), readings.value("image")) if reference else None,
     )
     readings.start("weights", lambda: storage.weights(machine, model, hf_home) if model else None)
-    readings.start("release", lambda: storage.release(machine, state_dir, wanted["cluster"]))
+    for key in _OF_CLUSTER:
+        readings.start(key, functools.partial(getattr(storage, key), machine, state_dir, wanted["cluster"]))
     readings.start("companions", lambda: {each["id"]: storage.weights(machine, each, hf_home) for each in companions})
     return readings
 

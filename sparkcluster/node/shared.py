@@ -40,6 +40,11 @@ GUARD_FILE = "guard.py"
 CONFIG_FILE = "config.json"
 WAITS_FILE = "waits.json"
 GAVE_UP = "it gave up: "  # begins what is in it, once nothing starts the group until an operator does
+HCA_ERRORS = ("link_downed", "symbol_error", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
+"""Counters of an HCA's port that mean trouble: its link, and RoCE packets that were lost, late or not acknowledged
+(NVIDIA, Understanding mlx5 Linux Counters and Status Parameters)."""
+GUARD_EVENTS = ("restart", "load", "serving", "failed", "load failed", "gave up", "victim", "on_event failed")
+"""What a guard journals."""
 STOPPED_FILE = "stopped"  # written by down: nothing starts until the next release is recorded
 BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it

@@ -15,6 +15,7 @@ from sparkcluster.node.shared import (
     BLOBS,
     CONFIG_FILE,
     ENABLED_DIR,
+    GUARD_EVENTS,
     STOPPED_FILE,
     SWITCH_FILE,
     UNFINISHED,
@@ -25,6 +26,7 @@ from sparkcluster.node.shared import (
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
+_JOURNAL_BYTES = 1 << 20  # the newest of a guard's journal, which nothing cuts
 # The engine reads params.json where Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
@@ -49,6 +51,19 @@ def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: 
         if on_its_disk and purpose != "hf_home":
             free += left
         found.append({"purpose": purpose, "path": path, "total_bytes": total, "free_bytes": free})
+    return found
+
+
+def traffic(machine: Machine) -> dict[str, dict[str, float]]:
+    """By whole disk what was read and written since boot in bytes, and for how many seconds it was busy.
+
+    /proc/diskstats counts sectors of 512 bytes and milliseconds (Documentation/admin-guide/iostats.rst).
+    """
+    found = {}
+    for words in map(str.split, machine.text("/proc/diskstats", "").splitlines()):
+        if machine.exists("/sys/block/%s/device" % words[2]):  # no partition, loop, RAM or mapper
+            read, written, busy = (int(words[place]) for place in (5, 9, 12))
+            found[words[2]] = {"read_bytes": 512 * read, "written_bytes": 512 * written, "busy_s": busy / 1000}
     return found
 
 
@@ -238,7 +253,12 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
     folder = "%s/%s" % (trusted(machine, state_dir, cluster), ENABLED_DIR)
     if not machine.exists("%s/%s" % (folder, CONFIG_FILE)):
         return None
+    journal = b""
+    with contextlib.suppress(FileNotFoundError), open(machine.at(folder + "/journal.jsonl"), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _JOURNAL_BYTES))
+        journal = file.read()
     return {
+        "events": {event: journal.count(b'"act": "%s"' % event.encode()) for event in GUARD_EVENTS},
         "runs": common.is_locked(machine.at(folder + "/guard.lock")),
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
         "waits": common.read_json(machine.at("%s/%s" % (folder, WAITS_FILE))).get("why"),

@@ -115,6 +115,13 @@ def swapped_pages(machine: Machine) -> int:
     return sum(map(int, re.findall(r"^pswp(?:in|out) (\d+)$", machine.text("/proc/vmstat"), re.MULTILINE)))
 
 
+def pressure(machine: Machine) -> dict[str, dict[str, float]]:
+    """By resource, seconds since boot for which some or all tasks waited for it; empty in a kernel without PSI."""
+    texts = {resource: machine.text("/proc/pressure/" + resource, "") for resource in ("cpu", "memory", "io")}
+    pattern = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)  # microseconds
+    return {resource: {kind: int(us) / 1e6 for kind, us in pattern.findall(text)} for resource, text in texts.items()}
+
+
 def assignments(text: str) -> dict[str, str]:
     """``NAME=value`` lines of a shell file, without quotes; the last line of a name wins."""
     pairs = (line.partition("=") for line in text.splitlines())

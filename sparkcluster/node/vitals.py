@@ -1,34 +1,45 @@
-"""Samples of this node while it serves: memory, GPU, power, RDMA, and what its engine counts; nothing is changed.
+"""Samples of this node while it serves: memory, pressure, disks, GPU, power, RDMA, and what engines count.
 
-One line for each second, which ``sparkcluster.inspect.vitals`` reads. What does not answer is null in that line, and
-holds up nothing else.
+One line for each second, which ``sparkcluster.inspect.vitals`` reads; nothing is changed. What does not answer is not
+in that line, and holds up nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
 import time
+from http.client import HTTPException
 from typing import Any, BinaryIO
 
-from sparkcluster.node import common, engine_api, gpu, network, programs, system
-from sparkcluster.node.machine import Machine, Readings
+from sparkcluster.node import common, engine_api, gpu, network, programs, storage, system
+from sparkcluster.node.machine import Machine
 
 _HWMON = "/sys/class/hwmon"
-_LATE_S = 3.0  # three reports of nvidia-smi were missed
+_LATE = 3  # as many reports of nvidia-smi were missed
+_AGAIN_S, _HALF_S = 30.0, 0.5
+_FIRST_S = 0.2
+"""The first line waits so long for what engines answer at once."""
 
 
-def follow(seen: dict[str, Any]) -> None:
-    """Run one nvidia-smi that reports each second, and keep its last report in ``seen``, with the time ``at_s``.
+def follow(seen: dict[str, Any], every_s: int) -> None:
+    """Run one nvidia-smi that reports each ``every_s``, and keep its last report in ``seen``, with the time ``at_s``.
 
-    Starting one for each sample would cost more than everything else here.
+    Starting one for each sample would cost more than everything else here. One that ended, as where the driver is
+    loaded anew, is started again.
     """
-    with contextlib.suppress(programs.Failed), programs.started(gpu.query(gpu.VITALS, "-l", "1")) as process:
-        for line in process.stdout or ():
-            with contextlib.suppress(ValueError):  # an error message: it ends
-                seen.update(gpu.row(gpu.VITALS, line.decode()), at_s=time.monotonic())
+    while True:
+        with (
+            contextlib.suppress(programs.Failed),
+            programs.started(gpu.query(gpu.VITALS, "-l", str(every_s))) as process,
+        ):
+            for line in process.stdout or ():
+                with contextlib.suppress(ValueError):  # an error message: it ends
+                    seen.update(gpu.row(gpu.VITALS, line.decode()), at_s=time.monotonic())
+        time.sleep(_AGAIN_S)
 
 
 def system_w(machine: Machine) -> float | None:
@@ -41,38 +52,63 @@ def system_w(machine: Machine) -> float | None:
     return None
 
 
-def engine(url: str, names: dict[str, list[str]]) -> dict[str, Any]:
-    """What the engine counted since it started; None for what it lacks."""
-    counted = engine_api.metrics(engine_api.get(url.removesuffix("/v1") + "/metrics")[1], names)
-    return {"ttft": counted.pop("ttft", None), "engine": counted}
+def read_engine(key: str, engine: dict[str, Any], every_s: int, found: dict[str, Any]) -> None:
+    """Read an engine each ``every_s``, of which ``found`` gets what it counted since it started under ``key``.
+
+    It is read half a second before the line that has it, and again after half a second at the earliest.
+    """
+    while True:
+        clock_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        with contextlib.suppress(OSError, HTTPException):
+            text = engine_api.get(engine["url"].removesuffix("/v1") + "/metrics", engine_api.keyed(engine))[1]
+            counts = engine_api.metrics(text, engine["metrics"])
+            buckets = {name: of for name in ("ttft", "itl") if isinstance(of := counts.pop(name, None), dict)}
+            counts = {name: of for name, of in counts.items() if isinstance(of, float) and of >= 0}
+            found[key] = {"clock_s": clock_s, "counts": counts, **buckets}
+        time.sleep(_HALF_S + every_s - (time.monotonic() + 2 * _HALF_S) % every_s)
 
 
-def sample(request: dict[str, Any], machine: Machine, seen: dict[str, Any]) -> dict[str, Any]:
-    """One sample; ``seen`` is what ``follow`` keeps. An engine has half a second to answer."""
-    readings = Readings(0.5)
-    if request["engine"]:
-        readings.start("engine", lambda: engine(request["engine"], request["metrics"]))
-    rdma = network.rdma_bytes(machine, "port_xmit_data", "port_rcv_data")
+def sample(machine: Machine, seen: dict[str, Any], late_s: float, errors: dict[str, Any]) -> dict[str, Any]:
+    """One sample but for the engines.
+
+    Args:
+        machine: the node.
+        seen: what ``follow`` keeps; it counts for ``late_s``.
+        late_s: in seconds.
+        errors: from ``network.errors``.
+    """
     return {
-        "memory": system.meminfo(machine.text("/proc/meminfo"))["available_bytes"],
+        "clock_s": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "memory": system.meminfo(machine.text("/proc/meminfo")),
         "swapped_pages": system.swapped_pages(machine),
-        "rdma_bytes": sum(rdma.values()) if rdma else None,
+        "pressure": system.pressure(machine),
+        "disks": storage.traffic(machine),
+        "rdma": network.traffic(machine, errors),
         "system_w": system_w(machine),
-        **(seen if seen and time.monotonic() < seen["at_s"] + _LATE_S else {}),
-        **(readings.value("engine") or {}),
+        **(seen if seen and time.monotonic() < seen["at_s"] + late_s else {}),
     }
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
     """Sample each second until the input closes.
 
-    The request has the URL of the ``engine`` on this node or null, and its ``metrics`` by name.
+    Args:
+        request: ``engines`` on this node by key, each with the ``url`` of its API, ``key_file`` and ``key_name`` of its
+            API key, and the names of its ``metrics`` by what they count; ``every_s``, the whole seconds after which
+            they, nvidia-smi, and the errors of HCAs, for which the driver asks their firmware, are read again.
+        lines: the input.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     common.end_with(lines, lambda _: os.killpg(0, signal.SIGTERM))  # nvidia-smi is in this group
-    machine, seen = Machine(), dict[str, Any]()
-    threading.Thread(target=follow, args=(seen,), daemon=True).start()
-    while True:
-        common.emit(sample(request, machine, seen))
+    machine, every_s = Machine(), request["every_s"]
+    seen, errors, found = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    threading.Thread(target=follow, args=(seen, every_s), daemon=True).start()
+    for key, engine in request["engines"].items():
+        threading.Thread(target=read_engine, args=(key, engine, every_s, found), daemon=True).start()
+    time.sleep(_FIRST_S if request["engines"] else 0)
+    for second in itertools.count():
+        errors = network.errors(machine) if second % every_s == 0 else errors
+        engines = {key: found.pop(key) for key in list(found)}
+        common.emit({**sample(machine, seen, _LATE * every_s, errors), "engines": engines})
         time.sleep(1 - time.monotonic() % 1)

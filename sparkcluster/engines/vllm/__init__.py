@@ -78,9 +78,10 @@ class Vllm(Engine):
         "prompted": ("vllm:prompt_tokens_total",),
         "running": ("vllm:num_requests_running",),
         "waiting": ("vllm:num_requests_waiting",),
-        "kv_cache": ("vllm:kv_cache_usage_perc",),
+        "kv_cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     }
-    # gpu_prefix_cache_* until 0.11; spec_decode_* only where it drafts.
+    # gpu_cache_usage_perc and gpu_prefix_cache_* until 0.11 (vllm-project/vllm#29330), time_per_output_token_seconds
+    # until inter_token_latency_seconds came with 0.10.2 (#24110, #32661); spec_decode_* only where it drafts.
     statistics = {
         "hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
         "queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
@@ -89,6 +90,9 @@ class Vllm(Engine):
         "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
         "preemptions": ("vllm:num_preemptions_total",),
         "ttft": ("vllm:time_to_first_token_seconds_bucket",),
+        "ttft_sum": ("vllm:time_to_first_token_seconds_sum",),
+        "itl": ("vllm:inter_token_latency_seconds_bucket", "vllm:time_per_output_token_seconds_bucket"),
+        "itl_sum": ("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
     }
     ready = "Application startup complete"
     stalled = r"No available shared memory broadcast block found in \d+ seconds"

@@ -73,16 +73,21 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
     up = function["link"]["up"]
     port = os.path.join(root, "ports/1")
     if not os.path.isdir(os.path.join(port, "gids")):
-        for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
+        for part in ("gids", "gid_attrs/types", "gid_attrs/ndevs", "counters", "hw_counters"):
             os.makedirs(os.path.join(port, part))
         os.makedirs(os.path.join(root, "device/net", function["netdev"]))
         for index in range(GID_COUNT):
             _empty_slot(port, index)
+        # They move as those of its sockets do, which carry what RDMA would.
+        for name, sockets in (("port_xmit_data", "tx_bytes"), ("port_rcv_data", "rx_bytes")):
+            _link("/sys/class/net/%s/statistics/%s" % (function["netdev"], sockets), "%s/counters/%s" % (port, name))
     attributes = (
         ("fw_ver", facts["firmware"]),
         ("ports/1/state", "4: ACTIVE" if up else "1: DOWN"),
         ("ports/1/phys_state", "5: LinkUp" if up else "3: Disabled"),
         ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/counters/link_downed", "0"),
+        ("ports/1/hw_counters/out_of_sequence", "0"),
     )
     for name, value in attributes:
         _write(os.path.join(root, name), value + "\n")

@@ -9,9 +9,9 @@ import pytest
 from sparkcluster.bench import judge
 from sparkcluster.bench.record import Measured
 from sparkcluster.errors import UsageError
-from sparkcluster.inspect.vitals import Sample
 from sparkcluster.spec.playbook import Playbook
 from tests.unit.bench import sample
+from tests.unit.sampled import sampled
 
 GPU = {"utilization_percent": 96.0, "power_w": 84.0, "sm_clock_mhz": 2400.0, "throttle": 0}
 SHORT = GPU | {"power_w": 15.0, "sm_clock_mhz": 507.0}
@@ -25,11 +25,12 @@ def samples(at_s=15.0, gpu=GPU, **engine):
 
 def node(at_s=15.0, gpu=GPU, *, swaps=0, moves=None, **more):
     """Three samples of a node that swaps and moves so many pages and bytes meanwhile; None where it has no HCA."""
-    seen = {"memory": 1, "system_w": None, **gpu, **more}
-    return [
-        Sample(at_s=at_s + 0.1 * step, swapped_pages=swaps * step, rdma_bytes=moves and 7 + moves[0] * step, **seen)
-        for step in range(3)
-    ]
+    idle = dict.fromkeys(("utilization_percent", "power_w", "sm_clock_mhz", "throttle"))
+    found = []
+    for step in range(3):
+        rdma = {"a": {"sent_bytes": 7 + moves[0] * step, "received_bytes": 0}} if moves else {}
+        found.append(sampled(at_s + 0.1 * step, swapped_pages=swaps * step, rdma=rdma, **{**idle, **gpu, **more}))
+    return found
 
 
 def request(run, start_s, first_s, last_s, *, tokens=9, first_tokens=1):

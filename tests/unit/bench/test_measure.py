@@ -22,8 +22,8 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.vitals import Sample
 from sparkcluster.report import Report
+from tests.unit.sampled import MEMORY, sampled
 
 MODEL = Weights.model_validate({"path": "/hub/qwen", "revision": "0" * 40, "config": {}, "files": []})
 
@@ -35,8 +35,13 @@ class Sampler:
     moves = True
     later_s = 0.0
 
-    def __init__(self, _fleet, nodes, urls, _engine):
-        self.urls, self.samples, self.began, self.closed = urls, {name: [] for name in nodes}, time.monotonic(), False
+    def __init__(self, _fleet, nodes, engines):
+        self.engines, self.samples, self.began, self.closed = (
+            engines,
+            {name: [] for name in nodes},
+            time.monotonic(),
+            False,
+        )
         self.lost = {}
         type(self).made = self
         for name in nodes:
@@ -47,12 +52,11 @@ class Sampler:
 
     def fresh(self, node):
         if node in self.lost:
-            raise HostError(self.lost[node], node=node)
+            raise self.lost[node]
         generated = len(self.samples[node]) if self.moves else 0
         engine = {"generated": 1000.0 * (1 + generated), "running": 0.0, **self.counters}
         gpu = {"power_w": 60.0, "system_w": None, "sm_clock_mhz": 2400.0, "temperature_c": 60.0, "throttle": 0}
-        found = {"memory": 4 << 30, "swapped_pages": 0, "rdma_bytes": None, **gpu}
-        sample = Sample.model_validate({"at_s": self.now_s(), "engine": engine, **found})
+        sample = sampled(self.now_s(), engine=engine, memory=MEMORY | {"available_bytes": 4 << 30}, rdma={}, **gpu)
         self.samples[node].append(sample)
         return sample
 
@@ -226,7 +230,9 @@ def test_what_ends_in_its_first_cell_leaves_nothing(serving):
 @pytest.mark.parametrize("node", ["alpha", "beta"])
 def test_a_node_that_is_lost_ends_it_at_once_and_by_name(serving, node):
     fleet, site = serving()
-    module.Client.fails = lambda *_: module.Sampler.made.lost.update({node: f"{node} was silent for 60 s"})
+    module.Client.fails = lambda *_: module.Sampler.made.lost.update(
+        {node: HostError(f"{node} was silent for 60 s", node=node)}
+    )
     with pytest.raises(HostError, match=f"{node} was silent"):
         measure(fleet, site.spec, Job(), Asked())
 

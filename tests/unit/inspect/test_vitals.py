@@ -1,35 +1,44 @@
-"""Nodes are sampled apart from each other, and counters are compared between two samples."""
+"""Nodes are sampled apart from each other, lost ones are found again, and none can send more than was asked for."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import pytest
 
+from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.engines.vllm import ENGINE
-from sparkcluster.errors import HostError
+from sparkcluster.errors import CommandFailed, HostError, HostLost
 from sparkcluster.hosts.fake import FakeHost, FakeStream
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
-from sparkcluster.inspect.vitals import Sample, Sampler, between
+from sparkcluster.inspect import vitals
+from sparkcluster.inspect.vitals import Sample, Sampler
+from tests.unit.sampled import DOCUMENT, sampled
 
-DOCUMENT: dict[str, Any] = {
-    "memory": 1 << 36, "swapped_pages": 0, "rdma_bytes": None, "system_w": 61.5, "at_s": 1.0, "power_w": 24.3,
-    "sm_clock_mhz": 2405.0, "throttle": 32, "engine": None,
-}  # fmt: skip
+AT = Endpoint("a", "ends", "http://127.0.0.1:8000/v1", "m", "/state/key", "KEY")
 
 
-def sample(engine: dict[str, float | None] | None, ttft: dict[str, float] | None = None) -> Sample:
-    return Sample.model_validate({**DOCUMENT, "engine": engine, "ttft": ttft})
+def fleet(*hosts: Any) -> Fleet:
+    return Fleet({host.name: host for host in hosts})
+
+
+def until(holds: Callable[[], Any], limit_s: float = 20) -> None:
+    ends = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 def test_a_node_that_ends_or_says_nonsense_ends_its_own_series_alone():
     ends = FakeHost("ends").program("vitals", [DOCUMENT, DOCUMENT])
     lies = FakeHost("lies").program("vitals", [DOCUMENT, {**DOCUMENT, "memory": "much"}])
-    fleet = Fleet({"alpha": LocalHost("alpha"), "ends": ends, "lies": lies})  # type: ignore[dict-item]
-    with Sampler(fleet, fleet.names, {"ends": "http://127.0.0.1:8000/v1"}, ENGINE) as sampler:
+    nodes = fleet(LocalHost("alpha"), ends, lies)
+    with Sampler(nodes, nodes.names, {"ends": {"lab/a": (AT, ENGINE)}}) as sampler:
         called_s = sampler.now_s()
         assert sampler.fresh("alpha", 20).at_s > called_s
         for name in ("ends", "lies"):
@@ -40,16 +49,20 @@ def test_a_node_that_ends_or_says_nonsense_ends_its_own_series_alone():
         sampler.fresh("alpha", 20)
         # of two at once one is kept: a node sends one a second
         assert [len(sampler.samples[name]) for name in ("ends", "lies")] == [1, 1]
-    assert "memory" in sampler.lost["lies"]
+    assert "memory" in sampler.lost["lies"].message
     ((_, request),) = ends.requests
-    assert request["engine"].endswith("/v1")
-    assert {"running", "hits"} <= set(request["metrics"])
+    known = {"url": AT.url, "key_file": AT.key_file, "key_name": "KEY"}
+    assert known.items() <= request["engines"]["lab/a"].items()
+    assert {"running", "hits", "itl"} <= set(request["engines"]["lab/a"]["metrics"])
 
 
 class Late(FakeStream):
     """One sample, some time after it was asked for."""
 
+    limits: dict[str, float] = {}
+
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
+        Late.limits = limits
         time.sleep(0.1)
         yield from super().lines(silence_s)
         time.sleep(1)
@@ -58,45 +71,126 @@ class Late(FakeStream):
 def test_a_sample_that_was_on_its_way_is_not_fresh(monkeypatch: pytest.MonkeyPatch):
     host = FakeHost("alpha").program("vitals", [DOCUMENT])
     monkeypatch.setattr(host, "stream", lambda argv, stdin: Late(host.run(argv, stdin=stdin)))
-    with Sampler(Fleet({"alpha": host}), ["alpha"], {}, ENGINE) as sampler:  # type: ignore[dict-item]
+    with Sampler(fleet(host), ["alpha"], {}) as sampler:
         with pytest.raises(HostError, match="alpha sent no sample"):
             sampler.fresh("alpha", 0.4)
         assert not sampler.lost
+    assert Late.limits["line_bytes"] == 1 << 16  # more is no sample
 
 
-def test_rates_are_of_what_was_counted_in_between():
-    before = sample({"hits": 10, "queries": 100, "drafts": 5, "drafted": 15, "accepted": 5, "generated": 50})
-    after = sample({"hits": 30, "queries": 200, "drafts": 15, "drafted": 45, "accepted": 20, "generated": 90})
-    found = between(before, after)
-    assert (found["hit_rate"], found["acceptance"], found["accepted_length"]) == (0.2, 0.5, 2.5)
-    assert (found["generated"], found["hits"], found["preemptions"]) == (40, 20, None)
+class Told:
+    """A conversation in which a node says what ``says`` yields for it, an error where that is one."""
+
+    says: Callable[[str, int], Iterator[Any]]
+    requests: list[tuple[str, dict[str, Any]]]
+
+    def __init__(self, host: Any, _module: str, request: dict[str, Any], **_limits: Any) -> None:
+        self.requests.append((host.name, request))
+        self.said = self.says(host.name, [name for name, _ in self.requests].count(host.name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.said = iter(())
+
+    def answer(self, kind: Any) -> Any:
+        found = next(self.said, HostLost("the connection broke"))
+        if isinstance(found, Exception):
+            raise found
+        return kind.model_validate(found)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], type[Told]]:
+    def make(says: Callable[[str, int], Iterator[Any]]) -> type[Told]:
+        kind = type("Said", (Told,), {"says": staticmethod(says), "requests": []})
+        monkeypatch.setattr(vitals, "Samples", kind)
+        monkeypatch.setattr(vitals, "_SOONEST_S", 0.0)
+        return kind
+
+    return make
+
+
+def test_a_lost_node_is_found_again_over_a_new_connection_and_its_series_goes_on(told: Any):
+    def says(_name: str, time_of: int) -> Iterator[Any]:
+        if time_of == 2:
+            raise HostLost("no route to alpha")
+        if time_of == 3:
+            raise CommandFailed("vitals failed on alpha")
+        yield DOCUMENT
+        while time_of > 3:
+            time.sleep(0.02)
+            yield DOCUMENT
+
+    kind, host, renewed = told(says), FakeHost("alpha"), []
+    host.renew = lambda: renewed.append(1)  # type: ignore[method-assign]
+    with Sampler(fleet(host), ["alpha"], {}, retry_s=0.01) as sampler:
+        until(lambda: len(sampler.samples["alpha"]) > 2)
+        assert not sampler.lost
+    # not where the program failed: others use the connection
+    assert (len(kind.requests), len(renewed)) == (4, 2)
+
+
+def test_other_engines_are_read_by_another_program_and_the_newest_samples_are_kept(told: Any):
+    def says(_name: str, _time: int) -> Iterator[Any]:
+        for at in itertools.count():
+            time.sleep(0.01)
+            engine = {"clock_s": at, "counts": {}}
+            yield {**DOCUMENT, "clock_s": at, "engines": {"lab/a": engine, "lab/other": engine}}
+
+    kind = told(says)
+    with Sampler(fleet(FakeHost("alpha")), ["alpha"], {}, keep=5) as sampler:
+        until(lambda: len(sampler.samples["alpha"]) == 5)
+        before = sampler.samples["alpha"]
+        sampler.engines = {"alpha": {"lab/a": (AT, ENGINE)}}
+        until(lambda: sampler.samples["alpha"][-1].engines)
+        assert sampler.samples["alpha"][-1].engines.keys() == {"lab/a"}  # nobody asked for the other one
+        assert (len(sampler.samples["alpha"]), len(before)) == (5, 5)
+    assert [set(request["engines"]) for _, request in kind.requests] == [set(), {"lab/a"}]
+
+
+def test_a_node_that_hangs_or_sends_without_end_delays_no_other(told: Any, monkeypatch: pytest.MonkeyPatch):
+    def says(name: str, _time: int) -> Iterator[Any]:
+        while True:
+            if name == "hung":
+                time.sleep(60)
+            if name == "calm":
+                time.sleep(0.25)
+            yield DOCUMENT
+
+    told(says)
+    monkeypatch.setattr(vitals, "_SOONEST_S", 0.2)
+    with Sampler(fleet(*map(FakeHost, ("hung", "calm", "endless"))), ["hung", "endless", "calm"], {}) as sampler:
+        until(lambda: len(sampler.samples["calm"]) == 4)
+        assert not sampler.samples["hung"]
+        times = [each.at_s for each in sampler.samples["endless"]]
+        assert all(later - sooner >= 0.2 for sooner, later in itertools.pairwise(times))
 
 
 @pytest.mark.parametrize(
-    ("first", "last"),
+    "wrong",
     [
-        (None, {"hits": 1, "queries": 2}),
-        ({"hits": 1, "queries": 2}, None),
-        ({"hits": 5, "queries": 9}, {"hits": 1, "queries": 2}),
-        ({"hits": 1, "queries": 2}, {"hits": 1, "queries": 2}),
-        ({"hits": None, "queries": None}, {"hits": None, "queries": None}),
+        {"swapped_pages": -1},
+        {"swapped_pages": 1 << 63},
+        {"power_w": "nan"},
+        {"power_w": 1e300},
+        {"clock_s": math.inf},
+        {"engines": {"lab/a": {"clock_s": 1.0, "counts": {"hits": 1e300}}}},
+        {"engines": {"lab/a": {"clock_s": 1.0, "counts": {}, "ttft": {"x": 1.0}}}},
+        {"engines": {"lab/a": {"clock_s": 1.0, "counts": {}, "ttft": {str(bound): 1.0 for bound in range(65)}}}},
+        {"engines": {"lab/a": {"clock_s": 1.0, "counts": {str(name): 1.0 for name in range(33)}}}},
+        {"disks": {f"sd{number}": DOCUMENT["disks"]["nvme0n1"] for number in range(65)}},
+        {"rdma": {"mlx5_0\n# TYPE": DOCUMENT["rdma"]["roceP2p1s0f0"]}},
+        {"pressure": {"love": {"some": 1.0}}},
     ],
-    ids=["unread before", "unread after", "restarted", "nothing looked up", "no prefix cache"],
 )
-def test_what_is_not_known_is_no_rate(first: dict[str, float | None] | None, last: dict[str, float | None] | None):
-    assert between(sample(first), sample(last))["hit_rate"] is None
+def test_a_node_cannot_send_what_is_no_number_or_has_no_end(wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match=r"validation error"):
+        Sample.model_validate({**DOCUMENT, **wrong})
 
 
-def test_a_percentile_is_the_upper_bound_of_its_bucket():
-    before = sample({}, {"0.1": 5, "0.5": 5, "1.0": 5, "+Inf": 5})
-    found = between(before, sample({}, {"0.1": 5, "0.5": 10, "1.0": 15, "+Inf": 15}))
-    assert (found["ttft_p50_s"], found["ttft_p95_s"]) == (0.5, 1.0)
-    nothing, restarted = {"0.1": 5, "0.5": 5, "1.0": 5, "+Inf": 5}, {"0.1": 1, "0.5": 9, "1.0": 15, "+Inf": 15}
-    for unknown in (nothing, restarted, {"0.1": 5, "0.5": 5, "1.0": 5, "+Inf": 6}, None):
-        assert between(before, sample({}, unknown))["ttft_p50_s"] is None
-
-
-def test_a_node_cannot_send_what_is_no_number():
-    for wrong in ({"memory": -1}, {"power_w": "nan"}, {"ttft": {"x": 1.0}}):
-        with pytest.raises(ValueError, match=r"validation error"):
-            Sample.model_validate({**DOCUMENT, **wrong})
+def test_the_figures_of_bench_are_of_the_only_engine_and_of_all_hcas():
+    assert sampled(engine={"running": 3.0}).count("running") == 3
+    assert (sampled(engine={"running": None}).count("running"), sampled().count("running")) == (0, 0)
+    assert (sampled().rdma_bytes, sampled(rdma={}).rdma_bytes) == (12000, None)

@@ -227,6 +227,8 @@ def test_after_a_reboot_both_nodes_start_the_release_again(cluster):
     cluster.boot()
     cluster.serves()
     assert cluster.alpha.acts == ["restart", "serving"]
+    counted = {event: count for event, count in reported(cluster.alpha).events.items() if count}
+    assert counted == {"restart": 1, "serving": 1}
     assert "not running: atlas-1-alpha, atlas-1-beta" in cluster.alpha.journal[0]["why"]
     assert cluster.beta.acts == []
     # its secrets are those that the node keeps of the release
@@ -283,7 +285,12 @@ def failures(node):
 
 def trouble(node):
     """What ``status`` says of the guard of ``node``."""
-    return EnabledFact.model_validate(storage.enabled(Machine(), str(node.state), "atlas")).trouble
+    return reported(node).trouble
+
+
+def reported(node):
+    """What the probe reads of the guard of ``node``."""
+    return EnabledFact.model_validate(storage.enabled(Machine(), str(node.state), "atlas"))
 
 
 @pytest.mark.parametrize(

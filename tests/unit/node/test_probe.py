@@ -108,6 +108,15 @@ def test_the_lease_of_staging_is_read_beside_the_other(make_machine: Any) -> Non
     assert storage.lease(machine, "/state", "pair", "staging") == {"epoch": 2, "held": False, "operator": "ann"}
 
 
+def test_what_a_node_has_of_another_cluster_is_read_with_its_release(make_machine: Any) -> None:
+    lease = {"epoch": 2, "operator": "ann"}
+    machine = make_machine({"files": {"state/clusters/other/lease.json": lease}})
+    answer = probe.main({**REQUEST, "state_dir": "/state", "also": [{"cluster": "other"}]}, machine=machine)
+    assert answer["lease"] is None
+    assert answer["also"][0]["lease"] == {**lease, "held": False}
+    assert {"switch", "enabled", "staging", "release"} <= answer["also"][0].keys()
+
+
 TEXT = st.text(max_size=200)
 
 
