@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparkcluster.printable import word
 
@@ -30,6 +30,14 @@ class Typed(NamedTuple):
             text = text.replace("load INVENTORY NAME", f"load INVENTORY {word(self.model)}")
             text = re.sub(_TAKES_MODEL, lambda found: f"{found[1]} --model {word(self.model)}", text)
         return text.replace("INVENTORY", word(self.inventory))
+
+    def throughout(self, value: Any) -> Any:
+        """``value``, which is JSON, with every text in it as it is typed."""
+        if isinstance(value, str):
+            return self(value) if "INVENTORY" in value else value
+        if isinstance(value, list):
+            return [self.throughout(each) for each in value]
+        return {key: self.throughout(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 command_line = Typed()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sparkcluster.spec import Spec
     from sparkcluster.spec.assignments import Assignments
     from sparkcluster.spec.inventory import Inventory
+    from sparkcluster.telemetry.live import Live
 
 
 INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
@@ -260,6 +261,20 @@ def asking(spec: Spec, waiting_for: str | None = None) -> Iterator[tuple[Fleet, 
     text = waiting_for or f"querying {count(len(spec.inventory.nodes), 'node')}"
     with awaiting(text) as waiting, connect_fleet(spec, waiting) as fleet:
         yield fleet, waiting
+
+
+@contextmanager
+def live(args: argparse.Namespace, **more: Any) -> Iterator[Live]:
+    """What all models of the inventory do, or that of ``--model``, read again and again; ``more`` is for ``Live``."""
+    from sparkcluster.spec.load import load_all
+    from sparkcluster.telemetry.live import Live
+    from sparkcluster.telemetry.look import whole
+
+    specs = [load_spec(args)] if vars(args).get("model") else load_all(args.inventory, starts=False)
+    text = "waiting for all nodes, and a token of every group"
+    with asking(whole(specs), text) as (fleet, waiting), Live(fleet, specs, **more) as found:
+        waiting.end()
+        yield found
 
 
 @contextmanager

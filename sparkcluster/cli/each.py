@@ -26,7 +26,6 @@ _OF_ONE = {
     "order": "--order",
     "bundle": "--bundle",
     "follow": "--follow",
-    "watch": "--watch",
     "failed": "--failed",
     "given": "--from",
     "fix": "--fix",
@@ -50,7 +49,8 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
     from sparkcluster.spec.load import load, load_all, model_names
 
     names = model_names(args.inventory)
-    if not names or getattr(command, "ALL_MODELS", False):
+    live = name == "status" and (vars(args).get("watch") or vars(args).get("follow"))
+    if not names or live or getattr(command, "ALL_MODELS", False):
         return int(command.run(args))
     if args.model is not None:
         if name not in gateway.STARTS or not load(args.inventory, starts=False, model=args.model).gateway_node:

@@ -10,17 +10,22 @@ from sparkcluster import hints
 from sparkcluster.cli.output import data, paint, table
 from sparkcluster.report import duration, share
 
-_STYLES = {"serving": "good", "on demand": "good", "degraded": "bad", "down": "bold"}  # the others need a look
-
-
-def pasted(document: dict[str, Any]) -> dict[str, Any]:
-    """``document`` with the path of the inventory in what is to be typed."""
-
-    def filled(found: dict[str, Any], *keys: str) -> dict[str, Any]:
-        return found | {key: found[key] and hints.command_line(found[key]) for key in keys}
-
-    groups = [filled(group, "why", "warning") for group in document["groups"]]
-    return filled(document, "why", "next") | {"groups": groups}
+_STYLES = {"serving": "good", "on demand": "good", "degraded": "bad", "down": "bold"}  # all others: yellow
+_SHARES = {"kv_cache", "hit_rate", "acceptance"}
+# Shown even if 0; all others are hidden then. Percentiles are upper bounds of a histogram's buckets.
+_ALWAYS = {"running", "waiting", "tokens_per_s", "kv_cache"}
+_LOAD = {
+    "running": "{:.0f} running",
+    "waiting": "{:.0f} waiting",
+    "tokens_per_s": "{:.1f} tokens/s",
+    "kv_cache": "KV cache {:.0f} %",
+    "prompt_tokens_per_s": "prefill {:.0f} tokens/s",
+    "ttft_p95_s": "TTFT p95 ≤ {:g} s",
+    "itl_p95_s": "ITL p95 ≤ {:g} s",
+    "hit_rate": "prefix hits {:.0f} %",
+    "acceptance": "drafts accepted {:.0f} %",
+    "preemptions": "{:.0f} preemptions",
+}
 
 
 def show(document: dict[str, Any], *, verbose: bool = False) -> None:
@@ -63,15 +68,20 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
             data(f"{node['name']}: {node['why']}", indent="  ")
 
 
-def headline(document: dict[str, Any], later_s: float = 0) -> list[str]:
-    """The state of the cluster in one line, and why it does not serve; ``later_s`` after it was asked."""
+def headline(document: dict[str, Any]) -> list[str]:
+    """The state of the cluster in one line, and why it does not serve."""
     word = document["state"]
     why = f": {document['why']}" if document["why"] else ""
-    state = paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
+    state = dot(word)
     uptimes = [group["uptime_s"] for group in document["groups"] if group["uptime_s"] is not None]
-    lasted = f" for {duration(min(uptimes) + later_s)}" if uptimes and word == "serving" else ""
+    lasted = f" for {duration(min(uptimes))}" if uptimes and word == "serving" else ""
     release = f"   release {document['release']}{lasted}" if document["release"] else ""
     return [paint(document["cluster"], "bold"), "  ", state, why, release]
+
+
+def dot(word: str) -> str:
+    """A state in its colour."""
+    return paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
 
 
 def _under_way(document: dict[str, Any]) -> Iterator[str]:
@@ -99,8 +109,6 @@ def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
 
 def load(found: dict[str, Any]) -> str:
     """What an engine does now, in one line; what it does not count is left out."""
-    kinds = {"running": "{:.0f} running", "waiting": "{:.0f} waiting", "tokens_per_s": "{:.1f} tokens/s"}
-    known = {key: value for key, value in found.items() if value is not None}
-    parts = [text.format(known[key]) for key, text in kinds.items() if key in known]
-    parts += [f"KV cache {known['kv_cache'] * 100:.0f} %"] if "kv_cache" in known else []
-    return ", ".join(parts)
+    known = {key: value for key, value in found.items() if value or (value is not None and key in _ALWAYS)}
+    figures = {key: value * (100 if key in _SHARES else 1) for key, value in known.items()}
+    return ", ".join(text.format(figures[key]) for key, text in _LOAD.items() if key in figures)

@@ -1,4 +1,4 @@
-"""``sparkcluster status --watch``: a live view on a terminal."""
+"""``sparkcluster status --watch``: a live view on a terminal; and ``--follow``: the same as JSON lines."""
 
 from __future__ import annotations
 
@@ -6,29 +6,53 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkcluster.cli import common
-from sparkcluster.cli.output import in_colour, moves, paint, rich_table, rich_text
-from sparkcluster.cli.status_view import group_line, headline, load, pasted
-from sparkcluster.report import share
+from sparkcluster.cli import common, streams
+from sparkcluster.cli.output import emit_json, in_colour, moves, paint, rich_table, rich_text
+from sparkcluster.cli.status_view import dot
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from sparkcluster.facts.base import Unread
-    from sparkcluster.facts.running import Observation
-    from sparkcluster.plan.release_record import ClusterRanks
+TICK_S, LOOK_S = 2.0, 30.0
+MOST = 5
+"""Findings shown at most."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_OF_MODEL = ("MODEL", "STATE", "REQUESTS", "TOKENS/S", "", "KV", "")
+_OF_NODE = ("NODE", "MEMORY", "", "GPU", "", "RDMA", "")
+_FIXED = 53
+"""Columns of the table of nodes beside its three sparklines, where a name has 14."""
 
-# Between two readings of every node, and between two requests of a token from every group.
-TICK_S, ASK_S = 2.0, 15.0
-READ_S = 4.0
+Series = Sequence[float | None]
+
+
+def follow(args: argparse.Namespace) -> int:
+    """Print a document at each tick until Ctrl-C, or until nobody reads.
+
+    Raises:
+        UsageError: without ``--json``.
+    """
+    from sparkcluster.errors import UsageError
+    from sparkcluster.exit_codes import INTERRUPTED
+
+    if not args.json:
+        raise UsageError("--follow needs --json", hint="sparkcluster status INVENTORY --watch   on a terminal")
+    with common.live(args) as live:
+        number = 0
+        try:
+            while number := live.wait(number, 60.0):
+                emit_json(live.document, line=True)
+                sys.stdout.flush()
+                streams.check_reader()
+        except KeyboardInterrupt:
+            pass  # the normal end of following
+    return INTERRUPTED
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the cluster until q or Ctrl-C; what it is in is asked every ``ASK_S`` as ``status`` does.
+    """Show all models and nodes until q or Ctrl-C.
 
     Raises:
         UsageError: stdout is no terminal, or ``--json`` was given.
@@ -36,50 +60,26 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.errors import UsageError
 
     if args.json or not (moves(sys.stdout) and os.isatty(0)):
-        raise UsageError("--watch needs a terminal", hint="sparkcluster status INVENTORY --json")
-    spec = common.load_spec(args)
+        raise UsageError("--watch needs a terminal", hint="sparkcluster status INVENTORY --follow --json")
     from rich.console import Console
-    from rich.live import Live
+    from rich.live import Live as Screen
 
-    from sparkcluster.hosts.fleet import Calls, values
-    from sparkcluster.inspect.cluster import see
-    from sparkcluster.inspect.observing import begin_observing, observed
-    from sparkcluster.inspect.status import status
-
-    seen: dict[str, Any] = {}
-    with contextlib.suppress(KeyboardInterrupt), common.asking(spec) as (fleet, waiting), _keys() as pressed_q:
-
-        def ask(_: None = None) -> Any:
-            found = see(fleet, spec)
-            return found, status(fleet, found), time.monotonic()
-
-        def read() -> Calls[Observation]:
-            return begin_observing(fleet, spec, found.facts, READ_S, brief=True)
-
-        found, document, asked_at = ask()
-        waiting.end()
+    console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
+    paces = {"tick_s": TICK_S, "look_s": LOOK_S}
+    with contextlib.suppress(KeyboardInterrupt), common.live(args, **paces) as live, _keys() as pressed_q:
 
         def draw() -> Group:
-            return view(pasted(document), seen, found.ranks, time.monotonic() - asked_at)
+            return view(live.document, live.history, console.width, console.height)
 
-        console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
-        with Live(get_renderable=draw, console=console, screen=True, refresh_per_second=4):
-            asking, reading, began = None, read(), time.monotonic()
+        with Screen(get_renderable=draw, console=console, screen=True, refresh_per_second=2):
             while not pressed_q(0.1):
-                now = time.monotonic()
-                if now > began + (READ_S if reading.pending() else TICK_S):
-                    seen, reading, began = observed(reading, 0), read(), now
-                if asking is None and now >= asked_at + ASK_S:
-                    asking = Calls(ask, {"status": None})
-                if asking is not None and not asking.pending():
-                    found, document, asked_at = values(asking.wait(0)).get("status", (found, document, now))
-                    asking = None
+                live.wait(0, 0)  # raises the error that ended the reading
     return 0
 
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Waits for some seconds, and says whether q was pressed; keys are not echoed meanwhile."""
+    """A function that waits for so many seconds and returns whether q was pressed; keys are not echoed meanwhile."""
     import select
     import termios
     import tty
@@ -92,38 +92,93 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         termios.tcsetattr(0, termios.TCSAFLUSH, before)
 
 
-def view(
-    document: dict[str, Any], seen: Mapping[str, Observation | Unread], present: ClusterRanks, later_s: float
-) -> Group:
-    """``document`` of ``status`` as it is ``later_s`` after it was asked, and what nodes were ``seen`` to do since."""
+def view(document: Mapping[str, Any], history: Mapping[str, Any], width: int, height: int) -> Group:
+    """``document`` and ``history`` of ``Live`` within so many columns and lines: what is wrong, models, nodes."""
     from rich.console import Group
     from rich.text import Text
 
-    from sparkcluster.inspect.observing import load_of
-
-    groups = present.groups()
-    lines: list[Sequence[str]] = [headline(document, later_s)]
-    for group in document["groups"]:
-        lines.append(group_line(document, group))
-        if (now := load_of(groups.get(group["name"], ()), seen)) is not None:
-            lines.append(["  ", load(now)])
-    names = [node["name"] for node in document["nodes"]]
-    rows = [(name, *(_cells(seen[name]) if name in seen else "-")) for name in names]
+    size = max(4, (width - _FIXED) // 3)
+    models = [row for model in document["models"] for row in _model(model, history["groups"], size)]
+    nodes = [(name, *_node(node, history["nodes"][name], size)) for name, node in document["nodes"].items()]
+    looked = f"last check {document['checked_s']:.0f} s ago"
+    lines = [[paint(document["inventory"], "bold"), "  ", dot(document["state"]), "   ", paint(looked, "dim")]]
+    lines += _findings(document["models"], (height - len(models) - len(nodes) - 7) // 3)
     texts = [Text.assemble(*map(rich_text, line), no_wrap=True, overflow="ellipsis") for line in lines]
-    end = rich_text(paint("q ends this view, and nothing else", "dim"))
-    return Group(*texts, "", rich_table(("NODE", "MEMORY", "GPU", "RDMA SENT", "SOCKETS"), rows), "", end)
+    tables = _cut(rich_table(_OF_MODEL, models)), _cut(rich_table(_OF_NODE, nodes))
+    end = rich_text(paint("q quits this view; models keep running", "dim"))
+    return Group(*texts, "", tables[0], "", tables[1], "", end)
 
 
-def _cells(observation: Observation | Unread) -> list[str]:
-    from sparkcluster.facts.base import Unread, read
-    from sparkcluster.inspect.observing import gbps
+def _cut(table: Any) -> Any:
+    """``table``, whose first column is cut where there is too little room, and no line is folded."""
+    for column in table.columns:
+        column.overflow, column.no_wrap = "ellipsis", column is not table.columns[0]
+    return table
 
-    if isinstance(observation, Unread):
-        return [paint(observation.unread, "bad")]
-    memory, gpus = read(observation.memory), read(observation.gpus)
-    used = "-" if memory is None else share(memory.total_bytes - memory.available_bytes, memory.total_bytes)
-    kinds = {"utilization_percent": "{:3.0f} %", "power_w": "{:.0f} W"}
-    figures = {key: getattr(gpus[-1], key) for key in kinds} if gpus else {}
-    gpu = [kinds[key].format(figure) for key, figure in figures.items() if figure is not None]
-    rates = (gbps(observation, "rdma_bytes"), gbps(observation, "socket_bytes"))
-    return [used, " ".join(gpu) or "-", *("-" if rate is None else f"{rate:6.1f} Gb/s" for rate in rates)]
+
+def _findings(models: Sequence[Mapping[str, Any]], room: int) -> Iterator[list[str]]:
+    """What is wrong with any of ``models``, the worst first, each with what to type: as many as there is ``room``."""
+    found = sorted((each for model in models for each in model["findings"]), key=lambda each: each["severity"])
+    for each in found[: max(1, min(MOST, room))]:
+        node = f"{each['node']}: " if each["node"] and each["node"] not in each["summary"] else ""
+        error = each["severity"] == "error"
+        yield [
+            paint(f"{each['severity']}:", "bold bad" if error else "look"),
+            f" {each['code']} {node}{each['summary']}",
+        ]
+        for text in each["remedy"][:2] or [each["why"]]:
+            yield [paint("  hint:", "type"), f" {text}"]
+    if (more := len(found) - max(1, min(MOST, room))) > 0:
+        yield [paint(f"and {more} more", "dim")]
+
+
+def _model(model: Mapping[str, Any], history: Mapping[str, Any], size: int) -> Iterator[tuple[str, ...]]:
+    """A row for each group of a model, or for the model without any."""
+    name = model["name"] or model["model"] or model["cluster"]
+    for group in model["groups"] or [{**model, "load": None}]:
+        load, past = group["load"] or {}, history.get(f"{model['cluster']}/{group['name']}", {})
+        flying = [_figure("{:.0f}", load.get(key)) for key in ("running", "waiting")]
+        yield (
+            f"{name}/{group['name']}" if len(model["groups"]) > 1 else name,
+            dot(group["state"]),
+            " + ".join(flying) if load else "-",
+            _figure("{:6.1f}", load.get("tokens_per_s")),
+            sparkline(past.get("tokens_per_s", ()), size),
+            _figure("{:3.0f} %", load.get("kv_cache"), 100),
+            sparkline(past.get("kv_cache", ()), size, 1.0),
+        )
+
+
+def _node(node: Mapping[str, Any], past: Mapping[str, Series], size: int) -> tuple[str, ...]:
+    if node["vitals"] is None:
+        return (paint("lost", "bad"),)
+    gpu, total = node["vitals"]["gpu"] or {}, node["vitals"]["total_bytes"]
+    used = [None if each is None else 1 - each / total for each in past["available_bytes"]]
+    drawn = [_figure("{:3.0f} %", gpu.get("utilization"), 100), _figure("{:3.0f} W", gpu.get("power_w"))]
+    return (
+        _figure("{:3.0f} %", 1 - node["vitals"]["available_bytes"] / total, 100),
+        sparkline(used, size, 1.0),
+        " ".join(drawn) if gpu else "-",
+        sparkline(past["gpu_utilization"], size, 1.0),
+        _figure("{:5.1f} Gb/s", past["rdma_per_s"][-1], 8e-9),
+        sparkline(past["rdma_per_s"], size),
+    )
+
+
+def _figure(form: str, value: float | None, times: float = 1) -> str:
+    return "-" if value is None else form.format(value * times)
+
+
+def sparkline(values: Series, size: int, top: float | None = None) -> str:
+    """``values`` in ``size`` blocks at most, the last one at the right, each the mean of as many; None is a blank.
+
+    The highest block is ``top``, by default the largest of them.
+    """
+    each = max(1, -(-len(values) // size))
+    cells = []
+    for end in range(len(values), 0, -each):
+        known = [value for value in values[max(0, end - each) : end] if value is not None]
+        cells.append(sum(known) / len(known) if known else None)
+    top = top or max((cell for cell in cells if cell is not None), default=0) or 1
+    blocks = [" " if cell is None else _BLOCKS[min(7, int(max(0, cell) / top * 8))] for cell in reversed(cells)]
+    return "".join(blocks).rjust(size)

@@ -154,6 +154,6 @@ def _nothing_serves(view: View) -> SparkclusterError:
     """Why there is no group to ask: no rank runs that the newest release recorded."""
     for error in view.collected.errors.values():
         return error
-    found = status.document(view, {}, {})
+    found = status.document(view, {}, {}, {})
     why = f": {found['why']}" if found["why"] else ""
     return NotServing(f"{found['cluster']} is {found['state']}{why}", hint=found["next"])

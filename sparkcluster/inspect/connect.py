@@ -145,7 +145,7 @@ def document(
 
 def _client(name: str, found: Connection) -> dict[str, Any]:
     what = CLIENTS[name]
-    if found.kind != "chat" and not what.sends:
+    if found.kind != "chat" and not (what.sends or what.watches):
         takes = ", ".join(name for name, known in CLIENTS.items() if known.sends)
         raise UsageError(
             f"{what.title} needs a model for chat, and {found.model} is one for {found.kind}",

@@ -46,7 +46,7 @@ class Diagnosis:
     @functools.cached_property
     def status(self) -> status.Document:
         """What ``status`` says of it."""
-        return status.document(self.view, self.running.replies, self.running.observations)
+        return status.document(self.view, self.running.replies, {}, {})
 
     @property
     def state(self) -> str:
@@ -119,13 +119,20 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
     running = Running(observations, answers, view.newest, view.lease, failed, changed, lost)
     report.step("check", count(len(view.facts), "Spark"))
-    examined = examine(spec, view.collected, view.facts)
-    context = Context(spec, view.facts, examined.topology or EMPTY, running=running)
-    findings = [*examined.findings, *run_stage(context, ["running"])]
+    findings = diagnose(examine(spec, view.collected, view.facts), running)
+    return Diagnosis(view, running, findings, time.monotonic() - began)
+
+
+def diagnose(view: View, running: Running) -> tuple[Finding, ...]:
+    """What is wrong with a cluster, the most severe first. Pure.
+
+    ``view`` is as ``examine`` makes it: with findings, and the topology of the nodes that could be placed.
+    """
+    context = Context(view.spec, view.facts, view.topology or EMPTY, running=running)
+    findings = [*view.findings, *run_stage(context, ["running"])]
     # what lint reports is not said again
     left_out = {code for code, check in CATALOGUE.items() if check.stage == "written"}
     left_out |= {UNPLANNED} if view.ranks.running else set()  # nobody plans a launch then
     # Nothing of it has to run; others are loaded, and make room for it.
     left_out |= {"RUN-001", "FIT-003"} if is_unloaded(view) else set()
-    findings = [finding for finding in findings if finding.code not in left_out]
-    return Diagnosis(view, running, tuple(ordered(findings)), time.monotonic() - began)
+    return tuple(ordered(finding for finding in findings if finding.code not in left_out))

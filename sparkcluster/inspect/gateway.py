@@ -76,12 +76,17 @@ def recorded(view: View, specs: Sequence[Spec]) -> dict[str, Groups]:
     return found
 
 
-def document(fleet: Fleet, specs: Sequence[Spec]) -> dict[str, Any]:
-    """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so."""
+def document(fleet: Fleet, specs: Sequence[Spec], view: View | None = None) -> dict[str, Any]:
+    """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so.
+
+    ``view`` is of all nodes, asked about ``specs`` also; by default they are asked now.
+    """
     spec, known, url, why = of_inventory(specs), dict[str, Any](), None, None
-    view = see(fleet, spec, also=specs)
+    view = view or see(fleet, spec, also=specs)
     try:
-        url = listens(spec, here)[1] if (here := view.facts.get(spec.gateway_node)) else None
+        if error := view.collected.errors.get(spec.gateway_node):
+            raise error
+        url = listens(spec, view.facts[spec.gateway_node])[1]
         known = ask(fleet, spec)["models"]
     except SparkclusterError as error:
         why = error.message

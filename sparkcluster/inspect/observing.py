@@ -1,4 +1,4 @@
-"""What runs on every node, with what moves read twice, and what its groups answer; for ``doctor`` and ``status``."""
+"""What runs on every node, with what moves read twice, for ``doctor``; and what its groups answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.endpoint.ask import ask
 from sparkcluster.errors import SparkclusterError
-from sparkcluster.facts.base import Unread, read
+from sparkcluster.facts.base import Unread
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.parse import readings
 from sparkcluster.facts.running import Observation, RankSeen, Reply, Running
@@ -30,13 +30,8 @@ Observations = Mapping[str, Observation | Unread]
 """By node what runs there, or why that is unknown."""
 
 
-def begin_observing(
-    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float, *, brief: bool = False
-) -> Calls[Observation]:
-    """Begin to read what runs on every node of ``facts``; what moves is read twice within ``limit_s``.
-
-    ``brief`` leaves out logs, what is asked within containers, and Ray: only what can be read at once.
-    """
+def begin_observing(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> Calls[Observation]:
+    """Begin to read what runs on every node of ``facts``; what moves is read twice within ``limit_s``."""
     serving = engines.engine(spec.playbook.engine)
 
     def observe(host: Host) -> Observation:
@@ -52,7 +47,6 @@ def begin_observing(
             "api_key": serving.api_key,
             "api_flags": dict(serving.api_flags),
             "counters": dict(serving.counters),
-            "brief": brief,
         }
         document = call(host, "observe", request, answer=dict[str, Any], timeout_s=limit_s + ROUND_TRIP_S)
         return readings(Observation, host.name, "observe", document)
@@ -95,34 +89,3 @@ def replies(calls: Calls[Reply], view: View, limit_s: float) -> dict[str, Reply]
         else outcome
         for name, outcome in calls.wait(limit_s).items()
     }
-
-
-def load_of(nodes: Iterable[str], seen: Observations) -> dict[str, Any] | None:
-    """What the engine on ``nodes`` does now, by its own counters; None where they could not be read.
-
-    Requests and KV cache as last read, and tokens/s between the first reading and the last.
-    """
-    observations = [each for node in nodes if isinstance(each := seen.get(node), Observation)]
-    counters = next((each.counters for each in observations if isinstance(each.counters, tuple) and each.counters), ())
-    if not counters:
-        return None
-    first, last = counters[0], counters[-1]
-    speed = None
-    if first.generated is not None and last.generated is not None and last.at_s > first.at_s:
-        speed = max(0.0, (last.generated - first.generated) / (last.at_s - first.at_s))
-    return {"running": last.running, "waiting": last.waiting, "kv_cache": last.kv_cache, "tokens_per_s": speed}
-
-
-def gbps(observation: Observation, key: str) -> float | None:
-    """Gb/s (10⁹ bits) between the first reading of ``key`` of the traffic and the last; None where there is none.
-
-    A counter that went back was reset.
-    """
-    traffic = read(observation.traffic) or ()
-    if not traffic or traffic[-1].at_s <= traffic[0].at_s:
-        return None
-    first, last = getattr(traffic[0], key), getattr(traffic[-1], key)
-    if not last:
-        return None
-    sent = sum(max(0, count - first[name]) for name, count in last.items() if name in first)
-    return float(sent * 8 / 1e9 / (traffic[-1].at_s - traffic[0].at_s))

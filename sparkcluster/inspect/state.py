@@ -38,14 +38,14 @@ STARTS = ("up", "upgrade", "rollback", "restart", "bench")
 
 STATES = {
     SERVING: 'ask INVENTORY "Hello"',
+    ON_DEMAND: "load INVENTORY NAME",
     STARTING: "logs INVENTORY -f",
+    DOWN: "up INVENTORY",
     ORPHANED: "up INVENTORY",
     DEGRADED: "doctor INVENTORY",
-    ON_DEMAND: "load INVENTORY NAME",
-    DOWN: "up INVENTORY",
     UNKNOWN: "preflight INVENTORY",
 }
-"""What to type in each."""
+"""What to type in each; the best first."""
 
 
 def responds(reply: Reply) -> bool:

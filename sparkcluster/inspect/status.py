@@ -1,47 +1,104 @@
-"""What runs where, and whether it serves: ``status``, and once in a while what ``status --watch`` shows."""
+"""What runs where, whether it serves, and what it does: ``status``, and what ``telemetry`` says again and again."""
 
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.endpoint.dead import busy
-from sparkcluster.endpoint.find import RESTART, loopback
+from sparkcluster.endpoint.find import RESTART, loopback, recorded_endpoints
+from sparkcluster.engines import engine
 from sparkcluster.facts.base import read
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import state
 from sparkcluster.inspect.cluster import View
-from sparkcluster.inspect.observing import Observations, begin_asking, begin_observing, load_of, observed, replies
+from sparkcluster.inspect.observing import begin_asking, replies
+from sparkcluster.inspect.signals import load, vitals
+from sparkcluster.inspect.vitals import EngineAt, Sampler
 from sparkcluster.node.shared import LABEL_RANK, VICTIM
-from sparkcluster.plan.release_record import RecordedGroup, current_staging, release_of, runs_recorded, unreadable
+from sparkcluster.plan.release_record import (
+    RecordedGroup,
+    current_staging,
+    recorded_groups,
+    release_of,
+    runs_recorded,
+    unreadable,
+)
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
 
 # A busy engine gives one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 15.0
-# For two readings of what moves.
-OBSERVE_S = 2.0
+# For two samples of what moves; it takes two seconds.
+OBSERVE_S = 4.0
 LEASE = {"operator", "operation", "since", "epoch"}
 
 Document = dict[str, Any]
+Load = dict[str, float | None] | None
 
 
 def status(fleet: Fleet, view: View) -> Document:
     """Request a token from every group of ``view`` that should serve; the document of ``--json``."""
+    answers = replies(begin_asking(fleet, view, running(view), STATUS_LIMIT_S, 1), view, STATUS_LIMIT_S * 2)
+    # only then, so that it is not our own token that is counted
+    with Sampler(fleet, view.facts if view.ranks.running else (), engines_of(view)) as sampler:
+        settle(sampler, 2, OBSERVE_S)
+        seen = {name: vitals(series, sampler.now_s()) for name, series in sampler.samples.items()}
+        return document(view, answers, loads(sampler), seen)
+
+
+def running(view: View) -> list[str]:
+    """Groups of which every recorded rank runs."""
     ranks = view.ranks.groups()
-    running = [name for name, each in view.groups.items() if runs_recorded(each, ranks.get(name, {}), each.ranks)]
-    calls = begin_asking(fleet, view, running, STATUS_LIMIT_S, 1)
-    seen = begin_observing(fleet, view.spec, view.facts if view.ranks.running else {}, OBSERVE_S, brief=True)
-    return document(view, replies(calls, view, STATUS_LIMIT_S * 2), observed(seen, OBSERVE_S))
+    return [name for name, each in view.groups.items() if runs_recorded(each, ranks.get(name, {}), each.ranks)]
 
 
-def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Document:
-    """What ``status`` says of ``view``, of ``answers`` by group, and of what nodes were ``seen`` to do."""
+def engines_of(*views: View) -> dict[str, dict[str, EngineAt]]:
+    """By node, where the APIs are of the groups of newest releases whose head it is, and which engines these are."""
+    found: dict[str, dict[str, EngineAt]] = {}
+    for view in views:
+        record = view.newest.record if view.newest else {}
+        groups = recorded_groups(record)
+        for name, endpoint in recorded_endpoints(record).items() if groups else ():
+            if endpoint.head in view.facts:
+                found.setdefault(endpoint.head, {})[key(view, name)] = (endpoint, engine(groups[name].engine))
+    return found
+
+
+def key(view: View, group: str) -> str:
+    """The name of a group among those of all clusters."""
+    return f"{view.spec.inventory.cluster}/{group}"
+
+
+def settle(sampler: Sampler, times: int, limit_s: float) -> None:
+    """Wait until ``sampler`` has so many samples of each node and readings of each engine, at most ``limit_s``."""
+
+    def enough(node: str) -> bool:
+        series, wanted = sampler.samples[node], sampler.engines.get(node, ())
+        read = [sum(name in each.engines for each in series) for name in wanted]
+        # one that was not read by then does not answer
+        return len(series) >= times and all(each >= times or (not each and len(series) > times) for each in read)
+
+    while sampler.now_s() < limit_s and not all(node in sampler.lost or enough(node) for node in sampler.samples):
+        time.sleep(0.05)
+
+
+def loads(sampler: Sampler) -> dict[str, Load]:
+    """What each engine that ``sampler`` reads does now, by ``key``."""
+    wanted = [(node, name) for node, each in sampler.engines.items() for name in each]
+    return {name: load(sampler.samples.get(node, ()), name, sampler.now_s()) for node, name in wanted}
+
+
+def document(
+    view: View, answers: Mapping[str, Reply], loads: Mapping[str, Load], vitals: Mapping[str, Document | None]
+) -> Document:
+    """What ``status`` says of ``view``, ``answers`` by group, ``loads`` by ``key``, and ``vitals`` by node."""
     facts, recorded = view.facts, view.recorded
     states, word = state.states(view, [name for name, reply in answers.items() if state.responds(reply)])
-    groups = [_group(view, name, states[name], answers.get(name), seen) for name in states]
+    groups = [_group(view, name, states[name], answers.get(name), loads.get(key(view, name))) for name in states]
     guards = {name: guard for name, node in facts.items() if (guard := read(node.enabled)) is not None}
     lease, staging, switch = view.lease, current_staging(facts), view.switch
     return {
@@ -60,7 +117,7 @@ def document(view: View, answers: Mapping[str, Reply], seen: Observations) -> Do
         "enabled": bool(guards) and guards.keys() == facts.keys(),
         "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},
         "groups": groups,
-        "nodes": _nodes(view, groups),
+        "nodes": _nodes(view, groups, vitals),
     }
 
 
@@ -89,7 +146,7 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
     return next(iter(reasons), None)
 
 
-def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observations) -> Document:
+def _group(view: View, name: str, word: str, reply: Reply | None, load: Load) -> Document:
     """One group as it is now."""
     group, ranks = view.groups.get(name), view.ranks.groups().get(name, {})
     why = state.LEFT if word == state.ORPHANED else problem(reply)
@@ -103,7 +160,7 @@ def _group(view: View, name: str, word: str, reply: Reply | None, seen: Observat
         "ready": reply is not None and why is None,
         "why": why,
         "uptime_s": _uptime_s(view, name),
-        "load": load_of(ranks, seen),
+        "load": load,
         "warning": _warning(view, group, word) if group else None,
     }
 
@@ -148,7 +205,7 @@ def problem(reply: Reply | None) -> str | None:
     return f"the model does not answer: {reply.message}"
 
 
-def _nodes(view: View, groups: list[Document]) -> list[Document]:
+def _nodes(view: View, groups: list[Document], vitals: Mapping[str, Document | None]) -> list[Document]:
     """One document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = view.recorded["plan"]["nodes"] if "plan" in view.recorded else {}
@@ -173,6 +230,7 @@ def _nodes(view: View, groups: list[Document]) -> list[Document]:
                 # A group that answers has every Ray node in it; nothing else is proof.
                 "ray": None if not (uses_ray and rank) else "alive" if name in ready else "unknown",
                 "memory": None if memory is None else memory.model_dump(include={"total_bytes", "available_bytes"}),
+                "vitals": vitals.get(name),
             }
         )
     return documents

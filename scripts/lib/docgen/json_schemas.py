@@ -107,6 +107,37 @@ CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "s
 WHY = by_name(text(), "why a node is left out, by node")
 STATES = list(state.STATES)
 NEXT = text("what to type next")
+VITALS = record(
+    "what the node does now; null where that is unknown, or nothing runs",
+    _null=True,
+    available_bytes=integer("MemAvailable"),
+    total_bytes=integer(),
+    cached_bytes=integer("page cache"),
+    swap_used_bytes=integer(),
+    swapped_pages_per_s=number("in and out", null=True),
+    pressure=by_name(number(null=True), "share of time for which a task waited for cpu, memory or io, 0 to 1"),
+    disk_read_per_s=number("bytes, of all disks", null=True),
+    disk_written_per_s=number("likewise", null=True),
+    rdma=by_name(
+        record(
+            sent_per_s=number("bytes", null=True),
+            received_per_s=number("bytes", null=True),
+            errors=integer("of the last minute"),
+        ),
+        "by HCA",
+    ),
+    gpu=record(
+        "null where nvidia-smi reports nothing",
+        _null=True,
+        utilization=number("0 to 1", null=True),
+        clock_mhz=number(null=True),
+        power_w=number(null=True),
+        temperature_c=number(null=True),
+        throttle={**STRINGS, "type": ["array", "null"]},
+        source=text(),
+    ),
+    system_power_w=number("of the whole Spark, by the driver spbm", null=True),
+)
 MEASURED = record(
     "what the links carry (--deep)",
     _null=True,
@@ -445,6 +476,15 @@ DOCUMENTS: dict[str, Schema] = {
                     waiting=number("requests", null=True),
                     kv_cache=number("share in use, 0 to 1", null=True),
                     tokens_per_s=number("generated, of all requests together", null=True),
+                    prompt_tokens_per_s=number("likewise, of prompts; the following are of the last minute", null=True),
+                    ttft_p50_s=number("to the first token: at most that, as of the bucket of a histogram", null=True),
+                    ttft_p95_s=number("likewise", null=True),
+                    itl_p50_s=number("between tokens, likewise", null=True),
+                    itl_p95_s=number("likewise", null=True),
+                    hit_rate=number("share of the looked up tokens that the prefix cache had", null=True),
+                    acceptance=number("share of the drafted tokens that were accepted", null=True),
+                    accepted_length=number("tokens a step, with the one that needs no draft", null=True),
+                    preemptions=number("of requests", null=True),
                 ),
                 warning=text("of its endpoint, with what to type: open to the network without a key", null=True),
             )
@@ -460,6 +500,28 @@ DOCUMENTS: dict[str, Schema] = {
                 image=text("local image ID, or null", null=True),
                 ray=text("alive or unknown; null without Ray", null=True),
                 memory=record("", _null=True, total_bytes=integer(), available_bytes=integer()),
+                vitals=VITALS,
+            )
+        ),
+    ),
+    "follow": record(
+        "a line of status --follow --json",
+        at=number("seconds since 1970"),
+        inventory=text("name of the cluster; of several models, that of the file without its end"),
+        state=text("the worst of the models", enum=STATES),
+        checked_s=number("for how long nodes were not asked for facts, and groups not for a token"),
+        models=many(
+            plain("object"),
+            "the document status of each, with name (null without models in the inventory), findings (of doctor, "
+            "errors and warnings), released_at (seconds since 1970, or null) and drawing (null here)",
+        ),
+        gateway=anything("as of status; null without one", null=True),
+        nodes=by_name(
+            record(
+                state=text(enum=["up", "lost"]),
+                why=text("it is lost", null=True),
+                age_s=number("of its last sample", null=True),
+                vitals=VITALS,
             )
         ),
     ),
@@ -843,7 +905,19 @@ DOCUMENTS: dict[str, Schema] = {
         healed=STRINGS,
     ),
     "completion": record(shell=text(), script=text()),
+    "export": record(
+        "once it listens; with --once the metrics alone",
+        _optional=("url", "metrics_url", "token_file", "metrics"),
+        url=text("of the page"),
+        metrics_url=text("for Prometheus"),
+        token_file=text("what has the token that others have to send; null on loopback", null=True),
+        metrics=text("in Prometheus' text format (--once)"),
+    ),
 }
+DOCUMENTS["web"] = record(
+    "once it listens",
+    **{name: DOCUMENTS["export"]["properties"][name] for name in ("url", "metrics_url", "token_file")},
+)
 
 
 _GATEWAY = record(
@@ -961,7 +1035,7 @@ def page() -> str:
 
 def files() -> dict[str, str]:
     """Both files by name."""
-    assert set(DOCUMENTS) == {*COMMANDS, "error", "event"}
+    assert set(DOCUMENTS) == {*COMMANDS, "error", "event", "follow"}
     return {
         "json.schema.json": json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
         "json.md": page(),

@@ -100,7 +100,7 @@ def test_model_names_one(home, capsys):
     assert "embed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["rollback"], ["up", "--set", "args.x=1"], ["status", "--watch"], ["logs", "-f"]])
+@pytest.mark.parametrize("words", [["rollback"], ["up", "--set", "args.x=1"], ["logs", "-f"]])
 def test_what_is_for_one_model_asks_which(home, capsys, words):
     file, ran, _ = home
     assert guarded([words[0], str(file), *words[1:]]) == 2

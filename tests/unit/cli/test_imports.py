@@ -96,7 +96,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "before_contact", "in_all"), [("status", 104, 104), ("preflight", 61, 171), ("up", 62, 219)]
+    ("command", "before_contact", "in_all"), [("status", 105, 105), ("preflight", 61, 171), ("up", 62, 219)]
 )
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int

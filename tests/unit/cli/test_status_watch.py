@@ -1,112 +1,135 @@
-"""The live view of a cluster: what moves, within the width of the terminal, whatever a node reports."""
+"""The live view: what is wrong first, within any terminal; and the same as JSON lines, until nobody reads."""
 
 from __future__ import annotations
 
 import fcntl
 import io
+import json
 import struct
+import subprocess
+import sys
 import termios
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from sparkcluster.cli.status_watch import view
-from sparkcluster.facts.base import Unread
-from sparkcluster.facts.running import Observation
-from sparkcluster.plan.release_record import cluster_ranks
-from tests.unit.on_terminal import COMMAND, OnTerminal
+from sparkcluster.cli.status_watch import sparkline, view
+from tests.unit.on_terminal import COMMAND, ROOT, OnTerminal
 
-WATCH = (
+NODE = {
+    "available_bytes": 28 * 10**9, "total_bytes": 128 * 10**9, "rdma": {},
+    "gpu": {"utilization": 0.87, "power_w": 45.2},
+}  # fmt: skip
+PAST = {"available_bytes": [28e9, 64e9], "gpu_utilization": [None, 0.87], "rdma_per_s": [0.0, 4e9]}
+LOAD = {"running": 2.0, "waiting": 1.0, "tokens_per_s": 40.0, "kv_cache": 0.38}
+
+
+def finding(code: str, severity: str = "error", node: str | None = None) -> dict[str, Any]:
+    remedy = ["sparkcluster doctor home.yaml"]
+    return {"code": code, "severity": severity, "summary": "it fails", "node": node, "why": "w", "remedy": remedy}
+
+
+def home(*findings: dict[str, Any], nodes: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A document and a history: a model that serves, one that is on demand, and the last node lost."""
+    names = [f"spark-{number}" for number in range(1, nodes + 1)]
+    group = {"name": "default", "state": "serving", "load": LOAD}
+    chat = {
+        "name": "chat",
+        "model": "m",
+        "cluster": "atlas",
+        "state": "serving",
+        "groups": [group],
+        "findings": findings,
+    }
+    code = {**chat, "name": "code", "cluster": "atlas-code", "state": "on demand", "groups": [], "findings": []}
+    seen = {name: {"state": "up", "why": None, "age_s": 0.5, "vitals": NODE} for name in names[:-1]}
+    lost = {names[-1]: {"state": "lost", "why": "no route to host", "age_s": None, "vitals": None}}
+    document = {
+        "inventory": "home",
+        "state": "serving",
+        "checked_s": 12.4,
+        "models": [chat, code],
+        "nodes": seen | lost,
+    }
+    groups = {"atlas/default": {"tokens_per_s": [10.0, 20.0, 40.0], "kv_cache": [0.0, 0.38, 0.38]}}
+    return document, {"nodes": dict.fromkeys(names, PAST), "groups": groups}
+
+
+def shown(found: tuple[dict[str, Any], dict[str, Any]], width: int = 80, height: int = 24) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height)
+    console.print(view(*found, width, height))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_what_is_wrong_models_and_nodes_with_what_they_did():
+    assert shown(home(finding("RUN-023", "warning"), finding("RUN-003", node="spark-1"))) == [
+        "home  ● serving   last check 12 s ago",
+        "error: RUN-003 spark-1: it fails",
+        "  hint: sparkcluster doctor home.yaml",
+        "warning: RUN-023 it fails",
+        "  hint: sparkcluster doctor home.yaml",
+        "",
+        "MODEL  STATE        REQUESTS  TOKENS/S             KV",
+        "chat   ● serving    2 + 1       40.0          ▃▅█   38 %        ▁▄▄",
+        "code   ● on demand  -         -                    -",
+        "",
+        "NODE     MEMORY             GPU                     RDMA",
+        "spark-1   78 %          ▇▅   87 %  45 W          ▇   32.0 Gb/s         ▁█",
+        "spark-2  lost",
+        "",
+        "q quits this view; models keep running",
+    ]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 24), (200, 60)])
+def test_eight_sparks_and_many_findings_fit(width, height):
+    found = shown(home(*(finding(f"RUN-{number:03}") for number in range(9)), nodes=8), width, height)
+    assert max(map(len, found)) <= width
+    assert len(found) <= height
+    said = sum(line.startswith("error: ") for line in found)
+    assert 1 <= said <= 5
+    assert f"and {9 - said} more" in found
+
+
+def test_a_sparkline_has_means_at_the_right_and_blanks_for_what_is_not_known():
+    assert sparkline([0.0, 1.0], 4, 1.0) == "  ▁█"
+    assert sparkline([0.0, 0.0, 4.0, 4.0, None, None, 2.0, 2.0], 4) == "▁█ ▅"
+    assert sparkline([None, None], 2) == "  "
+    assert sparkline([0.0, 0.0], 2) == "▁▁"
+    assert len(sparkline([1.0] * 179, 10)) <= 10
+
+
+LIVE = (
     COMMAND
     + """
 import contextlib
 from types import SimpleNamespace
-from sparkcluster.cli import common, status_watch
-from sparkcluster.hosts.fleet import Calls
-from sparkcluster.inspect import cluster, observing, status
-from sparkcluster.plan.release_record import ClusterRanks
-group = {"name": "default", "state": "serving", "uptime_s": 44.0, "endpoint": None, "why": None, "warning": None}
-document = {"cluster": "atlas", "state": "serving", "why": None, "release": 3, "model": "m", "next": "", "nodes": [],
-            "groups": [group]}
-cluster.see = lambda *_: SimpleNamespace(facts={}, ranks=ClusterRanks({}, {}))
-status.status = lambda *_: document
-observing.begin_observing = lambda *_, **__: Calls(lambda _: None, {})
-common.load_spec = lambda _: SimpleNamespace(inventory=SimpleNamespace(cluster="atlas", nodes=[None]))
-common.connect_fleet = lambda *_: contextlib.nullcontext()
-as_command(lambda: status_watch.run(SimpleNamespace(json=False, inventory="atlas.yaml")))
+from sparkcluster.cli import common, status_watch, streams
+from tests.unit.cli.test_status_watch import home
+document, history = home()
+class Live:
+    document, history = document, history
+    def wait(self, number, limit_s):
+        import time
+        time.sleep(min(limit_s, 0.1))
+        self.document = {**self.document, "checked_s": self.document["checked_s"] + 1}
+        return number + 1
+common.live = lambda *_, **__: contextlib.nullcontext(Live())
+streams.install()
+args = SimpleNamespace(json=%r, inventory="atlas.yaml")
+as_command(lambda: status_watch.%s(args))
 """
 )
 
 
-def reading(generated: float, sent: int, **more: object) -> Observation:
-    return Observation.model_validate(
-        {
-            "ranks": [],
-            "gpus": [{"at_s": 0.0, "utilization_percent": 5.0}, {"at_s": 1.0, "utilization_percent": 87.0, "power_w": 45.2}],
-            "memory": {
-                "total_bytes": 128 * 10**9, "free_bytes": 0, "available_bytes": 28 * 10**9, "cached_bytes": 0,
-                "swap_total_bytes": 0, "swap_free_bytes": 0,
-            },
-            "counters": [
-                {"at_s": 0.0, "generated": generated, "running": 1.0},
-                {"at_s": 1.0, "generated": generated + 40, "running": 2.0, "waiting": 1.0, "kv_cache": 0.38},
-            ],
-            "traffic": [
-                {"at_s": 0.0, "rdma_bytes": {"a": 0, "b": 5 * 10**9}, "socket_bytes": {"x": 0}},
-                {"at_s": 1.0, "rdma_bytes": {"a": sent, "b": 0}, "socket_bytes": {"x": 25_000_000}},
-            ],
-            **more,
-        }
-    )  # fmt: skip
-
-
-@pytest.fixture
-def shown(world):
-    """``shown(width, reading)`` of two nodes, the second of which went away."""
-
-    def run(width, reading):
-        one = world()
-        one.run(one.plan(3))
-        seen = {"alpha": reading, "beta": Unread(unread="beta did not answer within 4 s")}
-        document = {
-            "cluster": "atlas", "state": "serving", "why": None, "release": 3, "model": "Qwen/Qwen3-8B",
-            "nodes": [{"name": "alpha"}, {"name": "beta"}, {"name": "gamma"}],
-            "groups": [{"name": "default", "state": "serving", "uptime_s": 8000.0, "why": None, "endpoint": "http://a/v1"}],
-        }  # fmt: skip
-        console = Console(file=io.StringIO(), width=width)
-        console.print(view(document, seen, cluster_ranks("atlas", one.facts), 40.0))
-        return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
-    return run
-
-
-def test_what_moves_is_shown_in_figures(shown):
-    found = shown(80, reading(90, 4 * 10**9))
-    assert found == [
-        "atlas  ● serving   release 3 for 2 h 14 min",
-        "  Qwen/Qwen3-8B at http://a/v1",
-        "  2 running, 1 waiting, 40.0 tokens/s, KV cache 38 %",
-        "",
-        "NODE   MEMORY                          GPU         RDMA SENT    SOCKETS",
-        "alpha  100.0 of 128.0 GB                87 % 45 W    32.0 Gb/s     0.2 Gb/s",
-        "beta   beta did not answer within 4 s",
-        "gamma  -",
-        "",
-        "q ends this view, and nothing else",
-    ]
-
-
-def test_a_narrow_terminal(shown):
-    assert max(map(len, shown(40, reading(0, 10**9)))) <= 40
-
-
-def test_it_has_the_screen_for_itself_counts_on_and_ends_with_q():
-    with OnTerminal(WATCH) as terminal:
+def test_it_has_the_screen_for_itself_goes_on_and_ends_with_q():
+    with OnTerminal(LIVE % (False, "run")) as terminal:
         terminal.until("\x1b[?1049h")
-        terminal.until("for 45 s")
+        terminal.until("check 1")
         fcntl.ioctl(terminal.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
         terminal.type("xyz")
-        terminal.until("for 46 s")
+        terminal.until("check 3")
         assert not terminal.echo
         terminal.type("q")
         assert terminal.end() == 0
@@ -115,9 +138,21 @@ def test_it_has_the_screen_for_itself_counts_on_and_ends_with_q():
 
 
 def test_ctrl_c_ends_it_and_keys_are_echoed_again():
-    with OnTerminal(WATCH) as terminal:
-        terminal.until("for 44 s")
+    with OnTerminal(LIVE % (False, "run")) as terminal:
+        terminal.until("spark-1")
         terminal.type("\x03")
         terminal.end()
         assert terminal.echo
         assert terminal.shown.rstrip().endswith("\x1b[?1049l")
+
+
+def test_json_lines_go_on_until_nobody_reads():
+    argv = [sys.executable, "-c", LIVE % (True, "follow")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout
+        assert process.stderr
+        lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert [line["checked_s"] for line in lines] == [13.4, 14.4]
+        process.stdout.close()
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""

@@ -11,9 +11,11 @@ from sparkcluster.cli import status_view as cli_status
 from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.inspect import vitals
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
 from sparkcluster.release import replacement
+from tests.unit.sampled import DOCUMENT
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(t
     document = told(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
     hints.command_line = hints.Typed("my inventory.yaml")
-    cli_status.show(cli_status.pasted(document))
+    cli_status.show(hints.command_line.throughout(document))
     shown = capsys.readouterr().out
     said = "  warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'\n"
     assert (said in shown) is is_open
@@ -126,11 +128,16 @@ def test_a_cluster_of_which_no_node_answers_is_unknown(told, world):
     assert "".join(cli_status.headline(document)) == "atlas  ● unknown: no node could be reached"
 
 
-def test_what_an_engine_does_is_read_twice(world, capsys):
+def test_what_an_engine_does_is_read_twice(world, monkeypatch, capsys):
+    monkeypatch.setattr(vitals, "_SOONEST_S", 0.0)
     one = served(world())
+    counts = [
+        {"generated": 100.0, "prompted": 0.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1, "preemptions": 0.0},
+        {"generated": 120.0, "prompted": 250.0, "running": 2.0, "waiting": 1.0, "kv_cache": 0.12, "preemptions": 0.0},
+    ]
     samples = [
-        {"at_s": 0.1, "generated": 100.0, "running": 1.0, "waiting": 0.0, "kv_cache": 0.1},
-        {"at_s": 0.6, "generated": 120.0, "running": 2.0, "waiting": 1.0, "kv_cache": 0.12},
+        {**DOCUMENT, "clock_s": 0.5 * at, "engines": {"atlas/default": {"clock_s": 0.5 * at, "counts": each}}}
+        for at, each in enumerate(counts)
     ]
     memory = {"total_bytes": 128 * 10**9, "available_bytes": 28 * 10**9}
     hosts = {}
@@ -138,19 +145,19 @@ def test_what_an_engine_does_is_read_twice(world, capsys):
         document = facts.model_dump(mode="json")
         document["ranks"] = [{**rank, "started_at": "2025-11-21T00:00:00.123456789Z"} for rank in document["ranks"]]
         document["memory"] |= memory
-        seen = {"ranks": [], "counters": samples if name == "alpha" else None}
         done = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
-        hosts[name] = FakeHost(name).program("ask", done).program("probe", document).program("observe", seen)
+        hosts[name] = FakeHost(name).program("ask", done).program("probe", document).program("vitals", samples)
     fleet = Fleet(hosts)
     document = status(fleet, see(fleet, one.spec))
     (group,) = document["groups"]
-    assert group["load"] == {"running": 2.0, "waiting": 1.0, "kv_cache": 0.12, "tokens_per_s": pytest.approx(40.0)}
+    known = {"running": 2.0, "waiting": 1.0, "kv_cache": 0.12, "tokens_per_s": 40.0, "prompt_tokens_per_s": 500.0}
+    assert group["load"] == group["load"] | known
+    assert document["nodes"][1]["vitals"]["gpu"]["power_w"] == DOCUMENT["power_w"]
     assert group["uptime_s"] == pytest.approx(1763690000.0 - 1763683200.1, abs=0.1)
-    assert hosts["alpha"].requests[-1][1].get("brief", True)
     cli_status.show(document)
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "atlas  ● serving   release 3 for 1 h 53 min"
-    assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %" in out.splitlines()
+    assert "  2 running, 1 waiting, 40.0 tokens/s, KV cache 12 %, prefill 500 tokens/s" in out.splitlines()
     assert "100.0 of 128.0 GB" in out
     assert max(map(len, out.splitlines())) <= 80
 

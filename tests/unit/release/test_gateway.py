@@ -19,6 +19,7 @@ from sparkcluster.release import enabled, gateway
 from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
 from sparkcluster.spec.load import load_all
+from sparkcluster.telemetry.look import Looker
 from tests.unit.conftest import World
 
 WRITTEN = """cluster: home
@@ -215,6 +216,11 @@ def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
     jsonschema.validate(found, json_schemas.closed(schema))
     show(found, "")
     assert re.search(r"small +stopped +0 +- +45.2 GB", capsys.readouterr().out)
+    looker = Looker(nodes.fleet, nodes.specs)
+    assert document(nodes.fleet, nodes.specs, looker.see({})[0]) == found
+    asked = list(nodes.asked)
+    gone = document(nodes.fleet, nodes.specs, looker.see({"alpha": "it sends nothing"})[0])
+    assert (gone["why"], gone["endpoint"], nodes.asked) == ("it sends nothing", None, asked)
     nodes.says = None
     lost = document(nodes.fleet, nodes.specs)
     assert "does not answer" in lost["why"]
