@@ -15,6 +15,8 @@ GROUPS = {
         "unload": "unload an on-demand model after its requests have finished",
         "bench": "measure how fast a model answers, and compare runs",
         "status": "show what runs on which node, and whether it serves",
+        "web": "serve a page on this machine that shows Sparks and models live",
+        "export": "serve metrics of Sparks and models to Prometheus",
         "logs": "print the logs of all nodes by time, or of a launch that failed",
         "key": "make or rotate the API key, in a file that the inventory names",
         "completion": "print the completion script of a shell",
@@ -48,8 +50,8 @@ GROUPS = {
 }
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 
-# Commands whose name cannot be a module's.
-_MODULES = {"import": "import_"}
+# A command whose name cannot be a module's, and one that differs from another in what it prints alone.
+_MODULES = {"import": "import_", "web": "export"}
 
 
 def module(name: str) -> str:

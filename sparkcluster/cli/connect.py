@@ -39,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.runtime.secrets import api_key
 
     specs, releases, notes, key = _specs(args), list[int | None](), list[str](), None
+    watches = args.client is not None and CLIENTS[args.client].watches
     for at, spec in enumerate(specs):
         release, said = None, list[str]()
-        as_written = spec.selected == spec.inventory.selected
+        as_written = spec.selected == spec.inventory.selected and not watches
         if args.show_key or as_written:
             with common.asking(spec) as (fleet, _):
                 key = api_key(spec) if args.show_key else None
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, found):
         for text in notes:
             message(text, kind="note")
-        show(found)
+        show(found, watches=watches)
     return 0
 
 
@@ -72,8 +73,8 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
     return [load_spec(args)] if chosen else specs
 
 
-def show(found: dict[str, Any]) -> None:
-    """The block of a client, or the list of clients."""
+def show(found: dict[str, Any], *, watches: bool = False) -> None:
+    """The block of a client, or the list of clients; one that ``watches`` asks no API."""
     client, models = found["client"], found.get("models", [found])
     if client is None:
         for each in models:
@@ -91,6 +92,8 @@ def show(found: dict[str, Any]) -> None:
             for text in client[f"{kind}s"]:
                 message(text, kind="" if text.startswith("  ") else kind)
         message(client["source"], kind="docs")
+    if watches:
+        return
     if any(each["tunnel"] for each in models):
         message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
         for tunnel in dict.fromkeys(filter(None, (each["tunnel"] for each in models))):

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparkcluster.cli.output import paint
+from sparkcluster.cli.output import paint, style
 from sparkcluster.facts.base import read
 from sparkcluster.facts.network import port_of
 from sparkcluster.topology.candidates import is_up
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sparkcluster.facts.model import Facts
     from sparkcluster.facts.network import Interface
     from sparkcluster.findings import Finding
-    from sparkcluster.inspect.preflight import Preflight
+    from sparkcluster.inspect.cluster import View
     from sparkcluster.topology.model import Group, Link
 
 _MARKS = {"error": ("✗", "bold bad"), "warning": ("!", "look")}
@@ -37,27 +37,32 @@ class Row(NamedTuple):
     style: str = ""
 
 
-def draw(found: Preflight, width: int) -> list[list[str]]:
+def draw(view: View, findings: Sequence[Finding], width: int) -> list[list[str]]:
     """Lines of the drawing, at most ``width`` columns wide if the names allow it, each in parts.
 
     Errors and warnings are shown by code at the twin that they name, else at the node.
     """
-    groups = {group.name: group for group in found.view.topology.groups} if found.view.topology else {}
-    written = [(group.name, group.nodes) for group in found.view.spec.inventory.groups]
+    groups = {group.name: group for group in view.topology.groups} if view.topology else {}
+    written = [(group.name, group.nodes) for group in view.spec.inventory.groups]
     lines: list[list[str]] = []
-    for name, nodes in written or [("default", [node.label for node in found.view.spec.inventory.nodes])]:
+    for name, nodes in written or [("default", [node.label for node in view.spec.inventory.nodes])]:
         group = groups.get(name)
         heading = f"group {name}: " if len(written) > 1 else ""
         heading += f"{len(nodes)} nodes, " if len(nodes) > 1 else ""
         heading += _KINDS[group.kind] if group else "topology unknown"
-        lines += [[], [heading], *stack([_node(found, node, group) for node in nodes], width)]
+        lines += [[], [heading], *stack([_node(view, findings, node, group) for node in nodes], width)]
     return lines[1:]
 
 
-def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
+def styled(view: View, findings: Sequence[Finding]) -> list[list[tuple[str, str]]]:
+    """The drawing for a page, 76 columns wide: each part with its style: bold, look, bad, or none."""
+    return [[(part, style(part)) for part in line] for line in draw(view, findings, 76)]
+
+
+def _node(view: View, findings: Sequence[Finding], node: str, group: Group | None) -> list[Row]:
     """Its name, role and address; then each of its links, with the findings about it."""
-    facts = found.view.facts.get(node)
-    host = next(entry.host for entry in found.view.spec.inventory.nodes if entry.label == node)
+    facts = view.facts.get(node)
+    host = next(entry.host for entry in view.spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
     role = f"rank {member.rank}" if member and member.rank else "head" if member else "not placed"
     rows = [Row((", ".join(dict.fromkeys([node, role if facts else "did not answer", host])),), style="bold")]
@@ -65,7 +70,7 @@ def _node(found: Preflight, node: str, group: Group | None) -> list[Row]:
         links = member.links if member else ()
         rows += [*_used(links, facts), *_unused({link.interface for link in links}, facts)]
     below: list[dict[Row, None]] = [{row: None} for row in rows]
-    for finding in found.findings:
+    for finding in findings:
         if finding.node == node and finding.severity in _MARKS:
             mark, style = _MARKS[finding.severity]
             for at in _rows_of(finding, rows) or [0]:

@@ -45,6 +45,12 @@ def paint(text: str, style: str) -> Painted:
     return coded(text, ";".join(_STYLES[word] for word in style.split()))
 
 
+def style(text: str) -> str:
+    """The last word of the style that ``text`` was painted in; empty without one."""
+    colour = text.colour.rpartition(";")[2] if isinstance(text, Painted) else ""
+    return next((word for word, code in _STYLES.items() if code == colour), "")
+
+
 def coded(text: str, colour: str) -> Painted:
     """``text`` in an ANSI colour."""
     painted = Painted(text)

@@ -76,7 +76,7 @@ def show(found: Preflight, *, verbose: bool) -> None:
     """The report as text: drawing, measurements, findings, verdict."""
     from sparkcluster.cli import drawing, findings_view
 
-    for parts in drawing.draw(found, findings_view.width()):
+    for parts in drawing.draw(found.view, found.findings, findings_view.width()):
         data(*parts)
     if found.measured is not None:
         show_rates(found.measured)

@@ -38,6 +38,7 @@ class Client:
     reasoning: bool = False
     messages: bool = False
     sends: bool = False
+    watches: bool = False
     more: str = ""
     kinds: Sequence[str] = ()
 
@@ -56,6 +57,8 @@ CLIENTS = {
 
 def warnings(client: Client, connection: Connection) -> list[str]:
     """What the API lacks for ``client``, each with what to write in the playbook, or to type."""
+    if client.watches:
+        return []
     features, remedies = connection.features, connection.features.remedies
 
     def remedy(feature: str) -> str:
@@ -86,6 +89,8 @@ def warnings(client: Client, connection: Connection) -> list[str]:
 def notes(client: Client, connection: Connection) -> list[str]:
     """What else there is to know, with what the playbook tells clients to send."""
     told, found = connection.request, _filled(client.notes, connection)
+    if client.watches:
+        return found
     if told.body and not client.sends:
         fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in told.body.items())
         found.append(f"the playbook recommends for requests: {fields}")

@@ -76,8 +76,7 @@ def drawn(kind, spark, cluster, width):
     missing = {node.label for node in spec.inventory.nodes} - set(facts)
     topology = topologies.build(spec, facts, missing=missing)
     view = SimpleNamespace(spec=spec, facts=facts, topology=topology)
-    found = SimpleNamespace(view=view, findings=findings)
-    return ["".join(parts) for parts in drawing.draw(found, width)]
+    return ["".join(parts) for parts in drawing.draw(view, findings, width)]
 
 
 @pytest.mark.parametrize("width", [80, 40])

@@ -1,0 +1,19 @@
+"""The page is one file that the server's Content-Security-Policy lets run, and nothing in it makes markup of text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "sparkcluster/telemetry/page.html"
+
+
+def test_the_page_is_one_script_and_one_style_and_makes_no_markup_of_text():
+    text = PAGE.read_text()
+    assert [text.count(each) for each in ("<script>", "<script", "<style>", "<style")] == [1, 1, 1, 1]
+    # but for the name of SVG, and of the elements of this page, no address is in it
+    assert set(re.findall(r"\w+://[^\"'\s]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
+    assert not re.findall(r"""\b(?:src|href)\s*=|url\(|@import|@font-face|import\s*\(""", text)
+    markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|setHTML|\beval\b|new Function|\son\w+=|style="
+    assert not re.findall(markup, text)
+    assert not re.findall(r"\banimation|\btransition|requestAnimationFrame", text)
