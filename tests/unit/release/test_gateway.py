@@ -10,7 +10,7 @@ import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.gateway import show
-from sparkcluster.errors import HostTimeout, LaunchError, StopError, UsageError
+from sparkcluster.errors import HostRefused, HostTimeout, LaunchError, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import see
@@ -219,8 +219,10 @@ def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
     looker = Looker(nodes.fleet, nodes.specs)
     assert document(nodes.fleet, nodes.specs, looker.see({})[0]) == found
     asked = list(nodes.asked)
-    gone = document(nodes.fleet, nodes.specs, looker.see({"alpha": "it sends nothing"})[0])
-    assert (gone["why"], gone["endpoint"], nodes.asked) == ("it sends nothing", None, asked)
+    gone = document(
+        nodes.fleet, nodes.specs, looker.see({"alpha": HostRefused("alpha: connection refused", node="alpha")})[0]
+    )
+    assert (gone["why"], gone["endpoint"], nodes.asked) == ("alpha: connection refused", None, asked)
     nodes.says = None
     lost = document(nodes.fleet, nodes.specs)
     assert "does not answer" in lost["why"]
