@@ -24,12 +24,14 @@ UV = [sys.executable, "-m", "uv"]
 THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = [THIS, *(pytest.param(other, marks=pytest.mark.full) for other in ("3.11", "3.12", "3.13") if other != THIS)]
 
-# Every module and the help of every command; modules of the CPU engine and of the gateway run in an image.
+# Every module and the help of every command. Those of the CPU engine and of the gateway run in an image, and what
+# serves telemetry needs an extra.
 IMPORT_ALL = """
 import importlib, pkgutil, re, sys, sparkcluster
 assert "site-packages" in sparkcluster.__file__, sparkcluster.__file__
 for _, name, _ in pkgutil.walk_packages(sparkcluster.__path__, "sparkcluster."):
-    if not re.match(r"sparkcluster\\.(lab\\.engine|gateway\\.|__main__|.*\\.__main__)", name):
+    apart = r"(lab\\.engine|gateway\\.|telemetry\\.(exposition|serve)|__main__|.*\\.__main__)"
+    if not re.match(r"sparkcluster\\." + apart, name):
         importlib.import_module(name)
 from sparkcluster.cli.commands import COMMANDS
 from sparkcluster.cli.parser import parser_of
