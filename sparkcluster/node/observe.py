@@ -200,9 +200,9 @@ def health(url: str) -> int:
 
 def keyed(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
     """The header with the API key of a rank, without which some engines show no metrics; empty if it has none."""
+    path = os.path.join(rank["rank_dir"] or "/", request["secrets_file"])
     with contextlib.suppress(OSError):
-        found = common.read_env_file(os.path.join(rank["rank_dir"] or "/", request["secrets_file"]))
-        return {"Authorization": "Bearer " + found[request["api_key"]]} if request["api_key"] in found else {}
+        return engine_api.keyed({"key_file": path, "key_name": request["api_key"]})
     return {}
 
 
