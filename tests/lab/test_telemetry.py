@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
 
 import pytest
+from bench_telemetry import hung, used_s
 
-from sparkcluster.lab import cgroups
 from tests.lab.test_serving import complete
 from tests.prometheus import config, expressions, free_port, needs_prometheus, prometheus, rules, until
 
@@ -29,34 +27,11 @@ EMPTY = {
 """Panels with an expression that has no value in the lab, and why."""
 
 
-def used_s(spark):
-    """Seconds of a core that everything on a Spark has used since it booted."""
-    for options, point in cgroups.hierarchies().items():
-        group = point / spark.unit
-        if "cpuacct" in options.split(","):
-            return int((group / "cpuacct.usage").read_text()) / 1e9
-        if not options:
-            return int(dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["usage_usec"]) / 1e6
-    return None
-
-
 def share(spark, seconds):
     """The share of a core that a Spark uses during so many seconds."""
     before = used_s(spark)
     time.sleep(seconds)
     return (used_s(spark) - before) / seconds
-
-
-@contextlib.contextmanager
-def paused(spark):
-    """Everything on a Spark stands still, while its kernel keeps every connection open."""
-    pids = cgroups.processes(spark.unit)
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if number == signal.SIGSTOP:
-            yield
 
 
 @pytest.fixture
@@ -97,7 +72,7 @@ def test_a_paused_spark_costs_its_own_series_alone_and_a_new_exporter_goes_on(la
         assert {each["metric"]["state"] for each in ask("sparkcluster_cluster_state == 1")} == {"serving"}
         until(lambda: ask("increase(sparkcluster_engine_generated_tokens_total[1m]) > 0"))
 
-        with paused(other):
+        with hung(other):
             until(lambda: ask(f'sparkcluster_node_up{{node="{other.name}"}} == 0'))
             until(lambda: [each["metric"]["node"] for each in ask(NODE)] == [head.name])
             # Every scrape had the other Spark, in full.
