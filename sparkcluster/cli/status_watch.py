@@ -29,7 +29,7 @@ Series = Sequence[float | None]
 
 
 def follow(args: argparse.Namespace) -> int:
-    """Print a document at each tick until Ctrl-C, or until nobody reads.
+    """Print a document at each tick until Ctrl-C, or until its pipe is closed.
 
     Raises:
         UsageError: without ``--json``.

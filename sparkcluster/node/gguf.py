@@ -21,7 +21,7 @@ TEXT, NUMBERS, KEPT = 256, 1024, 1 << 16
 
 _STRING, _ARRAY = 8, 9
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_REAL = "fd"  # may be no numbers at all, and nobody needs them
+_REAL = "fd"  # may be NaN, and are not used
 # By type: numbers in a block, and its bytes.
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
