@@ -1,4 +1,4 @@
-"""A stand-in for vLLM and Ray, for labs and fault tests; see docs/lab-stub.md.
+"""A stand-in for vLLM, Ray, SGLang and TensorRT-LLM, for labs and fault tests; see docs/internals/lab-stub.md.
 
 ``BIN`` goes on PATH and ``SITE`` on PYTHONPATH. Nothing here imports sparkcluster, nor the other way round.
 """
@@ -14,16 +14,19 @@ _TABLES = SITE / "stubengine"
 
 
 def sources() -> dict[str, str]:
-    """Source files of vLLM that are read and never run, from the stub's tables; by path below ``SITE``."""
-    flags = (name for row in _rows("flags") for name in row[0].split(",") if name.startswith("--"))
-    builder = ["def add_cli_args(parser):", *(f"parser.add_argument({name!r})" for name in flags)]
-    found = {"vllm/engine/arg_utils.py": "\n    ".join(builder) + "\n"}
+    """Source files of engines that are read and never run, from the stub's tables; by path below ``SITE``."""
+    found = {"vllm/engine/arg_utils.py": _builder("vllm-0.32"), "sglang/srt/server_args.py": _builder("sglang-0.5.23")}
     for kind, place in (("reasoning", "reasoning"), ("tool", "tool_parsers")):
-        names = {name: () for parser, name in _rows("parsers") if parser == kind}
+        names = {name: () for parser, name in _rows("vllm-0.32-parsers") if parser == kind}
         found[f"vllm/{place}/__init__.py"] = f"_{kind.upper()}_PARSERS_TO_REGISTER = {names!r}\n"
     return found
 
 
+def _builder(release: str) -> str:
+    flags = (name for row in _rows(f"{release}-flags") for name in row[0].split(",") if name.startswith("--"))
+    return "\n    ".join(["def add_cli_args(parser):", *(f'parser.add_argument("{name}")' for name in flags)]) + "\n"
+
+
 def _rows(table: str) -> list[list[str]]:
-    lines = (_TABLES / f"vllm-0.32-{table}.tsv").read_text().splitlines()
+    lines = (_TABLES / f"{table}.tsv").read_text().splitlines()
     return [line.split("\t") for line in lines if line and not line.startswith("#")]

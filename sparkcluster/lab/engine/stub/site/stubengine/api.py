@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stubengine import faults, log, model
-from stubengine.engine import DEAD, TTFT_S, EngineDead
+from stubengine.engine import DEAD, EngineDead
 
 REASONING_TOKENS = 100  # tokens of reasoning before the answer: fewer max_tokens leave the content null
 GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
@@ -35,8 +35,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, sock, engine, options):
-        super().__init__(sock.getsockname(), Handler, bind_and_activate=False)
+    def __init__(self, sock, engine, options, handler=None):
+        super().__init__(sock.getsockname(), handler or Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = sock
         self.engine = engine
@@ -67,9 +67,13 @@ def prompt_of(body):
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
 
+    owner = "vllm"
     protocol_version = "HTTP/1.1"
     server_version = "uvicorn"
     sys_version = ""
+    reasoning = "reasoning"  # field of an answer
+    label = 'engine="0"'
+    names = {}  # of metrics, where they are not vLLM's; "-": there is none
 
     def log_message(self, format, *args):
         """Silences the base class; log_request writes uvicorn's line."""
@@ -100,16 +104,16 @@ class Handler(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and any(hmac.compare_digest(key.encode(), k.encode()) for k in keys)
 
     def do_GET(self):
-        """Answers by ``ROUTES``; everything that fails becomes the JSON that vLLM answers with."""
+        """Answers by ``ROUTES``; errors become the same JSON as vLLM's."""
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        answer = ROUTES.get((self.path.split("?")[0], self.command))
+        answer = self.server.options.get("routes", ROUTES).get((self.path.split("?")[0], self.command))
         try:
             if not self._authorised():
                 self._json(401, {"error": "Unauthorized"})
             elif answer is None:
                 self._json(404, {"detail": "Not Found"})
             else:
-                answer(self, raw)
+                getattr(self, answer)(raw)
         except Refusal as refusal:
             self._json(refusal.code, refusal.body)
         except EngineDead:
@@ -128,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         model_fields = {
             "object": "model",
             "created": int(time.time()),
-            "owned_by": "vllm",
+            "owned_by": self.owner,
             "root": options["model"],
             "max_model_len": options["max_model_len"],
         }
@@ -137,7 +141,6 @@ class Handler(BaseHTTPRequestHandler):
     def metrics(self, _raw):
         """The counters of the engine, as Prometheus reads them."""
         engine = self.server.engine
-        labels = '{engine="0",model_name="%s"}' % self.server.options["names"][0]
         rows = (
             ("num_requests_running", "gauge", engine.running),
             ("num_requests_waiting", "gauge", 0),
@@ -149,23 +152,19 @@ class Handler(BaseHTTPRequestHandler):
             ("prefix_cache_hits_total", "counter", 0),
             ("num_preemptions_total", "counter", 0),
         )
-        text = "".join(
-            "# HELP vllm:%s Of the stub engine.\n# TYPE vllm:%s %s\nvllm:%s%s %s\n"
-            % (name, name, kind, name, labels, float(value))
-            for name, kind, value in rows
-        )
-        self._bytes(200, (text + self._ttft()).encode(), "text/plain; version=0.0.4; charset=utf-8")
-
-    def _ttft(self):
-        engine, name = self.server.engine, "vllm:time_to_first_token_seconds"
-        label = 'model_name="%s"' % self.server.options["names"][0]
-        counts = list(itertools.accumulate(engine.ttft))
-        lines = ["# HELP %s Of the stub engine." % name, "# TYPE %s histogram" % name]
-        for bound, count in zip((*TTFT_S, "+Inf"), counts):
-            lines.append('%s_bucket{engine="0",le="%s",%s} %s' % (name, bound, label, float(count)))
+        label = '%s,model_name="%s"' % (self.label, self.server.options["names"][0])
+        lines = []
+        for row, kind, value in (each for each in rows if self.names.get(each[0]) != "-"):
+            name, _, more = ("%s:%s" % (self.owner, self.names.get(row, row))).partition("{")
+            lines += ["# HELP %s Of the stub engine." % name, "# TYPE %s %s" % (name, kind)]
+            lines.append("%s{%s} %s" % (name, ",".join([label, *filter(None, [more.rstrip("}")])]), float(value)))
+        counts, name = list(itertools.accumulate(engine.ttft)), self.owner + ":time_to_first_token_seconds"
+        lines += ["# HELP %s Of the stub engine." % name, "# TYPE %s histogram" % name]
+        for bound, count in zip((*engine.bounds_s, "+Inf"), counts):
+            lines.append('%s_bucket{%s,le="%s"} %s' % (name, label, bound, float(count)))
         for part, value in (("count", counts[-1]), ("sum", engine.ttft_sum_s)):
-            lines.append('%s_%s{engine="0",%s} %s' % (name, part, label, float(value)))
-        return "\n".join(lines) + "\n"
+            lines.append("%s_%s{%s} %s" % (name, part, label, float(value)))
+        self._bytes(200, "\n".join([*lines, ""]).encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _request(self, body):
         """Checks a request and starts it; returns (iterator of words, facts for the answer)."""
@@ -276,7 +275,7 @@ class Handler(BaseHTTPRequestHandler):
         message = {
             "role": "assistant",
             "content": text["content"] or None,
-            "reasoning": text["reasoning"] or None,
+            self.reasoning: text["reasoning"] or None,
             "tool_calls": [facts["call"]] if finish == "tool_calls" else [],
         }
         choice = {"index": 0, "finish_reason": finish, "message": message}
@@ -300,7 +299,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             send(None, {"role": "assistant", "content": ""})
             for field, piece, finish in itertools.chain([first], pieces):
-                send(finish, {field: piece} if piece else {})
+                send(finish, {self.reasoning if field == "reasoning" else field: piece} if piece else {})
             if with_usage:
                 self._chunk(dict(head, choices=[], usage=usage(facts)))
         except EngineDead:
@@ -311,12 +310,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 ROUTES = {
-    ("/health", "GET"): Handler.health,
-    ("/metrics", "GET"): Handler.metrics,
-    ("/v1/models", "GET"): Handler.models,
-    ("/v1/chat/completions", "POST"): Handler.completion,
-    ("/v1/embeddings", "POST"): Handler.embeddings,
-    ("/v1/rerank", "POST"): Handler.rerank,
+    ("/health", "GET"): "health",
+    ("/metrics", "GET"): "metrics",
+    ("/v1/models", "GET"): "models",
+    ("/v1/chat/completions", "POST"): "completion",
+    ("/v1/embeddings", "POST"): "embeddings",
+    ("/v1/rerank", "POST"): "rerank",
 }
 
 
@@ -336,7 +335,7 @@ def in_pieces(words, facts):
 
 
 def call_of(body):
-    """A call of the first tool that a request offers, with a word for each argument; None where it offers none."""
+    """A call of the first tool in the request, with a word for each argument; None without tools."""
     tools = body.get("tools") or []
     if not tools or body.get("tool_choice") == "none":
         return None

@@ -28,6 +28,9 @@ class Core:
         with self._changed:
             if message["op"] == "generate":
                 self._requests[message["id"]] = self._request(message)
+            elif message["op"] == "shutdown":
+                self._executor.stop()
+                os._exit(0)
             else:
                 self._requests.pop(message["id"], None)
             self._changed.notify_all()
@@ -49,7 +52,7 @@ class Core:
             ("vllm/v1/engine/core.py", 1690, "run_busy_loop"),
             ("vllm/v1/executor/abstract.py", 310, "execute_model"),
         )
-        log.error("core.py:1512", "EngineCore encountered a fatal error.\n" + trace)
+        log.error("core.py:1512", "EngineCore encountered a fatal error.\n%s", trace)
         self._channel.send(dead=reason)
         os._exit(1)
 
@@ -84,7 +87,8 @@ class Core:
             faults.log_lines("moe-backend", faults.active().get("moe-backend") or spec["moe_backend"].upper())
         if not spec["eager"]:
             log.info("monitor.py:81", "torch.compile took 0.00 s in total")
-            log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
+            if spec["backend"] != "sglang":
+                log.emit("Capturing CUDA graphs (decode, FULL): 100%|##########| 1/1", sys.stderr)
             log.info("gpu_model_runner.py:6581", "Graph capturing finished in 0 secs, took 0.00 GiB")
         log.info(
             "core.py:402", "init engine (profile, create kv cache, warmup model) took %.2f s", time.monotonic() - begin
@@ -141,7 +145,7 @@ def main(channel):
             ("vllm/v1/engine/core.py", 1130, "__init__"),
             ("vllm/v1/executor/abstract.py", 109, "__init__"),
         )
-        log.error("core.py:1510", "EngineCore failed to start.\n" + trace)
+        log.error("core.py:1510", "EngineCore failed to start.\n%s", trace)
         os._exit(1)
     channel.send(ready=True, kv_tokens=kv_tokens)
     core.decode()

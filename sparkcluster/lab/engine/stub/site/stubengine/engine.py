@@ -25,7 +25,9 @@ class Engine:
     reports nothing: ``gone`` is set, and health stays good while every completion fails.
     """
 
-    def __init__(self, spec):
+    bounds_s = TTFT_S
+
+    def __init__(self, spec, module="core", title="VLLM::EngineCore"):
         self._numbers = itertools.count()
         self._waiting = {}
         self._lock = threading.Lock()
@@ -37,9 +39,9 @@ class Engine:
         self.generated = 0
         self.prompted = 0
         self.finished = 0
-        self.ttft = [0] * (len(TTFT_S) + 1)  # requests by bucket
+        self.ttft = [0] * (len(self.bounds_s) + 1)  # requests by bucket
         self.ttft_sum_s = 0.0
-        self.process, self._channel = proc.spawn("core", "VLLM::EngineCore")
+        self.process, self._channel = proc.spawn(module, title)
         self._channel.send(**spec)
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -59,7 +61,7 @@ class Engine:
             else:
                 with self._lock:
                     waiting = self._waiting.get(message.get("id"))
-                    self.generated += waiting is not None
+                    self.generated += getattr(waiting, "counts", False)
                 if waiting is not None:
                     waiting.put(message)
         with self._lock:
@@ -69,15 +71,19 @@ class Engine:
         self.ready.set()
 
     def generate(self, prompt, prompt_tokens, **options):
-        """Yields (word, finish reason or None); EngineDead when the core goes or is gone."""
+        """Yields (word, finish reason or None); EngineDead when the core goes or is gone.
+
+        A request without a prompt is one of the engine itself, which does not count.
+        """
         number = next(self._numbers)
         words = queue.Queue()
+        words.counts = prompt_tokens > 0
         began = time.monotonic()
         with self._lock:
             if self.gone or self.errored:
                 raise EngineDead(DEAD)
             self._waiting[number] = words
-            self.running += 1
+            self.running += words.counts
             self.prompted += prompt_tokens
         try:
             self._channel.send(op="generate", id=number, prompt=prompt, **options)
@@ -85,18 +91,18 @@ class Engine:
                 message = words.get()
                 if message is None:
                     raise EngineDead(DEAD)
-                if began is not None:
+                if began is not None and words.counts:
                     took_s, began = time.monotonic() - began, None
                     with self._lock:
-                        self.ttft[bisect.bisect_left(TTFT_S, took_s)] += 1
+                        self.ttft[bisect.bisect_left(self.bounds_s, took_s)] += 1
                         self.ttft_sum_s += took_s
                 # Counted before the last word is delivered: its receiver reads no further.
-                self.finished += bool(message["finish"])
+                self.finished += words.counts and bool(message["finish"])
                 yield message["word"], message["finish"]
                 if message["finish"]:
                     return
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
-                self.running -= 1
+                self.running -= words.counts
             self._channel.send(op="abort", id=number)

@@ -60,6 +60,8 @@ class Uni:
 class Multi:
     """Ranks as processes that call this one; subclasses start them by ``start_ranks``."""
 
+    sees_all = False  # whether it notices that a rank of another node is gone
+
     def __init__(self, spec, address, port):
         self.spec = spec
         self.dead = None
@@ -69,6 +71,7 @@ class Multi:
         self._loaded = {}
         self._steps = {}
         self._count = 0
+        self.greeting = {"ok": True}  # what each rank gets once all are there
         try:
             self.master = wire.listen(address, port, self._link)
         except OSError as error:
@@ -103,7 +106,7 @@ class Multi:
             # a full mesh: no rank proceeds before all are there
             while self.dead is None and len(self._links) < self.spec["world"]:
                 self._changed.wait()
-        channel.send(ok=True)
+        channel.send(**self.greeting)
         for message in channel.messages():
             with self._changed:
                 if "loaded" in message:
@@ -113,12 +116,9 @@ class Multi:
                 self._changed.notify_all()
             if "failed" in message:
                 self.lose("Worker %d failed: %s" % (number, message["failed"]))
-        if number not in self._loaded:
+        if self.sees_all or number not in self._loaded:
             time.sleep(0.3)  # the process that started the rank reports the better reason
-            self.lose(
-                "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer "
-                "[%s] (rank %d)" % (peer, number)
-            )
+            self.lose(rank.CLOSED % peer + " (rank %d)" % number)
 
     def _wait(self, done, limit_s=None, complaint=None):
         with self._changed:
@@ -142,6 +142,12 @@ class Multi:
         digests = set(self._loaded.values())
         return digests.pop() if len(digests) == 1 else "differ:" + "+".join(sorted(digests))
 
+    def stop(self):
+        """Has all ranks end."""
+        self.dead = "stopped"
+        for link in self._links.values():
+            link.send(op="shutdown")
+
     def step(self):
         """One decode step through all ranks; blocks for as long as one does not answer."""
         self._count += 1
@@ -156,6 +162,38 @@ class Local(Multi):
     def start_ranks(self):
         """This node's share of the ranks."""
         start_local_ranks(self.spec, self.master, self.lose)
+
+
+class Sglang(Multi):
+    """SGLang's ranks, one per node: this one's is a thread here, the others call.
+
+    All of them then read a queue, at the address that this node takes for its own and on a port of its own.
+    """
+
+    sees_all = True
+
+    def __init__(self, spec):
+        super().__init__(spec, spec["master_addr"], spec["master_port"])
+        address = wire.host_ip(("SGLANG_HOST_IP", "HOST_IP"), "0.0.0.0") if spec["world"] > 1 else "127.0.0.1"
+        barrier = threading.Barrier(spec["world"])
+
+        def read(channel, _peer):
+            barrier.wait()
+            channel.send(ready=True)
+
+        try:
+            self.greeting = {"queue": wire.listen(address, int(os.environ.get("SGLANG_PORT", 0)), read)}
+        except OSError as error:
+            raise ExecutorError("zmq.error.ZMQError: %s (addr='tcp://%s')" % (os.strerror(error.errno), address))
+
+    def start_ranks(self):
+        """Runs this node's rank."""
+        faults.obey()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        with contextlib.suppress(rank.RankError):  # its link told it
+            rank.run(dict(self.spec, rank=0, local_rank=0, master=self.master))
 
 
 def start_local_ranks(spec, master, lost):
@@ -259,6 +297,8 @@ class Ray(Multi):
 def make(spec):
     """The executor that vLLM would choose for these arguments; ExecutorError with its message when there is none."""
     world = spec["world"]
+    if spec["backend"] == "sglang":
+        return Sglang(spec)
     if world == 1:
         return Uni(spec)
     if spec["backend"] == "ray":

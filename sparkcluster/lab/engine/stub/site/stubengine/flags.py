@@ -1,25 +1,28 @@
-"""The command line of `vllm serve`, from the table of vLLM's own flags."""
+"""Command lines from the tables of engines' own flags; that of `vllm serve`."""
 
 import argparse
 import json
 import os
 import re
 
-TABLE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "vllm-0.32-flags.tsv")
+HERE = os.path.dirname(os.path.realpath(__file__))
+TABLE = "vllm-0.32-flags.tsv"
 SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 SHORT_NAMES = {"--optimization-level": ["-O"]}  # of vLLM's parser, not of its table
 
 
-def table():
-    """Rows (names, kind, type, choices) of the flag table."""
-    rows = []
-    with open(TABLE, encoding="utf-8") as f:
-        for line in f:
-            if line.startswith("#") or not line.strip():
-                continue
-            names, kind, value_type, choices = line.rstrip("\n").split("\t")
-            rows.append((names.split(","), kind, value_type, None if choices == "-" else choices.split(",")))
-    return rows
+def rows(name):
+    """The rows of a table, comments left out."""
+    with open(os.path.join(HERE, name), encoding="utf-8") as f:
+        return [line.rstrip("\n").split("\t") for line in f if line.strip() and not line.startswith("#")]
+
+
+def table(name=TABLE):
+    """Rows (names, kind, type, choices) of a flag table."""
+    return [
+        (names.split(","), kind, value_type, None if choices == "-" else choices.split(","))
+        for names, kind, value_type, choices in rows(name)
+    ]
 
 
 def size(text):
@@ -44,11 +47,16 @@ TYPES = {"int": int, "float": float, "size": size, "json": structure, "str": str
 
 
 def build_parser(rows):
-    """argparse over the rows of the flag table."""
+    """argparse over the rows of vLLM's table."""
     parser = argparse.ArgumentParser(
         prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]", allow_abbrev=False
     )
     parser.add_argument("model_tag", nargs="?")
+    return add_flags(parser, rows)
+
+
+def add_flags(parser, rows):
+    """``parser`` with the rows of a flag table."""
     for names, kind, value_type, choices in rows:
         long_names = [n for n in names if n.startswith("--")]
         names += SHORT_NAMES.get(names[0], [])
@@ -60,7 +68,9 @@ def build_parser(rows):
                 parser.add_argument(*off, dest=dest, action="store_false", default=None)
         else:
             nargs = {"value": None, "optional": "?", "list": "+"}[kind]
-            parser.add_argument(*names, dest=dest, type=TYPES[value_type], nargs=nargs, choices=choices)
+            read = TYPES[value_type]
+            choices = choices and [read(choice) for choice in choices]
+            parser.add_argument(*names, dest=dest, type=read, nargs=nargs, choices=choices)
     return parser
 
 

@@ -1,4 +1,7 @@
-"""Log lines in the formats of vLLM, Ray, NCCL and uvicorn."""
+"""Log lines in the formats of vLLM, SGLang, Ray, NCCL and uvicorn.
+
+The processes that engines share log what vLLM does; for SGLang a table has its lines in place of those.
+"""
 
 import functools
 import os
@@ -7,6 +10,9 @@ import sys
 import threading
 import time
 
+from stubengine import flags
+
+SGLANG = "STUB_SGLANG"  # set: this process and those below log as SGLang does, with this after the time
 _lock = threading.Lock()
 _process = "APIServer"
 
@@ -31,8 +37,30 @@ def emit(line, stream=None):
 def write(level, where, message, *args):
     """A line of vLLM's, for each line of the message; ``where`` is file:line as vLLM prints it."""
     prefix = "(%s pid=%d) %s %s [%s] " % (_process, os.getpid(), level, time.strftime("%m-%d %H:%M:%S"), where)
+    if SGLANG in os.environ:
+        if level == "INFO" or where in _sglang_lines():
+            return sglang(where, *args)
+        prefix = _stamp(os.environ[SGLANG])
     for line in (message % args if args else message).split("\n"):
         emit(prefix + line)
+
+
+def sglang(where, *args):
+    """SGLang's lines for a place of vLLM's, or for a name of the table, if it has any."""
+    for text in _sglang_lines().get(where, ()):
+        emit(_stamp(os.environ[SGLANG]) + text.format(*args), sys.stderr)
+
+
+@functools.lru_cache
+def _sglang_lines():
+    found = {}
+    for where, _, text in flags.rows("sglang-0.5.23-log.tsv"):
+        found.setdefault(where, []).append(text)
+    return found
+
+
+def _stamp(rank=""):
+    return time.strftime("[%Y-%m-%d %H:%M:%S") + rank + "] "
 
 
 info = functools.partial(write, "INFO")
@@ -56,11 +84,13 @@ def nccl(line):
 
 def uvicorn(message):
     """A line of uvicorn's own."""
-    emit("INFO:     %s" % message, sys.stderr)
+    emit((_stamp() if SGLANG in os.environ else "") + "INFO:     " + message, sys.stderr)
 
 
 def traceback(last, *frames):
     """A traceback as Python prints one, of (path, line, function)."""
+    if SGLANG in os.environ:
+        frames = [("sglang/srt/managers/scheduler.py", 6358, "run_scheduler_process")]
     lines = ['  File "%s", line %d, in %s' % frame for frame in frames]
     return "\n".join(["Traceback (most recent call last):", *lines, last])
 

@@ -10,6 +10,7 @@ from stubengine import faults, log, model, proc
 from stubengine.wire import Channel, bound_address
 
 RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
+CLOSED = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer [%s]:29501"
 
 
 class RankError(Exception):
@@ -80,7 +81,8 @@ def meet(spec):
         else:
             channel = Channel(sock)
             channel.send(rank=spec["rank"])
-            if channel.receive():
+            channel.greeting = channel.receive()
+            if channel.greeting:
                 sock.settimeout(None)
                 return channel
         time.sleep(0.1)  # the master may not listen yet
@@ -91,7 +93,19 @@ def meet(spec):
     )
 
 
-def run(spec):
+def subscribe(queue):
+    """Waits until all ranks read SGLang's queue; like ZeroMQ, it connects for ever and logs nothing."""
+    while True:
+        try:
+            sock = socket.create_connection(queue, 5)
+        except OSError:
+            time.sleep(0.5)
+        else:
+            sock.settimeout(None)
+            return Channel(sock).receive()
+
+
+def run(spec, loaded=lambda: None):
     """Runs a rank from its rendezvous with the master until the master is gone."""
     tp_rank, pp_rank = spec["rank"] % spec["tp"], spec["rank"] // spec["tp"]
     log.info(
@@ -104,6 +118,8 @@ def run(spec):
     )
     gloo = meet(spec)
     check_fabric()
+    if "queue" in gloo.greeting:
+        subscribe(tuple(gloo.greeting["queue"]))
     log.info(
         "parallel_state.py:2350",
         "rank %d in world size %d is assigned as DP rank 0, PP rank %d, PCP rank 0, "
@@ -121,9 +137,14 @@ def run(spec):
         gloo.send(failed=str(error))
         raise RankError(str(error))
     gloo.send(loaded=digest)
+    loaded()
     for message in gloo.messages():
+        if message["op"] == "shutdown":
+            return
         faults.wait_while("hang-serve")
         gloo.send(step=message["step"])
+    if spec["backend"] == "sglang":
+        raise RankError(CLOSED % spec["master"][0])
     if spec["node_rank"]:
         threading.Event().wait()  # a follower of vLLM's own multi-node mode does not notice (vllm#32136)
 
@@ -140,14 +161,14 @@ def main(channel):
     log.configure("Worker")
     faults.obey()
     try:
-        run(spec)
+        run(spec, lambda: channel.send(loaded=True))
     except RankError as error:
         trace = log.traceback(
             str(error),
             ("vllm/v1/executor/multiproc_executor.py", 921, "worker_main"),
             ("vllm/v1/worker/gpu_worker.py", 389, "init_device"),
         )
-        log.error("multiproc_executor.py:953", "WorkerProc failed to start.\n" + trace)
+        log.error("multiproc_executor.py:953", "WorkerProc failed to start.\n%s", trace)
         channel.send(failed=str(error))
         os._exit(1)
     os._exit(0)

@@ -80,16 +80,16 @@ def bound_address():
     return socket.inet_ntoa(found[20:24])
 
 
-def host_ip():
-    """Address vLLM would give itself: VLLM_HOST_IP, else the one of the default route, else loopback."""
-    configured = os.environ.get("VLLM_HOST_IP")
-    if configured:
-        return configured
+def host_ip(names=("VLLM_HOST_IP",), fallback="127.0.0.1"):
+    """Address that an engine gives itself: of its variables, else the one of the default route."""
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1: a route is looked up, nothing is sent
             return probe.getsockname()[0]
         except OSError:
-            return "127.0.0.1"
+            return fallback
 
 
