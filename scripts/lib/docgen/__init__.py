@@ -12,7 +12,7 @@ def files() -> dict[str, str]:
         "commands.md": reference.commands(),
         "checks.md": reference.checks(),
         "sparkcluster.1": man.page(),
-        "fit.md": fit_text.page(),
+        "internals/fit.md": fit_text.page(),
         **spec_pages.files(),
         **json_schemas.files(),
         # What counts as bundled.

@@ -1,4 +1,4 @@
-"""Families with caches of their own: what others logged of them beside what ``fit`` says; a table of docs/fit.md."""
+"""Families with caches of their own: logged KV caches beside what ``fit`` says; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GLM_TOKEN = "https://github.com/local-inference-lab/vllm/pull/82"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Logged:
-    """A figure of a KV cache as somebody logged it.
+    """A published figure of a KV cache.
 
     Attributes:
         found: what ``fit`` says, in the same ``unit``.
@@ -35,7 +35,7 @@ class Logged:
 
     @property
     def error(self) -> float:
-        """How far ``fit`` is off, as a part of the figure."""
+        """Relative error of ``fit``."""
         return (self.found - self.measured) / self.measured
 
 

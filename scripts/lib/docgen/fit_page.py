@@ -1,4 +1,4 @@
-"""What people measured on Sparks, beside what ``fit`` says of the same: docs/fit.md is written from here.
+"""What people measured on Sparks, beside what ``fit`` says of the same: docs/internals/fit.md is written from here.
 
 Figures that their source itself calls about (≈, +) are told, and not judged.
 """
@@ -51,12 +51,12 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """How far the prediction is off, as a part of the figure."""
+        """Relative error of the prediction."""
         return (self.predicted - self.measured) / abs(self.measured)
 
     @property
     def verdict(self) -> str:
-        """What the table says of it."""
+        """Its cells in the table."""
         if self.about:
             return "about, not judged"
         return ("within" if abs(self.error) <= WITHIN else "OUT") + (

@@ -1,4 +1,4 @@
-"""Published KV caches beside the range that ``fit`` gives; a table of docs/fit.md."""
+"""Published KV caches beside the range that ``fit`` gives; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 

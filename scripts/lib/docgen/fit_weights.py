@@ -1,4 +1,4 @@
-"""Published sizes of checkpoints beside what ``fit`` estimates from config.json alone; a table of docs/fit.md."""
+"""Published sizes of checkpoints, and the estimates from config.json alone; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ V4_FLASH = "https://www.localainews.co/news/llm/deepseek-v4-flash-debuts-with-on
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Published:
-    """The size of a checkpoint as somebody published it.
+    """The published size of a checkpoint.
 
     Attributes:
         size: in ``unit``.
@@ -56,7 +56,7 @@ class Published:
 
     @property
     def error(self) -> float:
-        """How far the estimate is off, as a part of the published size."""
+        """Relative error of the estimate."""
         return (self.estimated - self.size) / self.size
 
 

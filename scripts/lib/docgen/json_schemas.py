@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from sparkcluster import errors
 from sparkcluster.bench.record import Record
 from sparkcluster.checks.check import Page
 from sparkcluster.cli.commands import COMMANDS
@@ -117,7 +118,7 @@ VITALS = record(
     swapped_pages_per_s=number("in and out", null=True),
     pressure=by_name(number(null=True), "share of time for which a task waited for cpu, memory or io, 0 to 1"),
     disk_read_per_s=number("bytes, of all disks", null=True),
-    disk_written_per_s=number("likewise", null=True),
+    disk_written_per_s=number("bytes, of all disks", null=True),
     rdma=by_name(
         record(
             sent_per_s=number("bytes", null=True),
@@ -178,7 +179,7 @@ EXPECTED = by_name(
             bytes=integer("null while it is unknown", null=True),
             over=text("network and interface"),
             encrypted=boolean(),
-            seconds=number("about how long it takes; null where nothing tells", null=True),
+            seconds=number("expected duration; null if unknown", null=True),
             medium=text(enum=["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]),
         )
     ),
@@ -235,7 +236,7 @@ REASON: dict[str, Any] = {
             node=text("whose log has it"),
             line=text(),
             number=integer("of the line in file, from 1"),
-            file=text("the log that was kept; empty where it could not be written"),
+            file=text("the saved log; empty if it could not be written"),
         ),
         {"type": "null"},
     ]
@@ -244,7 +245,7 @@ SPARKS = many(record(name=text(), host=text()))
 
 DOCUMENTS: dict[str, Schema] = {
     "error": record(
-        "what any command prints when it fails, with the exit code of its kind",
+        "what any command prints when it fails; `kind` is a name below",
         _optional=("findings",),
         error=record(
             _optional=("problems", "log", "reason", "difference", "others"),
@@ -285,7 +286,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         at=number("seconds since 1970"),
         event=text(enum=["step", "progress", "transfer", "note"]),
-        name=text("of a step: connect, check, copy, stop, start, verify, go back and others"),
+        name=text("of a step: connect, check, copy, stop, start, verify, roll back and others"),
         node=text("of progress and of a transfer"),
         text=text("of a step, progress and a note"),
         what=text("of a transfer: what the node gets, such as weights or image"),
@@ -318,7 +319,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text())),
         inventory=text("the inventory that was written or can be; null if there is nothing to write", null=True),
-        file=text("where it was written", null=True),
+        file=text("path of the written file", null=True),
     ),
     "setup": record(
         "what would be changed (--dry-run), was changed, is set up (--show) or was undone",
@@ -343,10 +344,10 @@ DOCUMENTS: dict[str, Schema] = {
                         found=text(),
                         wanted=text(),
                         blocked=text("why it cannot be changed now", null=True),
-                        later=text("when it takes effect, if not at once", null=True),
+                        later=text("when it takes effect, if not immediately", null=True),
                         hint=text("what to type", null=True),
                     ),
-                    "what is not as wanted, with what is blocked",
+                    "differences from the wanted state, and blocked changes",
                 ),
                 script=text("what root runs; empty for nothing"),
                 login_script=text("what the login runs; empty for nothing"),
@@ -373,7 +374,7 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "up": record(**SERVES),
     "upgrade": record(
-        "of upgrade --dry-run, what would be done: in place of state and what follows",
+        "with --dry-run, `cluster` and the keys from `dry_run` on; without it, the keys up to `saved`, `gateway` and `models`",
         _optional=(
             *(key for key in SERVES if key != "cluster"),
             *("saved", "dry_run", "differences", "staging", "expected", "versions", "image_known"),
@@ -431,7 +432,7 @@ DOCUMENTS: dict[str, Schema] = {
         digest=text("the image as any node can pull it, name@sha256:…", null=True),
         release=integer(null=True),
         lease=record(
-            "the operation under way that changes the cluster, null where there is none",
+            "the running operation that changes the cluster; null if none",
             _null=True,
             operator=text("user@host (pid)", null=True),
             operation=text("up, upgrade, rollback, down, restart, measure or prune", null=True),
@@ -449,13 +450,13 @@ DOCUMENTS: dict[str, Schema] = {
             began_at=number("seconds since 1970"),
         ),
         staging=record(
-            "the operation under way that stages, null where there is none",
+            "the running operation that stages; null if none",
             _null=True,
             operator=text("user@host (pid)", null=True),
             operation=text("stage, up, measure or prune", null=True),
             since=number("seconds since 1970", null=True),
             epoch=integer(),
-            attached=boolean("whether that operator is there; what was begun goes on without them"),
+            attached=boolean("whether the operator is connected; the operation continues without them"),
         ),
         enabled=boolean("whether it comes back after a reboot of any node"),
         guards=by_name(text(), "why a guard would not bring its rank back now, by node"),
@@ -476,11 +477,11 @@ DOCUMENTS: dict[str, Schema] = {
                     waiting=number("requests", null=True),
                     kv_cache=number("share in use, 0 to 1", null=True),
                     tokens_per_s=number("generated, of all requests together", null=True),
-                    prompt_tokens_per_s=number("likewise, of prompts; the following are of the last minute", null=True),
-                    ttft_p50_s=number("to the first token: at most that, as of the bucket of a histogram", null=True),
-                    ttft_p95_s=number("likewise", null=True),
-                    itl_p50_s=number("between tokens, likewise", null=True),
-                    itl_p95_s=number("likewise", null=True),
+                    prompt_tokens_per_s=number("of prompts; the following keys cover the last minute", null=True),
+                    ttft_p50_s=number("time to first token, an upper bound from a histogram's bucket", null=True),
+                    ttft_p95_s=number("time to first token, an upper bound", null=True),
+                    itl_p50_s=number("time between tokens, an upper bound", null=True),
+                    itl_p95_s=number("time between tokens, an upper bound", null=True),
                     hit_rate=number("share of the looked up tokens that the prefix cache had", null=True),
                     acceptance=number("share of the drafted tokens that were accepted", null=True),
                     accepted_length=number("tokens a step, with the one that needs no draft", null=True),
@@ -710,14 +711,14 @@ DOCUMENTS: dict[str, Schema] = {
                 digest=text("the image as any node can pull it, name@sha256:…", null=True),
                 nodes=many(text(), "that have the record"),
                 running=boolean(),
-                kept=boolean("whether its nodes keep image and secrets, to go back to it"),
+                kept=boolean("whether its nodes keep image and secrets, to roll back to it"),
                 lost=record(
                     image=many(text(), "nodes that keep it, and whose image is gone"),
                     secrets=many(text(), "nodes that keep it, and whose secrets are gone"),
                 ),
                 operation=text("that made it; empty in a record of an older version"),
                 restores=integer("the release that it let serve again; 0 for a new one"),
-                changes=many(text(), "what its playbook says other than that of the release before"),
+                changes=many(text(), "differences of its playbook from the previous release"),
             )
         ),
         old=integer("number of a release that is compared"),
@@ -768,12 +769,12 @@ DOCUMENTS: dict[str, Schema] = {
                 node=text("spark-1 and on, where playbooks are given"),
                 visible_bytes=integer("MemTotal"),
                 system_bytes=integer("what it takes without us"),
-                kept_free_bytes=integer("what stays free beside that"),
+                kept_free_bytes=integer("memory that is kept free in addition"),
                 parts=many(
                     record(
                         model=text("its name in the inventory, or the playbook's"),
-                        on_demand=boolean("whether it is loaded beside those that always serve"),
-                        bytes=integer("once it serves; null where that is unknown", null=True),
+                        on_demand=boolean("whether it is loaded in addition to always-on models"),
+                        bytes=integer("memory once it serves; null if unknown", null=True),
                         kind=text(enum=["computed", "measured", "at most", "unknown"]),
                         weights_bytes=integer("null unless computed or measured, as the next ones", null=True),
                         kv_cache_bytes=integer(null=True),
@@ -784,7 +785,7 @@ DOCUMENTS: dict[str, Schema] = {
                     "what each model takes of it",
                 ),
                 free_bytes=integer("beyond kept_free_bytes and models on demand; negative where they take more"),
-                together=many(STRINGS, "where not all may run at once: which may, for each model its largest set"),
+                together=many(STRINGS, "if not all can run at the same time: for each model its largest set that can"),
             ),
             "of an inventory, or several playbooks, which have these, fits, problems and doubts alone",
         ),
@@ -821,10 +822,10 @@ DOCUMENTS: dict[str, Schema] = {
         vllm_version_is_known=boolean(),
         context=integer(),
         concurrency_wanted=number(),
-        gpu_memory_utilization=number("null where the KV cache is requested by its size", null=True),
+        gpu_memory_utilization=number("null if the size of the KV cache is set", null=True),
         gpu_memory_utilization_is_auto=boolean(),
-        smallest_gpu_memory_utilization=number("for context and concurrency_wanted; null likewise", null=True),
-        safe_gpu_memory_utilization=number("that, if a step takes the most that it may; null likewise", null=True),
+        smallest_gpu_memory_utilization=number("for context and concurrency_wanted; null as above", null=True),
+        safe_gpu_memory_utilization=number("the same with the upper bound of activations; null as above", null=True),
         kv_cache=record(
             set_by=text("the argument or variable that sets its size"),
             bytes_wanted=integer("for context and concurrency_wanted"),
@@ -867,7 +868,7 @@ DOCUMENTS: dict[str, Schema] = {
                         prompt=integer("tokens"),
                         answer=integer("tokens"),
                         depth=integer("tokens of context before the prompt"),
-                        concurrency=integer("requests at once"),
+                        concurrency=integer("concurrent requests"),
                         phase=text("prompt, or context, which is sent first"),
                         metric=text("decode, prefill, decode_user (tokens/s), ttft_s or texts (texts/s)"),
                         a=many(number(), "a value for each pass of A"),
@@ -1030,7 +1031,16 @@ def page() -> str:
         keys = ", ".join(f"`{key}`" for each in several for key in each.get("properties", ()))
         about = f"{document['description']}: " if "description" in document else ""
         lines.append(f"| `{name}` | {about}{keys} |")
+    codes = {kind.__name__: kind.exit_code for kind in _kinds(errors.SparkclusterError)}
+    lines += ["", "| kind of error | exit code |", "|---|---|"]
+    for code in sorted(set(codes.values())):
+        names = ", ".join(f"`{name}`" for name in sorted(codes) if codes[name] == code)
+        lines.append(f"| {names} | {code} |")
     return "\n".join([*lines, ""])
+
+
+def _kinds(kind: type[errors.SparkclusterError]) -> list[type[errors.SparkclusterError]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
 
 
 def files() -> dict[str, str]:

@@ -18,8 +18,8 @@ INVENTORY is the path of a YAML file, which discover writes. Every command takes
 nothing else there. Progress and messages go to stderr."""
 _ENVIRONMENT = {
     "NO_COLOR": "no colours",
-    "SPARKCLUSTER_CACHE": "directory of what is downloaded to this machine (default: ~/.cache/sparkcluster)",
-    "SPARKCLUSTER_INVENTORY": "path of the inventory where none is typed; without it ./sparkcluster.yaml",
+    "SPARKCLUSTER_CACHE": "directory of downloads on this machine (default: ~/.cache/sparkcluster)",
+    "SPARKCLUSTER_INVENTORY": "default inventory; without it ./sparkcluster.yaml",
 }
 _EXAMPLES = {
     "discover -o mine.yaml": "find the Sparks and write their inventory",

@@ -25,22 +25,36 @@ Flags of a command: sparkcluster COMMAND --help. Also: --version, --help.
 
 _COMMANDS = """# Commands
 
-Every command takes `--json`: one document on stdout and nothing else there ([json.md](json.md) documents it). Progress
-and messages go to stderr; `NO_COLOR` is honoured.
-Control and format characters of nodes, logs, models and files are shown as `�`, in a pipe too, and escaped in JSON.
-A closed pipe (`| head -1`) discards the rest of the output and leaves the exit code as it is; a full disk is an error.
+{contents}
+## Every command
 
-`INVENTORY` may be left out: then `SPARKCLUSTER_INVENTORY` names it, or else it is `sparkcluster.yaml` in the current
-directory. A message says which it was. Where a command takes more than the inventory, its first argument is the
-inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
-
-The examples are what the commands write; those that contact nodes ran on two virtual Sparks ([lab.md](lab.md)), which
-have no systemd, with an engine that stands in for vLLM: seconds and speeds are not those of a Spark. `ask` is from
-`./scripts/demo`: a model of 135 million parameters on two cores.
+| argument | meaning |
+|---|---|
+{common}
+- **INVENTORY** is optional. A message on stderr names the file that is used. If a command takes more arguments, the
+  first one is the inventory if it names a file, ends in `.yaml` or `.yml`, or has a slash and no blanks.
+- **Output**: data goes to stdout, progress and messages go to stderr. `NO_COLOR` is honoured. [json.md](json.md)
+  documents the JSON.
+- **Hidden characters**: control and format characters of nodes, logs, models and files are shown as `�`, also in a
+  pipe. JSON escapes them.
+- **Pipes**: a closed pipe (`| head -1`) discards the rest of the output and does not change the exit code. A full disk
+  is an error.
+- **Examples** were recorded on two virtual Sparks ([lab.md](lab.md)) with an engine that imitates vLLM, and without
+  systemd. Their times and speeds are not a Spark's. `ask` is from `./scripts/demo`.
 
 | exit code | meaning |
 |---|---|
+{codes}
+| command | exit code |
+|---|---|
+| `status` | 0 only if every group answers, or is on demand: use it for probes |
+| `preflight`, `doctor`, `plan` | 1 if there is an error |
+| `lint` | 2 for malformed input, 1 for an error |
+| `fit` | 1 if the model does not fit |
+| `discover` | 1 if no Spark was found, or one was not reached |
+| `connect`, `releases`, `models` | also 0 if a node or the cluster does not answer |
 """
+
 
 _CHECKS = """# Checks
 
@@ -56,7 +70,12 @@ warning with `ignore: [code]`. Findings that protect against hostile playbooks c
 
 def commands() -> str:
     """The page of commands; argparse's own layout differs between Pythons, so it is not used."""
-    parts = [_COMMANDS, *(f"| {code} | {meaning} |\n" for code, meaning in exit_codes.MEANINGS.items())]
+    contents = "".join(
+        f"- {heading}: {', '.join(f'[{name}](#{name})' for name in about)}\n" for heading, about in GROUPS.items()
+    )
+    common = "".join(_row(one) for one in _common())
+    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in exit_codes.MEANINGS.items())
+    parts = [_COMMANDS.format(contents=contents, common=common, codes=codes)]
     for name, help_line in COMMANDS.items():
         parser, _ = parser_of(name)
         parts.append(f"\n## {name}\n\n{help_line[0].upper() + help_line[1:]}.\n")
@@ -66,12 +85,25 @@ def commands() -> str:
     return "".join(parts)
 
 
+def _common() -> list[argparse.Action]:
+    """The arguments that almost every command has, with the same meaning: the page lists them once."""
+    return [one for one in parser_of("down")[0]._actions if one.dest in {"inventory", "json"}]  # noqa: SLF001 - likewise
+
+
+def _row(action: argparse.Action) -> str:
+    return f"| `{shown(action)}` | {action.help or ''} |\n"
+
+
 def section(parser: argparse.ArgumentParser) -> list[str]:
-    """Arguments of a command, and of its own commands, as tables."""
+    """Command line and arguments of a command, and of its own commands, without the common ones."""
     actions = [one for one in parser._actions if one.dest != "help"]  # noqa: SLF001 - there is no public list
     nested = [one for one in actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - likewise
-    rows = [f"| `{shown(one)}` | {one.help or ''} |\n" for one in actions if one not in nested]
-    parts = [f"\n`{parser.prog}`\n\n| argument | meaning |\n|---|---|\n", *rows] if rows else []
+    listed = [one for one in actions if one not in nested]
+    common = {_row(one) for one in _common()}
+    rows = [row for row in map(_row, listed) if row not in common]
+    values = [shown(one) for one in listed if not one.option_strings]
+    parts = [f"\n`{' '.join([parser.prog, *values, '[flags]'])}`\n"] if listed else []
+    parts += ["\n| argument | meaning |\n|---|---|\n", *rows] if rows else []
     for one in nested:
         for child in one.choices.values():
             parts += section(child)
@@ -82,6 +114,7 @@ def shown(action: argparse.Action) -> str:
     """How an argument is typed."""
     value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if not action.option_strings:
+        value += " …" if action.nargs in {"*", "+"} else ""
         return f"[{value}]" if action.nargs in {"?", "*"} else value
     takes = "" if action.nargs == 0 else f" {value}"
     return ", ".join(f"{flag}{takes}" for flag in action.option_strings)
@@ -107,14 +140,14 @@ def _help(parser: argparse.ArgumentParser, about: str) -> dict[str, str]:
     described = parser.description or about
     parts = [f"usage: {' '.join(line)}\n", described if "\n" in described else f"{about[0].upper()}{about[1:]}.\n"]
     parts += [_listed(commands.items(), 6)] if own else []
-    rows = [(shown(one).strip("[]"), one.help or "") for one in (*values, *flags)]
+    rows = [(shown(one).strip("[] …"), one.help or "") for one in (*values, *flags)]
     parts += [_listed(rows, max(len(name) for name, _ in rows if len(name) <= 20))] if rows else []
     children = [_help(one.choices[name], text) for one in own for name, text in commands.items()]
     return dict(ChainMap({parser.prog.removeprefix("sparkcluster "): "\n".join(parts)}, *children))
 
 
 def _listed(rows: Iterable[tuple[str, str]], size: int) -> str:
-    """Names in a column, and what they are beside them."""
+    """A table of names and descriptions."""
     lines: list[str] = []
     for name, about in rows:
         first, *more = textwrap.wrap(about, 76 - size) or [""]
@@ -142,7 +175,7 @@ def words() -> str:
 
 
 def checks() -> str:
-    """The page of checks: all of them in a table, then each with what happens, what mends it and who says so."""
+    """The page of checks: a table of all, then the reason, remedy and source of each."""
     from sparkcluster.checks.catalogue import STAGES, SUBJECTS, pages
     from sparkcluster.checks.check import MERGED
 
@@ -159,7 +192,7 @@ def checks() -> str:
             subject = page.subject
             parts.append(f"\n## {SUBJECTS.get(subject, subject)}\n")
         needs = f" · needs {', '.join(f'`{one}`' for one in page.needs)}" if page.needs else ""
-        remedy = page.remedy or "the finding says what to type on which node"
+        remedy = page.remedy or "the finding shows the commands for each node"
         parts.append(f"\n### {page.code}\n\n**{page.title}** · {page.severity} · {page.stage}{needs}\n\n{page.why}.\n")
         parts.append(f"\n{page.more}\n" if page.more else "")
         setup = f"`sparkcluster setup INVENTORY --only {page.step}`; or " if page.step else ""
