@@ -1,8 +1,8 @@
-"""The interface to an inference engine, which every directory of ``engines/`` implements.
+"""The interface to an inference engine, implemented by every directory of ``engines/``.
 
 A directory ``engines/NAME`` is a package with ``ENGINE``, an instance of a subclass of ``Engine``. It may have a
-``node.py``, whose source is sent to the nodes instead of ``sparkcluster.node.engine``. Only the directory itself
-imports its modules, and its ``__init__`` none of them before they are used, since every command imports it.
+``node.py``, whose source is sent to the nodes instead of ``sparkcluster.node.engine``. Its modules are imported from
+within the directory only. Every command imports its ``__init__``, so ``__init__`` imports them on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 Executor = Literal["none", "ray", "native"]
 """What joins the ranks of a group."""
 
-# What the interface passes on belongs to rooms that import this one, so it is only named here.
+Kind = Literal["chat", "embeddings", "rerank"]
+"""The use of a model, and the kind of request that verifies it."""
+
+# These types belong to packages that import this one, so they are only named here.
 Facts: TypeAlias = Any
 Group: TypeAlias = Any
 Importer: TypeAlias = Any
@@ -40,7 +43,7 @@ class Rank:
         member: its node.
         model: repository or directory, as the engine sees it.
         executor: what joins the ranks.
-        python: interpreter that has the engine, where it is a process on the node; None in a container.
+        python: interpreter that has the engine, if it runs as a process on the node; None in a container.
     """
 
     playbook: Playbook
@@ -54,11 +57,11 @@ class Rank:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A file beside the model that the engine downloads when it starts, unless it finds it.
+    """A companion file that the engine downloads when it starts, unless it finds a local copy.
 
     Attributes:
-        variable: names the directory in which the engine looks for it.
-        others: further variables by which an image says that it has it.
+        variable: environment variable with the directory in which the engine looks for it.
+        others: further variables that mean that an image contains it.
     """
 
     name: str
@@ -71,15 +74,15 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiFeatures:
-    """What a client of the API can rely on, by the playbook alone.
+    """What a client of the API can rely on, according to the playbook.
 
     Attributes:
-        context: tokens of prompt and answer together; None where the playbook leaves them to the model or to memory.
-        tools: whether the model may choose to call the tools that a request offers; None where it is not known.
-        reasoning: whether reasoning is streamed apart from the answer; None where it is not known, or there is none.
-        messages: whether it serves Anthropic's Messages API; None where it is not known.
-        requests: that it runs at once at most; None where the playbook leaves them to the engine.
-        remedies: by the name of one of these, what to write in the playbook, or what to look at, where it fails.
+        context: tokens of prompt and answer together; None if the playbook does not set them.
+        tools: whether the model may choose to call the tools that a request offers; None if unknown.
+        reasoning: whether reasoning is streamed separately from the answer; None if unknown, or without reasoning.
+        messages: whether it serves Anthropic's Messages API; None if unknown.
+        requests: highest number of concurrent requests; None if the playbook does not set it.
+        remedies: by the name of an attribute above, what to write in the playbook, or what to check, if it fails.
     """
 
     context: int | None = None
@@ -91,7 +94,7 @@ class ApiFeatures:
 
 
 class Imported:
-    """A member of an engine that another module defines, which is imported when the member is first used."""
+    """A member of an engine that another module defines; the module is imported on first use."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module = module
@@ -104,40 +107,47 @@ class Imported:
 
 
 def imported(module: str, name: str) -> Any:
-    """The member ``name`` of a module; ``.flags`` is that of the engine's own directory."""
+    """The member ``name`` of a module; ``.flags`` is a module of the engine's own directory."""
     return Imported(module, name)
 
 
 class Engine(abc.ABC):
-    """An inference engine; what has a default is optional.
+    """An inference engine; members with a default are optional.
 
     Attributes:
         name: as in ``engine:`` of a playbook.
         title: as its makers write it.
-        api_key: environment variable that it reads its API key from; None where it takes none.
-        executors: how its ranks can meet, when a group has several nodes.
-        alone: why they cannot, where they have no means that is safe.
-        arguments: names of arguments that follow from other keys, and which key sets each.
-        short_arguments: short forms of arguments, and what to write in their place.
-        variables: environment variables that follow from other keys, and which key sets each.
+        api_key: environment variable with its API key; None if it has none.
+        key_separator: separator of several keys in that variable; keys may not contain it. None if it takes one key.
+        executors: ways to join its ranks when a group has several nodes.
+        alone: why its ranks cannot be joined safely, if so.
+        arguments: reserved arguments, and the key that sets each.
+        common_arguments: its arguments by purpose: context (tokens of prompt and answer), requests (concurrent),
+            memory (share of it), kv_type and kv_bytes (of the KV cache), batch (tokens), no_graphs (true: no CUDA
+            graphs).
+        judges_arguments: whether its own check reports unknown arguments.
+        short_arguments: short forms of arguments, and what to write instead.
+        variables: reserved environment variables, and the key that sets each.
         per_node: environment variables whose value differs between nodes.
-        caches: directories kept from one container to the next: name and path in the container.
+        caches: directories kept across containers: name and path in the container.
         images: repositories of its images from known publishers; ``up`` asks about any other.
-        api_flags: flags of its command line for the API: host, port, and model, the name of the model.
-        counters: its metrics by what they count (generated, prompted, running, waiting, kv_cache, and others
-            that move while it works); the first that it has is used.
-        statistics: likewise, what bench and telemetry read beside them, since its start: hits and queries of the prefix
-            cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft and itl, the time between tokens
-            (buckets of a histogram, seconds), and ttft_sum and itl_sum of each.
+        api_flags: its flags for the API: host, port, and model, the name of the model.
+        counters: names of its metrics by what they count (generated, prompted, running, waiting, kv_cache, and others
+            that change while it works); the first that it exports is used. ``name{label="value"}`` counts only those
+            series.
+        statistics: names of further metrics for bench and telemetry, counted since its start: hits and queries of the
+            prefix cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft and itl, the time between
+            tokens (buckets of a histogram, seconds), and ttft_sum and itl_sum of each.
+        tokenize_field: field with the text in /tokenize and /detokenize; None if the weights have a tokenizer.json.
         ready: text of the log line that is printed once the API has started.
-        dead: regular expression of log lines of an engine that has died behind its API.
-        stalled: regular expression of the line that ranks repeat while they wait for one that compiles.
-        memory_hint: what to do where memory ran out.
+        dead: regular expression of log lines of an engine that died while its API still answers.
+        stalled: regular expression of the line that ranks repeat while they wait for a rank that compiles.
+        memory_hint: what to do if memory ran out.
         checks: modules with checks for playbooks of this engine only.
-        importer: how its commands and recipes are read; None where ``sparkcluster import`` reads none of them.
-        reports: who among its users and makers reported what a check of every engine finds, by the code of the check.
-        phases: lines of its log that show how far a launch is, in the order of the phases; see ``signature.Step``.
-        footprint: log lines that say what memory a rank takes; its groups are keys of ``phase.FOOTPRINT``.
+        importer: reads its commands and recipes; None if ``sparkcluster import`` does not support it.
+        reports: public reports by its users and makers of findings of common checks, by the code of the check.
+        phases: log lines that show the progress of a launch, in the order of the phases; see ``signature.Step``.
+        footprint: log lines with the memory of a rank; its groups are keys of ``phase.FOOTPRINT``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
     """
@@ -145,9 +155,12 @@ class Engine(abc.ABC):
     name: str
     title: str
     api_key: str | None = None
+    key_separator: str | None = None
     executors: frozenset[Executor] = frozenset()
     alone: str = ""
     arguments: Mapping[str, str] = {}
+    common_arguments: Mapping[str, str] = {}
+    judges_arguments: bool = False
     short_arguments: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
     per_node: frozenset[str] = frozenset()
@@ -156,6 +169,7 @@ class Engine(abc.ABC):
     api_flags: Mapping[str, str] = {"host": "--host", "port": "--port", "model": "--served-model-name"}
     counters: Mapping[str, Sequence[str]] = {}
     statistics: Mapping[str, Sequence[str]] = {}
+    tokenize_field: str | None = None
     ready: str | None = None
     dead: str | None = None
     stalled: str | None = None
@@ -172,13 +186,13 @@ class Engine(abc.ABC):
     def serve(self, rank: Rank) -> list[str]:
         """Command that serves the model on ``rank``; its first word is the engine's program.
 
-        A Ray worker gets only the program, by which the launcher finds the Python that has Ray.
+        A Ray worker gets only the program; the launcher uses it to find the Python that has Ray.
         """
 
     def environment(self, member: Member, playbook: Playbook) -> dict[str, str]:
-        """Variables for this engine of the rank on ``member``; the playbook's ``env`` overrides them.
+        """Environment variables of the rank on ``member``; the playbook's ``env`` overrides them.
 
-        Its own limits must not cut short the playbook's ``ready_timeout_s``, from the start to the first answer.
+        The engine's own timeouts must not be shorter than the playbook's ``ready_timeout_s``.
         """
         return {}
 
@@ -186,44 +200,48 @@ class Engine(abc.ABC):
         """``spec`` with the arguments that the engine computes from the facts.
 
         Raises:
-            PlanError: they cannot be computed.
+            PlanError: an argument cannot be computed.
         """
         return spec
 
+    def kind(self, args: Mapping[str, Any]) -> Kind:
+        """The use of the model, by the arguments of a playbook; the playbook's ``verify.kind`` takes precedence."""
+        return "chat"
+
     def drain_s(self, playbook: Playbook) -> int:
-        """Seconds that it lets requests in flight finish after SIGTERM, by a playbook from ``planned``."""
+        """Seconds that requests in flight get to finish after SIGTERM; ``playbook`` comes from ``planned``."""
         return 0
 
     def repositories(self, playbook: Playbook) -> Mapping[str, str]:
-        """Repositories of the Hugging Face hub that the arguments name beside the model, with their revisions.
+        """Companion repositories of the Hugging Face hub that the arguments name, with their revisions.
 
-        They are staged as the model is, and are all that the engine sees of the node's cache.
+        They are staged like the model. The engine sees nothing else of the node's cache.
         """
         return {}
 
     def vocabularies(self, playbook: Playbook) -> Sequence[Vocabulary]:
-        """Files that it would download from elsewhere than the hub when it starts; they are staged."""
+        """Files that the engine would download from outside the hub when it starts; they are staged."""
         return ()
 
     def weights_format(self, playbook: Playbook) -> str | None:
-        """Which weights it loads where a repository has several.
+        """The format of weights that it loads if a repository has several.
 
-        ``gguf``: the one file that ``model.file`` names; ``mistral``, ``any``, or None: safetensors first.
+        ``gguf``: the file that ``model.file`` names; ``mistral``, ``any``, or None: safetensors first.
         """
         return None
 
     def memory_share(self, playbook: Playbook, *facts: Facts) -> float:
-        """The share of the node's memory that it allocates when it starts; ``facts`` of nodes that run it help."""
+        """The share of the node's memory that it allocates when it starts; ``facts`` may have its version."""
         return 0.0
 
     def takes_share(self, playbook: Playbook) -> bool:
-        """Whether it takes ``memory_share``: not where that is left to us, or said in another way."""
+        """Whether it allocates ``memory_share``: not if sparkcluster computes it, or another argument sets it."""
         return False
 
     def beside_others(self, playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
-        """``playbook`` as it is served beside other models: it takes what its model needs.
+        """``playbook`` for a node with other models: it allocates only what its model needs.
 
-        ``chosen`` are keys of it that the inventory sets, and that stay.
+        ``chosen`` are its keys that the inventory sets; they are not changed.
         """
         return playbook
 
@@ -241,26 +259,26 @@ class Engine(abc.ABC):
         """How much memory the playbook needs on each of ``nodes``, as ``fit --json`` prints it; None if unknown.
 
         Args:
-            playbook: what to serve.
-            model: its configuration, and its tensors where they are known.
+            playbook: the playbook to serve.
+            model: its configuration, and its tensors if known.
             machine: memory of each node.
-            nodes: how many share the model.
-            context: tokens of a request, in place of the playbook's.
-            requests: of full context at once; None for those that the engine makes room for, where that is left to us.
-            beside: those of ``repositories`` whose tensors are known, by name.
+            nodes: number of nodes that share the model.
+            context: tokens of a request; overrides the playbook.
+            requests: concurrent requests of full context; None for the engine's default, if sparkcluster computes it.
+            beside: companion repositories whose tensors are known, by name.
 
         Raises:
-            UsageError: the model is not known, or cannot be served so.
+            UsageError: the model is unknown, or cannot be served like this.
         """
         return None
 
     def baseline(self, model: Source) -> tuple[dict[str, Any], list[str]] | None:
-        """Keys of a playbook that ``model`` can be started with where no recipe of it is known, and what to look at.
+        """Keys of a playbook for a ``model`` without a known recipe, and notes on what to check.
 
-        All but its ``name`` and ``model.id`` or ``model.path``; None if the engine has no such playbook.
+        All keys but ``name`` and ``model.id`` or ``model.path``; None if the engine has no baseline.
 
         Raises:
-            UsageError: the model is not known.
+            UsageError: the model is unknown.
         """
         return None
 
@@ -269,24 +287,24 @@ class Engine(abc.ABC):
         return ApiFeatures()
 
     def known_arguments(self) -> Collection[str]:
-        """Names of all its arguments, as far as they are known: a playbook may not abbreviate them."""
+        """Names of all its arguments, or none: a playbook may not abbreviate them, nor use other engines' arguments."""
         return ()
 
     def tuning_arguments(self) -> Mapping[str, frozenset[str]]:
-        """Arguments that only set how it computes, with the keys that documents in their values may have.
+        """Arguments that only tune computation, with the keys that documents in their values may have.
 
         ``up`` asks about any other, and about values that are neither numbers nor words.
         """
         return {}
 
     def tuning_variables(self) -> frozenset[str]:
-        """Its variables that only set how it computes; ``up`` asks about any other."""
+        """Its variables that only tune computation; ``up`` asks about any other."""
         return frozenset()
 
     def gone_argument(self, name: str) -> str | None:
-        """What to write instead of an argument that newer releases do not have, if known."""
+        """What to write instead of an argument that newer releases removed, if known."""
         return None
 
     def garbage_remedy(self, playbook: Playbook, lines: Sequence[str]) -> str | None:
-        """What to do first if the output is garbage, by the log of the group; None if the arguments are no suspect."""
+        """What to try first if the output is garbage, by the log of the group; None if the arguments are unlikely."""
         return None

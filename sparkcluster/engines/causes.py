@@ -1,4 +1,4 @@
-"""Why a group failed: which of its ranks did so first, and the cause, from the logs and states of all. Pure."""
+"""Why a group failed: the rank that failed first, and the cause, from the logs and states of all ranks. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.printable import shell
 
 ABORTED = 134
 KILLED = {137: "it was killed (SIGKILL)", 139: "it crashed (SIGSEGV)", ABORTED: "it aborted (SIGABRT)"}
-"""Exit codes of ranks that did not exit by themselves, and what they mean."""
+"""Exit codes of ranks that a signal ended, and what they mean."""
 
 LINK = "RUN-025"
 """Code of a cause that is a link without a carrier."""
@@ -22,9 +22,9 @@ LINK = "RUN-025"
 _DEATHS = frozenset({"RUN-005", "RUN-016"})
 """Codes of signatures that say that the engine or one of its processes died."""
 
-# SIGABRT is how NCCL's watchdog and C++ end a process whose connection broke, so it may be a consequence.
+# NCCL's watchdog and C++ end a process with SIGABRT when its connection broke, so SIGABRT may be a consequence.
 _BY_KERNEL = frozenset({137, 139})
-# Of ranks that need not have ended by an exception: stopped, killed, or not seen to end (moby#45800).
+# Exit codes without an exception: stopped, killed, or unknown (moby#45800).
 _NOT_BY_EXCEPTION = frozenset({-1, 0, 143, 255, *_BY_KERNEL})
 _EXCEPTIONS = (
     re.compile(r"(?:^|[\s\])|])(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: (?P<why>\S.{0,200})|$)"),
@@ -32,14 +32,14 @@ _EXCEPTIONS = (
     re.compile(r"(?:Value error|Assertion failed), (?P<why>\S.{0,200}?)(?: \[type=|$)"),
     re.compile(r"(?:^|[)\]]) {2,8}(?P<why>\S.{0,200}?) \[type=(?!value_error|assertion_error)\w{1,60}, input_value="),
 )
-# Exceptions that only say that another one was raised, or that a connection to what died is closed.
+# Exceptions that follow from another one, or from a closed connection to a process that died.
 _FOLLOWS = (
     r"\d+ validation errors? for |WorkerProc initialization failed|Worker failed with error '|Call to \w+ method failed"
     r"|Engine (?:process failed|loop (?:has died|is not running))|[Cc]ancelled|Executor failed"
     r"|(?:ConnectionReset|ConnectionRefused|ConnectionAborted|BrokenPipe|EOF|ChildProcess|RayTask|DistBackend)Error"
     r"|ProcessExitedException|Broken pipe|KeyError: '/(?:psm|mp)[-_]|failed to recv, got 0 bytes|terminated with signal"
 )
-# Exceptions of lines that are no error, of single requests, and one that imports print (tensorflow/tensorflow#109469).
+# Exceptions in lines below ERROR, of single requests, and one that imports print (tensorflow/tensorflow#109469).
 _HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING)[ :]|\[serving\w*\.py:|'MessageFactory' object has no attribute")
 # Ray's head repeats the lines of its workers, each with the address of its node.
 _ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
@@ -47,13 +47,13 @@ _ELSEWHERE = re.compile(r"\bip=(\d+(?:\.\d+){3})")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankEnd:
-    """What is known of one rank of a group that failed.
+    """The state of one rank of a group that failed.
 
     Attributes:
-        address: of its node in the group.
+        address: address of its node in the group.
         lines: its last log lines, oldest first.
-        ended_at: when it ended, in seconds by any clock; None where it runs.
-        oom_killed: whether the kernel killed its container for memory.
+        ended_at: when it ended, in seconds of any clock; None while it runs.
+        oom_killed: whether the kernel killed its container because memory ran out.
         down: interfaces of its node that the group uses and that have no carrier.
     """
 
@@ -71,9 +71,9 @@ class Failure:
     """The rank that failed first, and why.
 
     Attributes:
-        node: of that rank, or the one with the link.
-        reporter: the node whose log has the cause's line; ``node`` where none has.
-        cause: None where neither log nor exit code explains the end.
+        node: the rank's node, or the node with the link.
+        reporter: the node whose log has the cause's line; ``node`` if no log has it.
+        cause: None if neither log nor exit code explains the end.
     """
 
     node: str
@@ -84,19 +84,19 @@ class Failure:
 def cause(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
     """Why a rank ended, or None if no signature, exception or exit code explains it.
 
-    ``lines`` are its last log lines, oldest first; ``exit_code`` is None where it still runs; ``oom_killed`` says that
-    the kernel killed its container for memory.
+    ``lines`` are its last log lines, oldest first; ``exit_code`` is None while it runs; ``oom_killed`` means that the
+    kernel killed its container because memory ran out.
     """
     found = logged(engine, lines, exit_code, oom_killed)
     return found or (None if exit_code is None else _by_exit_code(exit_code, engine) or TCP.match(plain(lines)))
 
 
 def logged(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_killed: bool = False) -> Cause | None:
-    """As ``cause``, by the kernel and the log alone.
+    """Like ``cause``, from the kernel and the log only.
 
-    A root cause that a signature knows; else the last exception that follows from no other; else what may follow from
-    another rank; else a consequence. A rank that runs logs exceptions that end nothing, and so does one that somebody
-    stopped or killed: there they count only before a line of the engine's death.
+    In this order: a root cause that a signature knows; the last exception that does not follow from another; a cause
+    that another rank may explain; a consequence. Ranks that run, or were stopped or killed, also log harmless
+    exceptions: there, exceptions count only before the line of the engine's death.
     """
     if oom_killed:
         return Cause("the kernel killed it because memory ran out", engine.memory_hint, code="RUN-014")
@@ -107,7 +107,7 @@ def logged(engine: Engine, lines: Sequence[str], exit_code: int | None, oom_kill
             return each
     died = max((at for at, line in enumerate(shown) if _says_death(engine, line)), default=-1)
     ended = _code(exit_code) not in _NOT_BY_EXCEPTION
-    # What is raised while an engine shuts down follows from its death.
+    # Exceptions after the engine's death follow from it.
     raised = [*_exceptions(engine, shown[: died + 1]), *(_exceptions(engine, shown[died + 1 :]) if ended else ())]
     root = next((each for each in raised if not each.consequence), None)
     if root is None and (ended or died >= 0):
@@ -125,19 +125,18 @@ def no_carrier(interface: str, node: str) -> Cause:
 
 
 def first_failure(engine: Engine, ranks: Sequence[RankEnd]) -> Failure:
-    """The rank of a group that failed first, and why: causes before their consequences, on whichever node they are.
+    """The rank of a group that failed first, and why: root causes before consequences, on any node.
 
-    In this order: what the kernel killed for memory; SIGKILL and SIGSEGV, since only the kernel or a person ends a
-    rank so; a root cause in a log; a link without a carrier; SIGABRT; exceptions without a signature; what a log says
-    of another rank or of the network; consequences; and the first rank that ended. Where a line names another rank,
-    that one is meant.
+    In this order: a rank killed because memory ran out; SIGKILL and SIGSEGV, which only the kernel or a person sends;
+    a root cause in a log; a link without a carrier; SIGABRT; exceptions without a signature; log lines about another
+    rank or the network; consequences; and the first rank that ended. If a line names another rank, that rank failed.
 
     Args:
-        engine: whose signatures are searched for.
-        ranks: of one group, by rank.
+        engine: the engine whose signatures are searched for.
+        ranks: ranks of one group, in their order.
 
     Returns:
-        Without a rank that ended, a known cause in a log and a link that is down: rank 0, without a cause.
+        Rank 0 without a cause if no rank ended, no log has a known cause and no link is down.
     """
     logs = ((rank.node, logged(engine, rank.lines, rank.exit_code, rank.oom_killed)) for rank in ranks)
     found = {node: why for node, why in logs if why is not None}
@@ -152,12 +151,12 @@ def first_failure(engine: Engine, ranks: Sequence[RankEnd]) -> Failure:
 def _candidates(
     engine: Engine, ranks: Sequence[RankEnd], found: Mapping[str, Cause]
 ) -> Iterator[tuple[RankEnd, Cause]]:
-    """Ranks with their causes, the first cause first; ``found`` are those of their logs, by node."""
+    """Ranks with their causes, the most likely first; ``found`` are the causes in their logs, by node."""
     own = {node for node, why in found.items() if why.order == 0}
     yield from ((rank, found[rank.node]) for rank in ranks if rank.oom_killed)
     for rank in ranks:
         why = _by_exit_code(rank.exit_code, engine)
-        if why is not None and _code(rank.exit_code) in _BY_KERNEL and rank.node not in own:
+        if why is not None and was_killed(engine, rank.lines, rank.exit_code) and rank.node not in own:
             yield rank, why
     yield from ((rank, found[rank.node]) for rank in ranks if rank.node in own)
     yield from ((rank, no_carrier(rank.down[0], rank.node)) for rank in ranks if rank.down)
@@ -170,7 +169,7 @@ def _candidates(
 
 
 def _blamed(engine: Engine, reporter: RankEnd, why: Cause, members: Sequence[str]) -> int | None:
-    """The rank that the log of ``reporter`` blames for ``why``; None where that is its own."""
+    """The rank that the log of ``reporter`` blames for ``why``; None if it is ``reporter`` itself."""
     if not why.line:
         return None
     address = why.peer or address_of(why.line)
@@ -179,10 +178,20 @@ def _blamed(engine: Engine, reporter: RankEnd, why: Cause, members: Sequence[str
     return None if why.by_peer else failed_rank(engine, reporter.lines, members)
 
 
-def failed_rank(engine: Engine, lines: Sequence[str], members: Sequence[str]) -> int | None:
-    """The rank that failed first according to the log of one of its group, or None without such a line.
+def was_killed(engine: Engine, lines: Sequence[str], exit_code: int | None) -> bool:
+    """Whether the kernel or a person ended the rank.
 
-    ``lines`` are the log's, oldest first; ``members`` the addresses of the group's nodes, by rank.
+    An engine that logged its own death may have sent SIGKILL to itself, as SGLang does.
+    """
+    return _code(exit_code) in _BY_KERNEL and not (
+        engine.dead and any(re.search(engine.dead, line) for line in plain(lines))
+    )
+
+
+def failed_rank(engine: Engine, lines: Sequence[str], members: Sequence[str]) -> int | None:
+    """The rank that failed first according to the log of a rank of its group, or None without such a line.
+
+    ``lines`` are log lines, oldest first; ``members`` the addresses of the group's nodes, by rank.
     """
     for pattern in engine.culprits:
         for line in lines:
@@ -199,7 +208,7 @@ def failed_rank(engine: Engine, lines: Sequence[str], members: Sequence[str]) ->
 
 
 def address_of(line: str) -> str | None:
-    """The address of the node that ``line`` of a log is about, where Ray's head repeats a line of its workers."""
+    """The address of the node that printed ``line``, if Ray's head repeats a worker's line."""
     found = _ELSEWHERE.search(line)
     return found[1] if found else None
 
@@ -209,7 +218,7 @@ def _says_death(engine: Engine, line: str) -> bool:
 
 
 def _exceptions(engine: Engine, lines: Sequence[str]) -> Iterator[Cause]:
-    """Exceptions in a log, the last one first; those that follow from another one are marked."""
+    """Exceptions in a log, the last first; exceptions that follow from another are marked as consequences."""
     later = [signature.pattern for signature in engine.signatures if signature.by_peer or signature.consequence]
     for line in reversed(lines):
         found = next((match for each in _EXCEPTIONS if (match := each.search(line))), None)
@@ -230,7 +239,7 @@ def _by_exit_code(code: int | None, engine: Engine) -> Cause | None:
         ABORTED: Cause(KILLED[ABORTED]),
         137: Cause(
             f"{KILLED[137]}, most often because memory ran out",
-            f"the kernel's log of that node says whether it did (dmesg); if so, {engine.memory_hint}",
+            f"sudo dmesg on that node shows whether it did; if so, {engine.memory_hint}",
         ),
         139: Cause(KILLED[139], "sudo dmesg on that node shows where"),
         143: Cause("it received SIGTERM"),
@@ -239,5 +248,5 @@ def _by_exit_code(code: int | None, engine: Engine) -> Cause | None:
 
 
 def _code(code: int | None) -> int:
-    """``code`` as a shell tells it where a signal ended the process: 128 and its number."""
+    """``code`` as in a shell: 128 plus the signal's number if a signal ended the process."""
     return -1 if code is None else code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""Signatures of what every engine runs on: the rows of ``signatures.toml``, and what some of them compute."""
+"""Signatures common to all engines: the rows of ``signatures.toml``, and functions that some rows use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparkcluster.engines.base import Engine
-from sparkcluster.engines.signature import Cause, Signature, signatures
+from sparkcluster.engines.signature import Cause, Compute, Signature, signatures
 
 
 def versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
@@ -22,7 +22,7 @@ def versions(_found: re.Match[str], lines: Sequence[str]) -> Cause:
 
 
 def actor(_found: re.Match[str], lines: Sequence[str]) -> Cause:
-    """Where the worker was that died."""
+    """The node of the worker that died."""
     places = [
         match[1] for line in lines if (match := re.search(r"^\W{0,40}(?:\(.{0,200}\)\s{0,8})?ip: ([\d.]+)", line))
     ]
@@ -49,13 +49,19 @@ def newer_image(found: re.Match[str], lines: Sequence[str]) -> Cause:
 
 
 def common(memory_hint: str) -> tuple[Signature, ...]:
-    """The signatures of any engine, with what it says to do where memory ran out."""
+    """The signatures common to all engines; ``memory_hint`` says what to do if memory ran out."""
     return signatures(_FILE, memory_hint=memory_hint, more=_MORE)
+
+
+def beside_common(path: Path, memory_hint: str, *more: Compute) -> tuple[Signature, ...]:
+    """The signatures at ``path`` and the common ones, root causes first; ``more`` are functions that rows name."""
+    own = signatures(path, memory_hint=memory_hint, more={each.__name__: each for each in more})
+    return tuple(sorted((*own, *common(memory_hint)), key=lambda each: each.consequence))
 
 
 _FILE = Path(__file__).with_name("signatures.toml")
 _MORE = {each.__name__: each for each in (versions, actor, newer_image)}
 
 COMMON = common(Engine.memory_hint)
-# The engine serves on after these, so they are looked for only where nothing else explains an end.
+# The engine continues to serve after these, so they count only if nothing else explains why it ended.
 TCP, NEWER_IMAGE = signatures(_FILE, "weak", more=_MORE)

@@ -1,6 +1,6 @@
-"""From log lines to phases: how far a rank has come. Pure.
+"""The progress of a rank, from log lines to phases. Pure.
 
-What the launcher (``node/launcher.py``) and Ray print is read here; the rest is in the table of each engine, whose
+This module has the lines of the launcher (``node/launcher.py``) and of Ray; the table of each engine has its own. The
 last phase is ``api-ready``.
 """
 
@@ -22,10 +22,10 @@ FOOTPRINT: dict[str, Callable[[float, float], float]] = {
     "peak_gib": max,
     "used_gib": max,
 }
-"""What an engine may log of its memory, and which figure of several ranks counts: that of the rank with least room.
+"""Memory figures in an engine's log, and the function that joins several ranks': the fullest rank counts.
 
-``peak_gib`` is by how much MemAvailable of the node fell at most while the rank started, ``used_gib`` by how much once
-it had answered.
+``peak_gib`` is the largest drop of the node's MemAvailable while the rank started, ``used_gib`` the drop after its
+first answer.
 """
 
 
@@ -35,10 +35,10 @@ class Phase:
 
     Attributes:
         kind: its name.
-        done: how much of it is done, in units of ``total`` (weights in percent, graphs and ranks in pieces).
-        total: all of it, or None if the log does not say.
-        detail: what else a person wants to see, as the addresses that are missing.
-        place: of this phase among those of a launch.
+        done: completed part, in units of ``total`` (weights in percent, graphs and ranks by number).
+        total: complete amount; None if the log does not say.
+        detail: further text to show, such as missing addresses.
+        place: its position among the phases of a launch.
         words: the phase in a few words.
     """
 
@@ -51,16 +51,16 @@ class Phase:
 
     @property
     def text(self) -> str:
-        """The phase and how far it is, for a live display."""
+        """The phase and its progress, for a live display."""
         count = ""
         if self.done is not None:
             count = f" {self.done} %" if self.kind == "weights" else f" {self.done}/{self.total}"
         return self.words + count + (f", {self.detail}" if self.detail else "")
 
     def is_after(self, other: Phase) -> bool:
-        """Whether a rank that was at ``other`` came further.
+        """Whether this is progress after ``other``.
 
-        A line of an earlier phase comes from a slower rank whose output the head repeats, and is no progress.
+        A line of an earlier phase comes from a slower rank whose output the head repeats.
         """
         if self.kind != other.kind:
             return self.place > other.place
@@ -70,7 +70,7 @@ class Phase:
 
 
 _COUNT = r" (?P<done>\d+)/(?P<total>\d+)(?: (?P<detail>missing .+))?"
-# What the launcher prints, and Ray on a worker (ray/scripts/scripts.py); those of the engine come after.
+# Lines of the launcher, and of Ray on a worker (ray/scripts/scripts.py); the engine's phases come after.
 _LAUNCHER = (
     Step(r"\[sparkcluster\] phase=setup" + _COUNT, "setup", "setup"),
     Step(r"\[sparkcluster\] phase=ptxas", "ptxas", "ptxas linked"),
@@ -98,7 +98,7 @@ def phase(line: str, engine: Engine) -> Phase | None:
 
 
 def joined(footprints: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """What several ranks, or several lines of a log, say of the memory of a group."""
+    """The memory figures of a group, from several ranks or log lines."""
     found: dict[str, float] = {}
     for each in footprints:
         for key, value in each.items():
@@ -107,7 +107,7 @@ def joined(footprints: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def footprint(line: str, engine: Engine) -> dict[str, float]:
-    """What ``line`` in the log of a rank says of its memory, by keys of ``FOOTPRINT``; mostly empty."""
+    """Memory figures in a log ``line`` of a rank, by keys of ``FOOTPRINT``; usually empty."""
     found = engine.footprint.search(line) if engine.footprint is not None else None
     if found is None:
         return {}
@@ -119,9 +119,9 @@ class Progress:
     """The progress of one node.
 
     Attributes:
-        engine: what the node runs.
+        engine: the engine on the node.
         latest: the furthest phase seen, or None.
-        footprint: what it has said of its memory.
+        footprint: memory figures in its log so far.
     """
 
     engine: Engine
@@ -129,7 +129,7 @@ class Progress:
     footprint: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def feed(self, line: str) -> Phase | None:
-        """Take in a log line; the phase when it brought the node further, else None."""
+        """Read a log line; returns the phase if it is progress, else None."""
         self.footprint = joined((self.footprint, footprint(line, self.engine)))
         now = phase(line, self.engine)
         if now is None or (self.latest is not None and not now.is_after(self.latest)):
@@ -139,17 +139,17 @@ class Progress:
 
     @property
     def joined_ray(self) -> bool:
-        """Whether it has joined Ray, and nothing is known of the engine on it."""
+        """Whether it has joined Ray, and the engine has not logged anything yet."""
         return self.latest is not None and self.latest.kind == "ray-formed"
 
     @property
     def place(self) -> int:
-        """How far it is, as a number: of two nodes the one with the lower is behind."""
+        """Its progress as a number; a lower number is behind."""
         return -1 if self.latest is None else self.latest.place
 
     @property
     def ready(self) -> bool:
-        """Whether the API accepts requests; whether the model answers is not known by this."""
+        """Whether the API accepts requests; the model may not answer yet."""
         return self.latest is not None and self.latest.kind == "api-ready"
 
     @property

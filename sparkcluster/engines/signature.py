@@ -1,4 +1,4 @@
-"""Signatures: log lines by which a cause is recognised, and what to report about it. Pure."""
+"""Signatures: log lines that identify a cause, and what to report about it. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 from sparkcluster.printable import COLOURS, word
 
 LONGEST = 4096
-"""Characters of a line that patterns are searched for in; a node sends no more either."""
+"""Characters of a line that patterns are matched against, and that a node sends."""
 
 EXPLAINED = "RUN-021"
-"""Code of causes without a check for them alone."""
+"""Code of causes without a check of their own."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a rank ended or fails, in one line, and how to fix it (None where there is only the log).
+    """Why a rank ended or fails, in one line, and how to fix it (None if only the log can tell).
 
     Attributes:
-        line: of the log, unchanged; empty without one.
-        code: of the check that reports it for a cluster that runs.
+        line: the log line, unchanged; may be empty.
+        code: code of the check that reports it on a running cluster.
         consequence: whether it follows from another cause.
-        by_peer: whether the end of another rank, or a link without a carrier, explains it where there is one.
-        unlisted: whether it is an exception that no signature knows.
-        peer: address of that rank, where the line has it.
+        by_peer: whether the end of another rank, or a link without a carrier, may explain it.
+        unlisted: whether it is an exception without a signature.
+        peer: address of the other rank, if the line has it.
     """
 
     summary: str
@@ -43,7 +43,7 @@ class Cause:
 
     @property
     def order(self) -> int:
-        """0 for a root cause, 1 if unlisted, 2 for what another rank or a link may have caused, 3 for a consequence."""
+        """0 for a root cause, 1 if unlisted, 2 if another rank or a link may have caused it, 3 for a consequence."""
         return 3 if self.consequence else 2 if self.by_peer else int(self.unlisted)
 
 
@@ -56,13 +56,13 @@ class Signature:
 
     Attributes:
         name: short and stable.
-        pattern: searched for in single lines, the last match counts; its group ``peer`` is that of the Cause.
+        pattern: matched against single lines, the last match counts; its group ``peer`` fills ``Cause.peer``.
         near: patterns that other lines of the log must match, too.
         summary: what it means; names of the pattern's groups in braces.
-        hint: how to fix it; likewise.
+        hint: how to fix it; names of the pattern's groups in braces.
         source: public thread that has the line.
-        more: makes the Cause of the match and all lines, in place of ``summary`` and ``hint``.
-        code, consequence, by_peer: as of the Cause.
+        more: builds the Cause from the match and all lines, instead of ``summary`` and ``hint``.
+        code, consequence, by_peer: as in ``Cause``.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Signature:
 
 
 def plain(lines: Sequence[str]) -> list[str]:
-    """``lines`` without terminal colours, which would split the words of a pattern, and cut."""
+    """``lines`` without terminal colours, which would split the words of a pattern, cut to ``LONGEST``."""
     return [COLOURS.sub("", line[:LONGEST]) for line in lines]
 
 
@@ -113,10 +113,10 @@ class Step:
 
     Attributes:
         pattern: its groups ``kind``, ``done``, ``total`` and ``detail`` fill in the phase.
-        kind: name of the phase; several steps may show one, of which the first has its words.
+        kind: name of the phase; of several steps of a phase the first has its words.
         words: the phase in a few words.
-        done: how much of it is done with this line, where the line does not say so.
-        source: who prints the line.
+        done: completed part with this line, if the line has no number.
+        source: the module that prints the line.
     """
 
     pattern: str
@@ -131,7 +131,7 @@ def signatures(
 ) -> tuple[Signature, ...]:
     """The rows ``kind`` of the table at ``path``, in its order.
 
-    The hint MEMORY becomes ``memory_hint``; ``more`` has the functions that rows name.
+    ``memory_hint`` replaces the hint MEMORY; ``more`` has the functions that rows name.
     """
     found = []
     for row in rows(path, kind):
@@ -142,7 +142,7 @@ def signatures(
 
 
 def rows(path: Path, kind: str) -> list[dict[str, Any]]:
-    """The rows ``kind`` of the table of log lines at ``path``; a pattern in several lines is one of them or another."""
+    """The rows ``kind`` of the table of log lines at ``path``; a list of patterns becomes their alternation."""
     return [{**row, "pattern": "|".join(_listed(row["pattern"]))} for row in _table(path)[kind]]
 
 

@@ -1,11 +1,11 @@
 """llama.cpp: ``llama-server`` with one GGUF, on one Spark.
 
-Names of flags, metrics and log lines: tools/server/README.md and the server's log of https://github.com/ggml-org/llama.cpp
-at b11549, which the lab runs by way of xllamacpp.
+Names of flags, metrics and log lines: tools/server/README.md and the server's log of
+https://github.com/ggml-org/llama.cpp at b11549, which the lab runs by way of xllamacpp.
 
-- The model is one file (``model.file``), in which llama.cpp finds configuration, tokenizer and chat template.
-- Nothing is downloaded by the engine (``--offline``): the file is staged like any other weights.
-- SIGTERM ends it at once; requests in flight are cut off.
+- The model is one file (``model.file``) with configuration, tokenizer and chat template.
+- The engine downloads nothing (``--offline``): the file is staged like any other weights.
+- SIGTERM stops it immediately; requests in flight are aborted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 from sparkcluster.engines.base import Engine, imported
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from sparkcluster.engines.base import Kind
     from sparkcluster.spec.playbook import Playbook
 
 _STAGED = "model.id or model.path, and model.file: weights are staged, and the engine downloads nothing"
@@ -26,6 +30,7 @@ class LlamaCpp(Engine):
     name = "llama.cpp"
     title = "llama.cpp"
     api_key = "LLAMA_API_KEY"
+    key_separator = ","
     alone = "its rpc-server has no authentication (tools/rpc/README.md of llama.cpp)"
     arguments = {
         "model": "model.file",
@@ -38,6 +43,10 @@ class LlamaCpp(Engine):
         "api-key-file": "api.key in the inventory",
         "rpc": "one Spark in the inventory: llama.cpp's rpc-server has no authentication",
     }
+    common_arguments = {
+        "context": "ctx-size", "requests": "parallel", "batch": "batch-size",
+        "kv_type": "cache-type-k",
+    }  # fmt: skip
     variables = {
         "LLAMA_API_KEY": "write api.key in the inventory",
         **dict.fromkeys(("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO"), f"write {_STAGED}"),
@@ -46,7 +55,7 @@ class LlamaCpp(Engine):
     }
     images = frozenset({"ghcr.io/ggml-org/llama.cpp", "nvidia/cuda"})
     api_flags = {"host": "--host", "port": "--port", "model": "--alias"}
-    # During a prefill only the last one moves, with each batch.
+    # During a prefill only the last counter changes, with each batch.
     counters = {
         "generated": ("llamacpp:tokens_predicted_total",),
         "prompted": ("llamacpp:prompt_tokens_total",),
@@ -60,6 +69,7 @@ class LlamaCpp(Engine):
         "drafted": ("llamacpp:spec_decode_num_draft_tokens_total",),
         "accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
+    tokenize_field = "content"
     ready = "listening on http"
     memory_hint = (
         "lower ctx-size or parallel in the playbook, set cache-type-k and cache-type-v to q8_0, or serve a smaller file"
@@ -78,12 +88,18 @@ class LlamaCpp(Engine):
     phases = imported(".signatures", "PHASES")
     signatures = imported(".signatures", "SIGNATURES")
 
+    def kind(self, args: Mapping[str, Any]) -> Kind:
+        """Implements ``Engine.kind``."""
+        if args.get("reranking") or args.get("rerank"):
+            return "rerank"
+        return "embeddings" if args.get("embeddings") or args.get("embedding") else "chat"
+
     def weights_format(self, playbook: Playbook) -> str | None:  # noqa: ARG002 - the interface's
-        """As declared: one file."""
+        """Implements ``Engine.weights_format``: one file."""
         return "gguf"
 
     def tuning_variables(self) -> frozenset[str]:
-        """As declared."""
+        """Implements ``Engine.tuning_variables``."""
         return frozenset({"GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_CUDA_NO_PINNED", "LLAMA_ATTN_ROT_DISABLE"})
 
 

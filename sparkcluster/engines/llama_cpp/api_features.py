@@ -1,20 +1,22 @@
-"""What a client of llama.cpp's API can rely on, by the playbook alone."""
+"""What a client of llama.cpp's API can rely on, according to the playbook."""
 
 from __future__ import annotations
 
 from sparkcluster.engines.base import ApiFeatures
-from sparkcluster.engines.llama_cpp.memory import number, slot_tokens
+from sparkcluster.engines.llama_cpp.memory import number, slot_tokens, trained_tokens
+from sparkcluster.fit import shipped
 from sparkcluster.spec.playbook import Playbook
 
 
 def api_features(playbook: Playbook) -> ApiFeatures:
-    """As ``Engine.api_features`` says.
+    """Implements ``Engine.api_features``.
 
     Chat templates, which tools need, are on by default, and /v1/messages is always served.
     """
-    args = playbook.args
+    args, known = playbook.args, shipped.recorded(playbook.model.label, playbook.model.revision)
+    context, trained = slot_tokens(args, number(args, "ctx-size", 0)), trained_tokens(known) if known else 0
     return ApiFeatures(
-        context=slot_tokens(args, number(args, "ctx-size", 0)) or None,
+        context=min(context, trained or context) or None,
         tools=args.get("jinja", True) is not False,
         reasoning=False if args.get("reasoning-format") == "none" else None,
         messages=True,
@@ -22,7 +24,7 @@ def api_features(playbook: Playbook) -> ApiFeatures:
         remedies={
             "tools": "write jinja: true in args of the playbook",
             "reasoning": "write reasoning-format: auto in args of the playbook",
-            "context": "set ctx-size in args of the playbook, which all requests at once share",
-            "messages": "take a newer build of llama.cpp",
+            "context": "set ctx-size in args of the playbook; concurrent requests share it",
+            "messages": "use a newer build of llama.cpp",
         },
     )

@@ -10,11 +10,11 @@ from sparkcluster.engines.llama_cpp.flags import ON_OR_OFF, WITHOUT_NEGATION
 from sparkcluster.spec.playbook import ArgumentValue
 
 MODEL = "/sparkcluster/model"
-"""The model's directory: a link in a container, and what the launcher replaces in the command of a process."""
+"""The model's directory: a link in a container; in the command of a process the launcher replaces it."""
 
 
 def serve(rank: Rank) -> list[str]:
-    """Command that serves the playbook's file; a whole ``command`` in the playbook takes its place."""
+    """Command that serves the playbook's file; a ``command`` in the playbook replaces it."""
     playbook, group = rank.playbook, rank.group
     if playbook.command is not None:
         return list(playbook.command)
@@ -25,7 +25,7 @@ def serve(rank: Rank) -> list[str]:
 
 
 def program(python: str | None) -> str:
-    """How it is called: the program beside the Python of runtime ``process``, which need not be on PATH."""
+    """The program next to the Python of runtime ``process``, which need not be on PATH."""
     directory = PurePosixPath(python or "").parent
     return str(directory / "llama-server") if directory.is_absolute() else "llama-server"
 
@@ -33,7 +33,7 @@ def program(python: str | None) -> str:
 def flag(name: str, value: ArgumentValue) -> list[str]:
     """One argument: true is the bare flag, false its negation or nothing, null nothing, a mapping JSON.
 
-    A list has commas, but that of samplers semicolons.
+    Lists are joined with commas, samplers with semicolons.
     """
     if value is None or (value is False and name in WITHOUT_NEGATION):
         return []

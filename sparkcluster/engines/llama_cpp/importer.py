@@ -1,4 +1,4 @@
-"""How commands that start ``llama-server`` are read: what ``sparkcluster import`` needs of it."""
+"""Reads commands that start ``llama-server``, for ``sparkcluster import``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from sparkcluster.importer.commands import EngineCommand
 from sparkcluster.importer.container import Container
 from sparkcluster.importer.unknown import shown, unknown
 
-# Older names, and short ones of what is no argument.
+# Older names, and short forms of options that are not arguments of a playbook.
 _LONG = {
     "hf": "hf-repo", "hfr": "hf-repo", "hff": "hf-file", "m": "model", "a": "alias", "gpu-layers": "n-gpu-layers",
     "no-mmap": "load-mode: none", "mmap": "load-mode: mmap", "mlock": "load-mode: mlock",
 }  # fmt: skip
-_DEFAULTS = {("host", "127.0.0.1"), ("host", "localhost"), ("port", "8080")}
+# 9931 is the port of future releases: https://github.com/ggml-org/llama.cpp/pull/26508.
+_DEFAULTS = {("host", "127.0.0.1"), ("host", "localhost"), ("port", "8080"), ("port", "9931")}
 
 
 class LlamaImporter:
@@ -27,7 +28,7 @@ class LlamaImporter:
     ENGINE = "llama.cpp"
     TITLE = "llama.cpp"
     COMMAND = "llama-server"
-    IMAGE_PROBLEM = "has no python3, which the launcher needs: build one as playbooks/llama.cpp/Dockerfile does"
+    IMAGE_PROBLEM = "has no python3, which the launcher needs: build an image with playbooks/llama.cpp/Dockerfile"
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
         """The words after ``llama-server``."""
@@ -39,15 +40,15 @@ class LlamaImporter:
         return re.match(r"ghcr\.io/gg(ml-org|erganov)/llama\.cpp:server", image) is not None
 
     def is_worker(self, words: Sequence[str]) -> bool:  # noqa: ARG002 - the interface's
-        """It has one rank."""
+        """False: llama.cpp has one rank."""
         return False
 
     def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:  # noqa: ARG002 - likewise
-        """No runner of recipes starts it."""
+        """None: recipes do not start it through a script."""
         return None
 
     def read(self, words: list[str]) -> EngineCommand:
-        """What the words mean; a flag is followed by its value, or by another flag.
+        """Reads the words; a flag is followed by its value, or by another flag.
 
         Raises:
             UsageError: they do not name the file.
@@ -57,7 +58,7 @@ class LlamaImporter:
             _put(served, name, value)
         if "file" not in served.keys:
             hint = "add --hf-file NAME.gguf: the page of the repository lists its files"
-            raise UsageError("the command names no GGUF, of which a repository has several", hint=hint)
+            raise UsageError("the command does not say which GGUF of the repository to serve", hint=hint)
         return served
 
 
@@ -82,7 +83,7 @@ def _put(served: EngineCommand, name: str, value: str | bool) -> None:
     text = "" if value is True else str(value)
     if lost := unknown(text):
         served.unset.append(text)
-        served.notes.append(f"--{name}: left out: the text does not set {shown(', '.join(lost))}")
+        served.notes.append(f"--{name}: skipped: {shown(', '.join(lost))} is not set")
     elif name == "model":
         served.model, _, served.keys["file"] = text.rpartition("/")
     elif name == "hf-repo":
@@ -98,7 +99,7 @@ def _put(served: EngineCommand, name: str, value: str | bool) -> None:
         if (name, text) not in _DEFAULTS:
             written = f"--{name} {shown(text)}" if name in {"host", "port"} else f"--{name}"
             served.notes.append(f"{written}: write {ENGINE.arguments[name]}")
-    elif name.startswith("no-") and value is True and name not in ENGINE.known_arguments():
+    elif name.startswith("no-") and value is True and name != "no-host":
         served.args[name.removeprefix("no-")] = False
     else:
         served.args[name] = _value(value)
@@ -109,4 +110,4 @@ def _value(value: str | bool) -> Any:
         return value == "on"
     if isinstance(value, str) and re.fullmatch(r"-?(0|[1-9]\d{0,17})", value):
         return int(value)
-    return float(value) if isinstance(value, str) and re.fullmatch(r"\d{1,9}\.\d{1,9}", value) else value
+    return float(value) if isinstance(value, str) and re.fullmatch(r"\d{0,9}\.\d{1,9}", value) else value

@@ -1,4 +1,4 @@
-"""llama.cpp on a node: which one an interpreter has beside it. Sent instead of ``sparkcluster.node.engine``."""
+"""llama.cpp on a node: the version next to an interpreter. Sent instead of ``sparkcluster.node.engine``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 NAME = "llama.cpp"
 LABEL = ""
 
-# Images are read without a driver, which a program that was built for CUDA may need: they can say which it is.
+# Images are read without a driver, which a CUDA build may need to start: LLAMA_CPP_VERSION may have the version.
 INSPECTION = """
 import subprocess
 def llama_server():
@@ -32,10 +32,15 @@ def built(entrypoint: list[str]) -> bool:
 
 
 def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
-    """NVIDIA publishes no image of it; its guide builds it."""
+    """False: NVIDIA does not publish an image; its guide builds it."""
     return False
 
 
 def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
-    """It runs without Ray."""
+    """None: llama.cpp runs without Ray."""
     return None
+
+
+def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
+    """Returns ``words`` unchanged: llama.cpp needs no file from sparkcluster."""
+    return words

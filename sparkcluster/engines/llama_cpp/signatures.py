@@ -1,4 +1,4 @@
-"""What lines of llama.cpp's log mean: the tables of ``log.toml``."""
+"""Lines of llama.cpp's log: the tables of ``log.toml``."""
 
 from __future__ import annotations
 

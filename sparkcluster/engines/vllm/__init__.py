@@ -4,11 +4,10 @@
   nodes, or is set on one alone, goes into ``ray_non_carry_over_env_vars.json`` under ``VLLM_CONFIG_ROOT``, on every
   node, before the engine starts.
 - A stop lets requests finish (``DRAIN_S`` in ``planned.py``, at most ``DRAIN_MOST_S`` in ``runtime/ranks.py``). vLLM
-  from 0.19 on is started with ``--shutdown-timeout 60`` where the playbook does not set it: after SIGTERM it ends new
-  requests at once (``finish_reason`` ``abort``, which ``ask`` and ``status`` report as not ready) and lets those in
-  flight finish. The head is labelled with these seconds (``io.sparkcluster.drain_s``), and gets them (at most 600)
-  and 30 s more before SIGKILL; workers are stopped after it. A launch that failed has nothing to wait for, and gets
-  30 s.
+  0.19 and newer is started with ``--shutdown-timeout 60`` if the playbook does not set it: after SIGTERM it ends new
+  requests immediately (``finish_reason`` ``abort``, which ``ask`` and ``status`` report as not ready) and finishes
+  requests in flight. The label ``io.sparkcluster.drain_s`` of the head has these seconds. The head gets them (at most
+  600) and 30 s more before SIGKILL; workers are stopped after it. A failed launch gets 30 s.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from sparkcluster.engines.base import Engine, imported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
+    from sparkcluster.engines.base import Kind
     from sparkcluster.spec.playbook import Playbook
 
 _GROUPS = "groups in the inventory"
@@ -47,6 +48,16 @@ class Vllm(Engine):
         **dict.fromkeys(("nnodes", "node-rank", "master-addr", "master-port", "headless"), _GROUPS),
         "config": "the arguments of that file under args",
     }
+    common_arguments = {
+        "context": "max-model-len",
+        "requests": "max-num-seqs",
+        "memory": "gpu-memory-utilization",
+        "kv_type": "kv-cache-dtype",
+        "batch": "max-num-batched-tokens",
+        "kv_bytes": "kv-cache-memory-bytes",
+        "no_graphs": "enforce-eager",
+    }
+    judges_arguments = True
     short_arguments = {
         "tp": "tensor_parallel",
         "pp": "pipeline_parallel",
@@ -127,10 +138,20 @@ class Vllm(Engine):
     culprits = imported(".signatures", "CULPRITS")
     signatures = imported(".signatures", "SIGNATURES")
 
-    # Every probe asks these two: nothing is imported unless an argument may matter.
+    # Called by every probe: modules are imported only if an argument may matter.
+
+    def kind(self, args: Mapping[str, Any]) -> Kind:
+        """Implements ``Engine.kind``, by ``runner``, and ``task`` of older versions."""
+        overrides = args.get("hf-overrides")
+        classes = overrides.get("architectures") if isinstance(overrides, dict) else None
+        scores = args.get("task") == "score" or args.get("convert") == "classify"
+        if scores or str(classes).endswith("ForSequenceClassification']"):
+            return "rerank"
+        embeds = args.get("runner") == "pooling" or args.get("task") in {"embed", "embedding"}
+        return "embeddings" if embeds or args.get("convert") == "embed" else "chat"
 
     def repositories(self, playbook: Playbook) -> Mapping[str, str]:
-        """As declared."""
+        """Implements ``Engine.repositories``."""
         if not _mentions(playbook, "spec", "tokenizer", "lora", "hf", "-sc"):
             return {}
         from sparkcluster.engines.vllm import arguments
@@ -138,7 +159,7 @@ class Vllm(Engine):
         return arguments.repositories(playbook)
 
     def weights_format(self, playbook: Playbook) -> str | None:
-        """As declared."""
+        """Implements ``Engine.weights_format``."""
         if not _mentions(playbook, "load", "format"):
             return None
         from sparkcluster.engines.vllm import arguments

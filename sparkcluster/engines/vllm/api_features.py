@@ -1,4 +1,4 @@
-"""What a client of vLLM's API can rely on, by the playbook alone."""
+"""What a client of vLLM's API can rely on, according to the playbook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOCS = "docs.vllm.ai"
 
 
 def api_features(playbook: Playbook) -> ApiFeatures:
-    """As ``Engine.api_features`` says."""
+    """Implements ``Engine.api_features``."""
     args = Arguments(playbook)
     family = family_flags.family(playbook.model.label, playbook.model.architecture)
     written = args.values.get("max-model-len")
@@ -36,7 +36,7 @@ def api_features(playbook: Playbook) -> ApiFeatures:
             "tools": _tool_remedy(tool_parser, usual_tools, complete=tools),
             "reasoning": _reasoning_remedy(reasoning_parser, usual_reasoning),
             "context": "set max-model-len in args of the playbook",
-            "messages": f"take an image with vLLM {'.'.join(map(str, MESSAGES))} or newer",
+            "messages": f"use an image with vLLM {'.'.join(map(str, MESSAGES))} or newer",
         },
     )
 
@@ -50,7 +50,7 @@ def _tool_remedy(parser: str | None, usual: str | None, *, complete: bool) -> st
 
 
 def _reasoning_remedy(parser: str | None, usual: str | None) -> str:
-    if parser:  # deepseek_r1 takes the whole answer of Qwen3 for reasoning where that is off (vllm-project/vllm#17327)
+    if parser:  # with reasoning off, deepseek_r1 takes Qwen3's complete answer for reasoning (vllm-project/vllm#17327)
         instead = f", usually {usual} for this model" if usual and usual != parser else ""
         return f"{REASONING} is {parser}: it has to fit the model{instead} ({_DOCS}, Reasoning Outputs)"
     return f"write in args of the playbook: {REASONING}: {usual or f'NAME ({_DOCS}, Reasoning Outputs)'}"

@@ -1,4 +1,4 @@
-"""The engine arguments of a playbook, and the engine that they start as far as its memory is concerned."""
+"""The engine arguments of a playbook, and the parameters of the engine's memory that follow from them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sparkcluster.spec import KeyPath, Playbook
 from sparkcluster.spec.playbook import REPOSITORY, REVISION
 
 CONCURRENT = 4
-"""Requests of full context that ``auto`` makes room for if --max-num-seqs is not set: a Spark serves 1 to 4 well."""
+"""Requests of full context that ``auto`` reserves memory for without --max-num-seqs: a Spark serves 1 to 4 well."""
 
 AUTO = "auto"
 LONG_MODELS = 'VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1"'
 UTILIZATION = "gpu-memory-utilization"
 CACHE = "kv-cache-memory-bytes"
 CHOICE, TOOLS, REASONING = "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser"
-_DRAFT_MODEL = ("speculative-config.model", "spec-model")  # beside "model" of the speculative config itself
+_DRAFT_MODEL = ("speculative-config.model", "spec-model")  # in addition to "model" of the speculative config
 
 _DRAFT_PARTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 
@@ -38,8 +38,8 @@ class Arguments:
     """The engine arguments of a playbook under vLLM's own names, from its ``args`` and its ``command``.
 
     Attributes:
-        values: as written; true for an argument without a value, false for a negated one.
-        paths: where each of them is written.
+        values: values as written; true for an argument without a value, false for a negated one.
+        paths: key path of each argument.
     """
 
     def __init__(self, playbook: Playbook) -> None:
@@ -74,7 +74,7 @@ class Arguments:
         """The argument's number as vLLM reads it, such as 32k; ``default`` if it is not set or auto.
 
         Raises:
-            UsageError: it is no number, or not positive.
+            UsageError: it is not a positive number.
         """
         value = self.values.get(name)
         if value is None or str(value) in {AUTO, "-1"}:
@@ -88,7 +88,7 @@ class Arguments:
 
     @functools.cached_property
     def draft(self) -> Mapping[str, Any]:
-        """The speculative config, also where it is written in parts; empty if it is not set or not a mapping."""
+        """The speculative config, merged if written in parts; empty if it is not set or not a mapping."""
         value = self.values.get("speculative-config")
         if isinstance(value, str):
             try:
@@ -106,25 +106,25 @@ class Arguments:
 
 
 def _number(written: Any) -> Any:
-    """``written``, or the number that it is: Python converts no text of thousands of digits."""
+    """``written`` as a number if it is a short one: Python refuses to convert thousands of digits."""
     text = str(written)
     return int(text) if text.isdecimal() and len(text) < 10 else written
 
 
-# Kinds of RoPE scaling that max_position_embeddings counts.
+# Kinds of RoPE scaling that max_position_embeddings already includes.
 _SCALED_ALREADY = frozenset({"su", "longrope", "llama3"})
 
 
 def extends_context(args: Arguments) -> bool:
-    """Whether the playbook extends the model's context, as by YaRN."""
+    """Whether the playbook extends the model's context, for example by YaRN."""
     return any(name.partition(".")[0] in {"hf-overrides", "rope-scaling"} for name in args.values)
 
 
 def trained_context(positions: int, rope: object) -> int:
-    """Tokens that vLLM takes a model for, by its config.json (``_get_and_verify_max_len`` in vllm/config/model.py).
+    """The model's context according to vLLM, by its config.json (``_get_and_verify_max_len`` in vllm/config/model.py).
 
     ``positions`` are its max_position_embeddings; ``rope`` is its rope_parameters or rope_scaling, for models with
-    several kinds of attention a mapping of them by kind.
+    several kinds of attention a mapping by kind.
     """
     if not isinstance(rope, Mapping):
         return positions
@@ -137,10 +137,10 @@ def trained_context(positions: int, rope: object) -> int:
 
 
 def longest_context(args: Arguments, native: int | None) -> int | None:
-    """Tokens of --max-model-len above which vLLM does not start; None where nothing is known to limit them.
+    """The highest --max-model-len with which vLLM starts; None without a known limit.
 
-    ``native`` is what the model was trained for. ``_get_and_verify_max_len`` in ``vllm/config/model.py`` compares with
-    it, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN is 1.
+    ``native`` is the context of the model's training, the limit of ``_get_and_verify_max_len`` in
+    ``vllm/config/model.py`` unless VLLM_ALLOW_LONG_MAX_MODEL_LEN is 1.
     """
     lifted = extends_context(args) or args.playbook.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
     return None if lifted else native
@@ -149,7 +149,7 @@ def longest_context(args: Arguments, native: int | None) -> int | None:
 def of_command(command: Sequence[str]) -> Iterator[tuple[str, Any, KeyPath]]:
     """Name, value and key path of each argument in a command, or in the shell line that it runs.
 
-    Without ``serve`` in it, only what is an argument of vLLM is taken for one.
+    Without ``serve`` in it, only arguments of vLLM are returned.
     """
     words = list(command)
     path: KeyPath = ("command",)
@@ -174,7 +174,7 @@ def _of_args(playbook: Playbook) -> Iterator[tuple[str, Any, KeyPath]]:
 
 
 def _split(word: str) -> list[str]:
-    """The words of a shell line; none if it is no line."""
+    """The words of a shell line; empty if it is a single word or malformed."""
     try:
         return shlex.split(word) if " " in word else []
     except ValueError:
@@ -182,10 +182,10 @@ def _split(word: str) -> list[str]:
 
 
 def drafting(args: Arguments) -> tuple[int, bool]:
-    """Tokens drafted at once, 0 without drafts, and whether the model's own layers draft.
+    """Tokens per draft, 0 without drafts, and whether the model's own layers draft.
 
     Raises:
-        UsageError: speculative-config is no mapping, or its number of tokens is absurd.
+        UsageError: speculative-config is not a mapping, or its number of tokens is out of range.
     """
     if not args.draft:
         if args.values.get("speculative-config"):
@@ -198,7 +198,7 @@ def drafting(args: Arguments) -> tuple[int, bool]:
 
 
 def drafter(playbook: Playbook) -> str | None:
-    """The draft model of its own: a repository of the hub, or a directory in the container; None without one."""
+    """The separate draft model: a repository of the hub, or a directory in the container; None without one."""
     args = Arguments(playbook)
     named = (args.draft.get("model"), *(args.values.get(name) for name in _DRAFT_MODEL))
     return next((str(name) for name in named if name), None)
@@ -211,10 +211,10 @@ def adapters(playbook: Playbook) -> list[str]:
 
 
 def repositories(playbook: Playbook) -> dict[str, str]:
-    """Repositories of the hub that the arguments name beside the model, with their revisions.
+    """Companion repositories of the hub that the arguments name, with their revisions.
 
     Raises:
-        UsageError: a revision is none.
+        UsageError: a revision is invalid.
     """
     args = Arguments(playbook)
     values, draft = args.values, args.draft
@@ -229,7 +229,7 @@ def repositories(playbook: Playbook) -> dict[str, str]:
     for name, revision in found.items():
         if ".." in revision or not re.fullmatch(REVISION, revision):
             raise UsageError(
-                f"{revision[:60]} is no revision of {name}", hint="write a branch, tag or commit under args"
+                f"{revision[:60]} is not a revision of {name}", hint="write a branch, tag or commit under args"
             )
     return found
 
@@ -238,10 +238,10 @@ _SAFETENSORS = {AUTO, "hf", "safetensors", "fastsafetensors", "instanttensor", "
 
 
 def weights_format(playbook: Playbook) -> str | None:
-    """Which weights --load-format reads, as ``Engine.weights_format`` says.
+    """Implements ``Engine.weights_format``, by --load-format.
 
-    Newer releases prefer Mistral's consolidated files where both are there: then they are not staged, and it loads
-    the others, as older releases do.
+    If a repository has both, newer releases prefer Mistral's consolidated files. These are not staged, so vLLM loads
+    the other files, as older releases do.
     """
     args = Arguments(playbook)
     if "mistral" in {args.text("load-format"), args.text("config-format")}:
@@ -258,10 +258,10 @@ def engine(
     stages: int = 1,
     context: int | None = None,
 ) -> Engine:
-    """The engine that a playbook starts, with ``context`` in place of --max-model-len.
+    """The engine that a playbook starts; ``context`` overrides --max-model-len.
 
     Raises:
-        UsageError: an argument makes no sense.
+        UsageError: an argument is invalid.
     """
     args = Arguments(playbook)
     drafted, mtp_drafts = drafting(args)
@@ -292,7 +292,7 @@ def engine(
 
 
 def _falls_back(args: Arguments, config: ModelConfig, version: Version) -> bool:
-    """Whether experts of four bits try FlashInfer's kernels, which SM121 has not; measured with vLLM 0.18."""
+    """Whether four-bit experts try FlashInfer's kernels, which SM121 lacks; measured with vLLM 0.18."""
     if config.experts is None or config.quantization.kind != "modelopt-nvfp4":
         return False
     if defaults.has(version, "FP4 experts run on kernels that SM121 has"):
@@ -306,7 +306,7 @@ def utilization(playbook: Playbook, version: Version) -> float:
     """--gpu-memory-utilization, or the default of ``version``.
 
     Raises:
-        UsageError: it is no fraction.
+        UsageError: it is not a fraction.
     """
     args = Arguments(playbook)
     value = args.values.get(UTILIZATION)
@@ -319,9 +319,9 @@ def utilization(playbook: Playbook, version: Version) -> float:
 
 
 def claimed(playbook: Playbook, *facts: Facts) -> float:
-    """The part of a node's memory that an engine will take: --gpu-memory-utilization, or its largest possible default.
+    """The share of a node's memory that an engine will take: --gpu-memory-utilization, or its largest possible default.
 
-    ``facts`` of the nodes that run it may report the version of vLLM.
+    ``facts`` of its nodes may report the version of vLLM.
     """
     value = Arguments(playbook).values.get(UTILIZATION)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -330,14 +330,14 @@ def claimed(playbook: Playbook, *facts: Facts) -> float:
 
 
 def takes_share(playbook: Playbook) -> bool:
-    """Whether a rank takes what ``claimed`` says: --kv-cache-memory-bytes goes beyond, ``auto`` takes what it needs."""
+    """Whether a rank takes the share of ``claimed``: not with --kv-cache-memory-bytes, nor with ``auto``."""
     return CACHE not in Arguments(playbook).values and not wants_auto(playbook)
 
 
 def beside_others(playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
-    """``playbook`` with ``auto`` in place of its utilization, which is that of a model alone: 0.8 or 0.9 of the Spark.
+    """``playbook`` with ``auto`` for its utilization, which is meant for one model on a Spark: 0.8 or 0.9.
 
-    What the inventory sets stays (``chosen``: its keys), and what stands beside bytes of KV cache.
+    A utilization that the inventory sets (``chosen``: its keys), or next to bytes of KV cache, is not changed.
     """
     chosen = {key.replace("_", "-") for key in chosen}
     both = {UTILIZATION, CACHE} <= Arguments(playbook).values.keys()
@@ -348,26 +348,26 @@ def beside_others(playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
 
 
 def wants_auto(playbook: Playbook) -> bool:
-    """Whether the playbook leaves --gpu-memory-utilization to ``fit``."""
+    """Whether ``fit`` computes --gpu-memory-utilization of the playbook."""
     return Arguments(playbook).values.get(UTILIZATION) == AUTO
 
 
 def concurrent(playbook: Playbook) -> int:
-    """Requests of full context that ``auto`` makes room for: --max-num-seqs, or ``CONCURRENT``; one in a given cache.
+    """Requests of full context to reserve memory for: --max-num-seqs, or ``CONCURRENT``; 1 if the cache's size is set.
 
     Raises:
-        UsageError: it is no number.
+        UsageError: it is not a number.
     """
     return 1 if pool_bytes(playbook) else Arguments(playbook).count("max-num-seqs", CONCURRENT)
 
 
 def pool_bytes(playbook: Playbook) -> int | None:
-    """The KV cache of a rank where it is asked for by its size; None where a utilization sets it.
+    """Bytes of KV cache of a rank if the playbook sets its size; None if a utilization does.
 
     On a CPU by VLLM_CPU_KVCACHE_SPACE, in GiB; else by --kv-cache-memory-bytes.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is not a size.
     """
     if on_cpu(playbook):
         text = playbook.env["VLLM_CPU_KVCACHE_SPACE"]
@@ -378,5 +378,5 @@ def pool_bytes(playbook: Playbook) -> int | None:
 
 
 def on_cpu(playbook: Playbook) -> bool:
-    """Whether it is for vLLM's CPU build."""
+    """Whether the playbook is for vLLM's CPU build."""
     return bool(playbook.env.get("VLLM_CPU_KVCACHE_SPACE"))

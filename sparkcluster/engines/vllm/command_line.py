@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import PurePosixPath
 
 from sparkcluster.engines.base import Rank
-from sparkcluster.spec.playbook import ArgumentValue, Playbook
+from sparkcluster.engines.words import flag
+from sparkcluster.spec.playbook import Playbook
 
 
 def serve(rank: Rank) -> list[str]:
     """Command that serves the playbook's model on ``rank``.
 
-    With Ray only the head runs it; with vLLM's own multi-node backend every rank does, with the same arguments
-    everywhere. A whole ``command`` in the playbook takes its place.
+    With Ray only the head runs it; with vLLM's own multi-node backend every rank runs it, with the same arguments. A
+    ``command`` in the playbook replaces it.
     """
     playbook, group, member = rank.playbook, rank.group, rank.member
     if playbook.command is not None:
@@ -38,7 +38,7 @@ def serve(rank: Rank) -> list[str]:
 
 
 def program(python: str | None) -> str:
-    """How vLLM is called: the script beside its Python, which need not be on PATH."""
+    """The program: the script next to its Python, which need not be on PATH."""
     directory = PurePosixPath(python or "").parent
     return str(directory / "vllm") if directory.is_absolute() else "vllm"
 
@@ -46,18 +46,3 @@ def program(python: str | None) -> str:
 def arguments(playbook: Playbook) -> list[str]:
     """The playbook's ``args`` as flags, in its order."""
     return [word for name, value in playbook.args.items() for word in flag(name.replace("_", "-"), value)]
-
-
-def flag(name: str, value: ArgumentValue) -> list[str]:
-    """One argument: true is the bare flag, false its negation, null nothing, a mapping compact JSON."""
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, dict):
-        return [f"--{name}", json.dumps(value, separators=(",", ":"), ensure_ascii=False)]
-    if isinstance(value, list):
-        return [f"--{name}", *map(str, value)] if value else []
-    text = str(value)
-    # argparse would take a value that begins with a dash for the next flag.
-    return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]

@@ -7,10 +7,10 @@ from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology.model import Member
 
 FLASHINFER_FP4 = "VLLM_USE_FLASHINFER_MOE_FP4"
-# Limits in seconds that end the engine while it loads, or while it compiles kernels for its first requests, with vLLM's
-# defaults (vllm/envs.py). Up to 0.26 the first covers a part of the start only (vllm#48031, #50039). The second is of
-# each step, in which a GB10 may compile for minutes (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#65), the third the
-# same in vLLM's older executor, which uses Ray's compiled graphs (vllm#15301).
+# vLLM's timeouts while it loads, or compiles kernels for its first requests, in seconds, with their defaults
+# (vllm/envs.py). Up to 0.26 the first covers only a part of the start (vllm#48031, #50039). The second applies to each
+# step, in which a GB10 may compile for minutes (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#65), the third to each
+# step of vLLM's older executor, which uses Ray's compiled graphs (vllm#15301).
 _LIMITS = {
     "VLLM_ENGINE_READY_TIMEOUT_S": 600,
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": 300,
@@ -19,15 +19,15 @@ _LIMITS = {
 
 
 def build(member: Member, playbook: Playbook) -> dict[str, str]:
-    """Variables of the rank on ``member``; vLLM's own limits are no shorter than the playbook's ``ready_timeout_s``."""
+    """Variables of the rank on ``member``; vLLM's timeouts are at least the playbook's ``ready_timeout_s``."""
     image = of_reference(playbook.image or "")
     reads_it = image.family == "ngc" and (0, 17) < (image.versions.exact or (0,)) < (0, 20)  # 26.03 and 26.04
     return {
         **{name: str(max(default, int(playbook.ready_timeout_s))) for name, default in _LIMITS.items()},
-        # Without it NVFP4 experts may take CUTLASS kernels, whose output is garbage (the page named below). vLLM's
-        # oracle/nvfp4.py reads it only where --moe-backend is auto.
+        # Without it NVFP4 experts may use CUTLASS kernels, whose output is garbage (see the page below). vLLM's
+        # oracle/nvfp4.py reads it only if --moe-backend is auto.
         **({FLASHINFER_FP4: "0"} if reads_it else {}),
-        # The address that its ranks advertise (vllm/utils/network_utils.py, get_ip).
+        # The address that the rank advertises (vllm/utils/network_utils.py, get_ip).
         "VLLM_HOST_IP": member.address,
         # Without it Marlin's reduction races and the output is wrong ("vLLM on DGX Spark: What the SM121
         # Architecture Actually Requires").

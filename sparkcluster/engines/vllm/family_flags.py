@@ -1,6 +1,6 @@
-"""Families of models, and how publishers store weights, as far as it decides about flags.
+"""Families of models, and how publishers store weights, as far as flags depend on them.
 
-Nothing here was measured by sparkcluster; where a node has the model, its config.json counts and not this.
+From public sources, not measured by sparkcluster. The config.json of a model on a node takes precedence.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from sparkcluster.engines.vllm.versions import numbers
 from sparkcluster.fit.defaults import Version
 
 Reasoning = Literal["always", "asked", "never"]
-"""Whether a model thinks before it answers: unless told not to, only when told to, or not at all."""
+"""Whether a model reasons before it answers: by default, on request, or not at all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """A family of models, as far as it decides about flags.
+    """A family of models, as far as flags depend on it.
 
     Attributes:
-        name: as people call it.
-        ids: regular expression for the end of its repositories, in lower case.
-        architectures: classes that config.json names.
-        moe: whether it is a mixture of experts; None where its members differ, and the name has the active share.
+        name: its usual name.
+        ids: regular expression for the names of its repositories, in lower case.
+        architectures: classes in config.json.
+        moe: whether it is a mixture of experts; None if its members differ, and their names have the active share.
         hybrid: whether attention is mixed with linear or Mamba layers.
-        mamba: whether some are Mamba layers.
-        reasoning: None where its members differ or it is not known.
-        tools: parsers for its tool calls, the usual one first; empty where it is not known.
-        thoughts: parsers for its reasoning, likewise.
+        mamba: whether some layers are Mamba layers.
+        reasoning: None if its members differ, or unknown.
+        tools: parsers for its tool calls, the usual one first; empty if unknown.
+        thoughts: parsers for its reasoning, the usual one first; empty if unknown.
         context: tokens that it was trained for.
-        longest: tokens that its maker names beyond those of config.json, or None.
-        tensor_one: whether it cannot be divided among ranks.
-        needs: vLLM that knows it, or None.
+        longest: longer context that its maker documents, beyond config.json, or None.
+        tensor_one: whether it cannot be split across ranks.
+        needs: oldest vLLM that supports it, or None.
     """
 
     name: str
@@ -63,13 +63,13 @@ def _model(row: Mapping[str, Any]) -> Model:
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FAMILIES = tuple(_model(row) for row in _FILE["families"])
 NAMES: Mapping[str, Sequence[str]] = _FILE["names"]
-"""Quantisations of checkpoints under the names that --quantization takes."""
+"""Quantisations of checkpoints by the names that --quantization takes."""
 
 
 def family(name: str, architecture: str | None) -> Model | None:
-    """The family of ``name``, a repository or a directory; else the one that has ``architecture``.
+    """The family of ``name``, a repository or a directory; else the family with ``architecture``.
 
-    One class serves models that were trained for contexts of different lengths, so by class alone none is named.
+    Models of one class have contexts of different lengths, so a family found by its class has no context.
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
     named = (model for model in FAMILIES if re.search(model.ids, last))
@@ -78,7 +78,7 @@ def family(name: str, architecture: str | None) -> Model | None:
 
 
 def kind(name: str) -> str | None:
-    """How the weights of repository ``name`` are stored, as its publisher names them."""
+    """How the weights of repository ``name`` are stored, by its publisher's naming scheme."""
     organisation, slash, repository = name.lower().partition("/")
     if not slash:
         return None

@@ -22,7 +22,7 @@ AT = ("args", "gpu-memory-utilization")
 
 
 def _planned(context: Context) -> Iterator[tuple[str, Planned]]:
-    """Every node whose engine will use a GPU, and whose model can be computed."""
+    """Every node that will run the model on a GPU, with its computed memory."""
     if arguments.on_cpu(context.spec.playbook):
         return
     for member in context.topology.members.values():
@@ -49,10 +49,10 @@ planned_check = functools.partial(check, each=_planned)
 def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The engine loads for minutes and fails with `No available memory for the cache blocks`.
 
-    Computed as vLLM does it: what it may take, less the weights and what a step needs, has to hold one request of
-    max-model-len. Nodes without the model are skipped, since its config.json is needed. What a step needs is an
-    estimate: where it is too close to say, or the model fits with some of the versions of vLLM that the image may
-    have, it is a warning. docs/fit.md shows how it is computed, and compares it with measurements on Sparks.
+    Computed like in vLLM: the engine's memory, minus weights and activations, has to hold one request of
+    max-model-len. Nodes without the model are skipped, since its config.json is needed. Activations are estimated: if
+    the result is too close to say, or depends on which version of vLLM the image has, it is a warning. docs/fit.md
+    explains the computation, and compares it with measurements on Sparks.
     """
     fit = planned.fit
     if fit.layout.bytes_for(1) <= fit.least_bytes:
@@ -76,7 +76,7 @@ def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     remedy="read `GPU KV cache size` in the engine's log; sparkcluster logs INVENTORY shows it",
 )
 def unknown(context: Context) -> Iterator[Seen]:
-    """It is unknown whether the model fits before it starts, since the memory of its layers cannot be computed.
+    """Whether the model fits is unknown until it starts, since the memory of its layers cannot be computed.
 
     This is not an error of the model.
     """
@@ -97,7 +97,7 @@ def unknown(context: Context) -> Iterator[Seen]:
 
 @planned_check(
     "FIT-003",
-    "The memory that the model needs at least is free",
+    "The minimum memory of the model is free",
     scope="container",
     needs=("memory", "weights"),
     source="vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
@@ -106,8 +106,8 @@ def unknown(context: Context) -> Iterator[Seen]:
 def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The node freezes while the weights load, or the kernel kills the engine, at any gpu-memory-utilization.
 
-    Weights, what a step needs, one request of full context and the engine's processes have to fit beside what runs
-    there already. If a lower utilization is enough, it is HOST-006.
+    Weights, activations, one request of full context and the engine's processes have to fit next to the programs that
+    already run there. If a lower utilization is enough, HOST-006 reports it.
     """
     facts, fit = context.facts[name], planned.fit
     memory = read(facts.memory)
@@ -124,7 +124,7 @@ def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
 
 
 def _of_node(context: Context, name: str, facts: Facts, weights: Weights) -> Planned:
-    """The answer for one node; a UsageError if the model is not known."""
+    """The model's memory on one node; a UsageError if the model is unknown."""
     playbook = context.spec.playbook
     nodes = next((group.size for group in context.topology.groups if name in group.names), 1)
     with contextlib.suppress(SparkclusterError):  # the plan reports it

@@ -1,6 +1,6 @@
-"""The command line of ``vllm serve``: which flags there are, in which release, and what each takes.
+"""The flags of ``vllm serve``: in which releases each exists, and which values it takes.
 
-The table ``flags.tsv`` was read out of vLLM's own parser, release by release; ``flags.toml`` has what else is known.
+The table ``flags.tsv`` was read from vLLM's own parser, release by release; ``flags.toml`` has further facts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["bool", "flag", "value", "optional", "list"]
 
 _MXFP4 = re.compile(r"sparkarena/spark-vllm-docker:mxfp4|vllm-node-mxfp4(:.*)?")
 _MXFP4_BUILDS = "builds with CUTLASS kernels for MXFP4 (build-and-copy.sh --exp-mxfp4 of eugr/spark-vllm-docker)"
-# Arguments that no release has: which images do, as far as their names say it, and who else may. Of
+# Arguments of forks: a pattern of images that have it, and other builds that may. From
 # https://github.com/eugr/spark-vllm-docker (build-and-copy.sh, mods/gpu-mem-util-gb).
 FORKS: dict[str, tuple[re.Pattern[str] | None, str]] = {
     "mxfp4-backend": (_MXFP4, _MXFP4_BUILDS),
@@ -35,7 +35,7 @@ FORKS: dict[str, tuple[re.Pattern[str] | None, str]] = {
     "gpu-memory-utilization-gb": (None, "builds with the mod gpu-mem-util-gb of eugr/spark-vllm-docker"),
 }
 
-# Mappings, though the table has any for them: their parser hides json.loads (vllm/engine/arg_utils.py); and *-config.
+# Mappings with the type any in the table, since their parser wraps json.loads (vllm/engine/arg_utils.py); and *-config.
 _MAPPINGS = {"default-mm-loras", "hf-overrides", "limit-mm-per-prompt", "media-io-kwargs", "mm-processor-kwargs"}
 
 _SHARE = "gpu-memory-utilization"
@@ -50,13 +50,13 @@ class Flag:
     """One flag.
 
     Attributes:
-        name: without dashes.
+        name: its name without dashes.
         short: other names, with their dashes.
         kind: how many values it takes; bool has a negated form, flag has none.
-        type: of its value: any, str, int, float, size (a number or 32k), json.
-        choices: what it takes alone, in the newest release of the table; empty where that is open.
+        type: type of its value: any, str, int, float, size (a number or 32k), json.
+        choices: the values that it takes in the newest release of the table; empty if unrestricted.
         first: the first release of the table that has it, None for the oldest.
-        last: the last, None for the newest.
+        last: the last release of the table that has it, None for the newest.
     """
 
     name: str
@@ -103,18 +103,18 @@ def known() -> set[str]:
 
 
 def tuning_arguments() -> Mapping[str, frozenset[str]]:
-    """As ``Engine.tuning_arguments``."""
+    """Implements ``Engine.tuning_arguments``."""
     documents = _MORE["tuning"]["documents"]
     return {name: frozenset(documents.get(name, ())) for name in [*_MORE["tuning"]["arguments"], *documents]}
 
 
 def tuning_variables() -> frozenset[str]:
-    """As ``Engine.tuning_variables``."""
+    """Implements ``Engine.tuning_variables``."""
     return frozenset(_MORE["tuning"]["variables"])
 
 
 def whole(name: str) -> str:
-    """The flag that argparse takes ``name`` for: its beginning is enough."""
+    """The flag that argparse completes ``name`` to, since it accepts a prefix."""
     head, dot, tail = name.partition(".")
     return min((each for each in known() if len(head) > 1 and each.startswith(head)), default=head) + dot + tail
 
@@ -126,7 +126,7 @@ def aliases() -> dict[str, str]:
 
 
 def find(name: str) -> Flag | None:
-    """The flag of that name; of a dotted one, as ``compilation-config.mode``, the one before the dot."""
+    """The flag of that name; for a dotted name, such as ``compilation-config.mode``, the flag before the dot."""
     head = name.partition(".")[0].replace("_", "-").lower()
     flags = table()
     if head in flags:
@@ -136,9 +136,9 @@ def find(name: str) -> Flag | None:
 
 
 def parse(words: Sequence[str]) -> Iterator[tuple[str, Flag | None, list[str]]]:
-    """Each argument of a command line as its full name, its flag and its values; words that belong to none as "".
+    """Each argument of a command line as its full name, its flag and its values; the name of other words is "".
 
-    Of a flag that is not in the table the word behind it is most likely its value.
+    The word after an unknown flag is taken for its value.
     """
     index = 0
     while index < len(words):
@@ -157,7 +157,7 @@ def parse(words: Sequence[str]) -> Iterator[tuple[str, Flag | None, list[str]]]:
 
 
 def _name(word: str) -> tuple[str, str | None]:
-    """Name of a flag in full, and the value that is part of the word."""
+    """The full name of a flag, and the value in the same word."""
     level = _LEVEL.fullmatch(word)
     if level:
         return "optimization-level", level[1]
@@ -177,15 +177,15 @@ def _takes(flag: Flag | None, values: list[str]) -> bool:
 
 
 def closest_name(name: str) -> str | None:
-    """The flag that ``name`` probably stands for."""
+    """The flag with the most similar name."""
     return closest(name, sorted(table()))
 
 
 def has(flag: Flag, versions: Versions) -> bool | None:
-    """Whether the vLLM of an image has ``flag``; None where the table cannot tell.
+    """Whether the vLLM of an image has ``flag``; None if unknown.
 
-    Between two releases of the table, what both have is there and what neither has is not; what came later than the
-    oldest is not in older ones.
+    Between two releases of the table, a flag is known only if both have it or neither does. Flags that are newer than
+    the table's oldest release are missing in older ones.
     """
     read = releases()
     if flag.first and versions.since(*read[0]) is False:
@@ -202,7 +202,7 @@ def has(flag: Flag, versions: Versions) -> bool | None:
 
 
 def misuse(flag: Flag, name: str, value: Any) -> str | None:
-    """What is wrong with ``value`` for ``flag``, written as ``name``, whatever the release; None where nothing is."""
+    """What is wrong with ``value`` for ``flag``, written as ``name``, in any release; None if it is valid."""
     if value is None or "." in name:
         return None
     if flag.kind in {"bool", "flag"}:
@@ -216,7 +216,7 @@ def misuse(flag: Flag, name: str, value: Any) -> str | None:
 
 
 def example(flag: Flag) -> str:
-    """What to write for ``flag`` in place of a value that is none of it."""
+    """What to write for ``flag`` instead of an invalid value."""
     if flag.type == "json":
         return f"write {flag.name} as a section with 'key: value' below it, or as JSON in single quotes"
     if flag.name == _SHARE:
@@ -227,7 +227,7 @@ def example(flag: Flag) -> str:
 
 
 def expected_choice(flag: Flag, value: Any) -> str | None:
-    """The value among ``flag``'s choices that ``value`` should be, or all of them; None where it is one."""
+    """The closest of ``flag``'s choices to an invalid ``value``, or all choices; None if ``value`` is valid."""
     if not flag.choices or isinstance(value, bool | dict) or value is None:
         return None
     for written in value if isinstance(value, list) else [value]:

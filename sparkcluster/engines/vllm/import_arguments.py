@@ -1,4 +1,4 @@
-"""The words behind ``vllm serve`` as keys of a playbook."""
+"""The words after ``vllm serve`` as keys of a playbook."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sparkcluster.importer.unknown import shown, unknown
 
 
 def read(words: list[str]) -> EngineCommand:
-    """What the words behind ``vllm serve`` mean, flag by flag.
+    """Reads the words after ``vllm serve``, flag by flag.
 
     Raises:
-        UsageError: a flag lacks its value, with which vLLM does not start.
+        UsageError: a flag has no value.
     """
     served = EngineCommand()
     for name, flag, values in flags.parse(words):
@@ -26,9 +26,9 @@ def read(words: list[str]) -> EngineCommand:
             served.model = values[0]
         elif unknown(values[0]):
             served.unset += values
-            served.notes.append(f"{shown(values[0])}: the text does not set it; if it has flags, write them under args")
+            served.notes.append(f"{shown(values[0])}: not set; if it contains flags, write them under args")
         elif values[0].strip():
-            served.notes.append(f"the argument {shown(values[0])!r}, which belongs to no flag")
+            served.notes.append(f"{shown(values[0])!r}: skipped: it belongs to no flag")
     return served
 
 
@@ -38,16 +38,16 @@ def _put(served: EngineCommand, name: str, flag: flags.Flag | None, values: list
         served.notes.append(f"--{name}: write {ENGINE.arguments[name]}")
         return
     if flag is not None and flag.kind == "value" and not values:
-        raise UsageError(f"--{name} has no value", hint="write its value, or copy the whole command")
+        raise UsageError(f"--{name} has no value", hint="write its value, or copy the complete command")
     lost = sorted({name for value in values for name in unknown(value)})
     if lost and name != "model":
         served.unset += [] if name in {"host", "port", "node-rank", "master-addr", "master-port"} else values
-        served.notes.append(f"{written}: left out: the text does not set {shown(', '.join(lost))}")
+        served.notes.append(f"{written}: skipped: {shown(', '.join(lost))} is not set")
         return
     if flag is None:
         near = flags.closest_name(name.partition(".")[0])
         gone = flags.GONE.get(name)
-        advice = gone or (f"did you mean {near}?" if near else "kept under args as it is")
+        advice = gone or (f"did you mean {near}?" if near else "kept under args unchanged")
         served.notes.append(f"{written}: vLLM has no flag --{shown(name)}; {advice}")
     if _set_key(served, name, values):
         return
@@ -62,7 +62,7 @@ def _put(served: EngineCommand, name: str, flag: flags.Flag | None, values: list
 
 
 def _set_key(served: EngineCommand, name: str, values: list[str]) -> bool:
-    """Whether the flag is a key of its own, or belongs into the inventory."""
+    """Whether the flag is a key of the playbook, or of the inventory."""
     value = values[-1] if values else ""
     if name == "model":
         served.model = value
@@ -104,6 +104,6 @@ def _value(flag: flags.Flag | None, name: str, values: list[str]) -> Any:
 def _scalar(typ: str, text: str) -> Any:
     if typ in {"int", "size"} and re.fullmatch(r"-?(0|[1-9]\d{0,17})", text):
         return int(text)
-    if typ == "float" and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+    if typ == "float" and re.fullmatch(r"\d{1,9}|\d{0,9}\.\d{1,9}", text):
         return float(text) if "." in text else int(text)
     return text

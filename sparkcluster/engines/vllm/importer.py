@@ -1,4 +1,4 @@
-"""How commands that start vLLM are read: what ``sparkcluster import`` needs of it."""
+"""Reads commands that start vLLM, for ``sparkcluster import``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VllmImporter:
     IMAGE_PROBLEM = ""
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
-        """The words after ``vllm serve``, once or more often, or after the older way to call the same."""
+        """The words after ``vllm serve``, written once or twice, or after the older module's name."""
         remaining, found = list(words), False
         while remaining:
             if remaining[0] in {"exec", "nohup"}:
@@ -46,7 +46,7 @@ class VllmImporter:
     launched = staticmethod(launch_cluster.launched)
 
     def is_worker(self, words: Sequence[str]) -> bool:
-        """Whether the words after the command start another rank than the first."""
+        """Whether the words after the command start a rank other than the first."""
         split = [part for word in words for part in (word.split("=", 1) if word.startswith("--node-rank=") else [word])]
         ranks = [value for name, value in pairwise(split) if name == "--node-rank"]
         return "--headless" in words or ranks[-1:] not in ([], ["0"])

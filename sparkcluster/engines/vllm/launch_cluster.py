@@ -16,7 +16,7 @@ from sparkcluster.importer.unknown import shown
 
 _EXTRA = "VLLM_SPARK_EXTRA_DOCKER_ARGS"
 _CACHE = "/root/.cache/huggingface"
-# Options that are handed to docker run.
+# Options that are passed to docker run.
 _HANDED = frozenset({"-e", "-v", "-p", "--env", "--volume", "--publish", "--name"})
 _WHY = {
     "-n": "list the Sparks in the inventory", "--nodes": "list the Sparks in the inventory",
@@ -31,7 +31,7 @@ _KEYS: Mapping[str, dict[str, Any]] = {
 
 
 def launched(words: list[str], env: Mapping[str, str | None]) -> Container | None:
-    """The container that the words start in ``env``; None where they are no such command."""
+    """The container that the words start in ``env``; None if they are a different command."""
     program, *rest = words[1:] if words[0].rpartition("/")[2] in {"bash", "sh"} and len(words) > 1 else words
     program = program.rpartition("/")[2]
     if program == "run_cluster.sh" and len(rest) > 3:  # IMAGE HEAD_ADDRESS --head|--worker HF_HOME [OPTIONS]
@@ -56,7 +56,7 @@ def _launched(rest: list[str], env: Mapping[str, str | None]) -> Container:
             options += [option, value]
         elif option in _KEYS:
             keys |= _KEYS[option]
-        elif option not in {"-d", "--non-privileged"}:  # every rank is so
+        elif option not in {"-d", "--non-privileged"}:  # true for every rank
             notes.append(f"{shown(f'{option} {value}').strip()}: {_WHY.get(option, 'a playbook has no such option')}")
     box = read([*options, "--", image, *rest[at + 1 :]])
     box.entrypoint, box.keys = "", keys

@@ -1,7 +1,7 @@
-"""Whether a playbook fits a node: the one computation for ``fit``, for checks and for the plan.
+"""Whether a playbook fits a node: the same computation for ``fit``, checks and the plan.
 
-Where the version of vLLM is unknown, every version that is possible is computed: the one that needs the most memory is
-the answer, and the range is reported with it.
+If the version of vLLM is unknown, every possible version is computed. The version that needs the most memory is the
+result; the range is reported with it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Planned:
     """A playbook's memory on one node.
 
     Attributes:
-        playbook: its name.
+        playbook: the playbook's name.
         versions: the versions that its engine may have.
-        fit: of the version among them that needs the most memory.
-        best: of the version that needs the least.
-        auto: whether the utilization was left to us.
-        left_out: what is not counted or not known.
+        fit: result for the version that needs the most memory.
+        best: result for the version that needs the least.
+        auto: whether sparkcluster chose the utilization.
+        left_out: what is not counted or unknown.
     """
 
     playbook: str
@@ -61,12 +61,12 @@ def of_playbook(
     requests: int | None = 1,
     beside: Mapping[str, Source] | None = None,
 ) -> Planned:
-    """What a playbook needs on each of ``nodes``, as ``Engine.forecast`` has it.
+    """The memory that a playbook needs on each of ``nodes``; for the arguments see ``Engine.forecast``.
 
-    ``facts`` of the nodes that run it may report the version of vLLM.
+    ``facts`` of its nodes may report the version of vLLM.
 
     Raises:
-        UsageError: the model is not known, or cannot be started so.
+        UsageError: the model is unknown, or cannot be started like this.
     """
     config = parse(model.config, model.name)
     stages = written.pipeline_parallel
@@ -117,13 +117,13 @@ def of_playbook(
     )
     left_out = []
     if not share.counted:
-        left_out.append("weights are estimated from config.json alone: --config with a directory counts the tensors")
+        left_out.append("weights are estimated from config.json; --config with a directory counts the tensors")
     if draft:
         what, verb = ("the cache", "is") if size else ("weights and cache", "are")
         left_out.append(f"{what} of the draft model {draft} {verb} not counted")
     left_out += [f"weights of the adapter {name} are not counted" for name, known in adapters.items() if not known]
     if any(adapters.values()):
-        left_out.append("of adapters their files are counted, not what max-loras and max-lora-rank reserve beyond them")
+        left_out.append("adapters are counted by their files, without what max-loras and max-lora-rank reserve")
     left_out += _uncertain(versions, found[0], found[-1])
     worst = dataclasses.replace(found[0], advice=(*found[0].advice, *longer, *_kernels(found[0], versions)))
     return Planned(written.name, config, versions, worst, found[-1], auto, tuple(left_out))
@@ -132,10 +132,9 @@ def of_playbook(
 def _longest(
     args: arguments.Arguments, config: ModelConfig, trained: int | None, context: int | None
 ) -> tuple[int | None, list[str]]:
-    """Tokens above which the engine does not start, or None; and what to write for those that its maker names beyond.
+    """The longest context with which the engine starts, or None; and what to write for the maker's longer context.
 
-    ``context`` is what was asked about: up to what its maker names it is answered, though the playbook lacks the
-    variable.
+    A ``context`` up to the maker's limit is computed even if the playbook lacks the variable for it.
     """
     limit = arguments.longest_context(args, trained)
     length = context or args.count("max-model-len", 0)
@@ -146,7 +145,7 @@ def _longest(
 
 
 def _kernels(fit_: Fit, versions: Versions) -> list[str]:
-    """Which kernels to choose where others fall back, if the image may have the argument."""
+    """Advice for kernels that fall back, if the image may have the argument."""
     backend = flags.find("moe-backend")
     if not fit_.engine.falls_back or backend is None or flags.has(backend, versions) is False:
         return []
@@ -154,23 +153,23 @@ def _kernels(fit_: Fit, versions: Versions) -> list[str]:
 
 
 def _size(beside: Mapping[str, Source] | None, name: str | None) -> int:
-    """Bytes of the weights of the repository ``name``; 0 if they are not known."""
+    """Bytes of the weights of the repository ``name``; 0 if unknown."""
     found = (beside or {}).get(str(name))
     return found.weights_bytes if found else 0
 
 
 def _with_drafter(share: Weights, size: int, args: arguments.Arguments, ranks: int) -> Weights:
-    """The weights of a rank with its part of the drafter's: split as the model's are, unless the playbook says."""
+    """The weights of a rank with its share of the drafter, split like the model unless the playbook sets it."""
     written = args.draft.get("draft_tensor_parallel_size")
     parts = written if type(written) is int and 0 < written <= ranks else ranks
     return dataclasses.replace(share, rank_bytes=share.rank_bytes - (-size // parts))
 
 
 def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
-    """What is to be said of a version that is not known exactly, or not at all."""
+    """Notes on a version that is unknown or inexact."""
     if versions.exact is not None:
         newer = versions.exact[:2] > defaults.NEWEST[:2]
-        return [f"{versions} is newer than {dotted(defaults.NEWEST)}, as which it was computed"] if newer else []
+        return [f"{versions} is newer than {dotted(defaults.NEWEST)}, and is computed like it"] if newer else []
     computed = f"the image has {versions}: computed for {dotted(worst.engine.version)}, which needs the most memory"
     if best.verdict == "fits" != worst.verdict:
         return [f"{computed}; with {dotted(best.engine.version)} it fits, with {best.tokens:,} tokens of KV cache"]
@@ -179,7 +178,7 @@ def _uncertain(versions: Versions, worst: Fit, best: Fit) -> list[str]:
 
 
 def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any) -> dict[str, Any]:
-    """The answer as JSON; all sizes in bytes, of one node."""
+    """Implements ``Engine.forecast``; all sizes are bytes on one node."""
     planned = of_playbook(playbook, model, machine, **options)
     fit, config = planned.fit, planned.config
     return {
@@ -238,13 +237,13 @@ def forecast(playbook: Playbook, model: Source, machine: Machine, **options: Any
 
 
 def source(name: str, weights: FoundWeights) -> Source:
-    """The model that a node has, of whose tensors only the size is known."""
+    """The model on a node, with the size of its tensors only."""
     sizes = {file.name: file.size_bytes for file in weights.files}
     files = of_checkpoint(sizes) or [file for file in sizes if file.endswith((".bin", ".pt")) and "/" not in file]
     return Source(name, weights.config, size_bytes=sum(sizes[file] for file in files))
 
 
 def beside(node: Facts) -> dict[str, Source]:
-    """The repositories beside the model that ``node`` has whole, by name."""
+    """The companion repositories that are complete on ``node``, by name."""
     found = read(node.companions) or {}
     return {name: source(name, weights) for name, weights in found.items() if weights.complete}

@@ -1,4 +1,4 @@
-"""vLLM on a node: reading an interpreter, and Ray's carry-over list. Sent instead of ``sparkcluster.node.engine``."""
+"""vLLM on a node: reads its interpreter, writes Ray's carry-over list. Sent instead of ``sparkcluster.node.engine``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ NAME = "vllm"
 LABEL = "com.nvidia.vllm.version"
 CARRY_OVER_FILE = "ray_non_carry_over_env_vars.json"
 
-# Flags and parsers are read from vLLM: the literals in the functions that build its command line, the fields of
-# its front end's dataclass, the tables of lazily imported parsers, and before those (vLLM 0.11) the decorators in the
-# parsers' own files. Flags without those that every vllm serve takes were not understood, and are reported as unknown.
+# Flags and parsers are read from vLLM's source: the literals in the functions that build its command line, the fields
+# of its front end's dataclass, the tables of lazily imported parsers, and in vLLM 0.11 the decorators in the parsers'
+# files. If flags that every vllm serve has are missing, the flags are reported as unknown.
 INSPECTION = """
 def nodes(*parts):
     return ast.walk(ast.parse(text(*parts)))
@@ -66,7 +66,7 @@ ENGINE = {
 def built(entrypoint: list[str]) -> bool:
     """Whether an image with this entrypoint is upstream's.
 
-    It named the API server's module before ``vllm serve``, and a script in its image without root (vllm#40275).
+    Older images name the API server's module, and the image without root a script (vllm#40275).
     """
     if entrypoint[:2] == ["vllm", "serve"]:
         return True
@@ -79,13 +79,13 @@ def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image, by the names of its labels and variables.
 
     Its files do not tell: every image on an ``nvidia/cuda`` base has /opt/nvidia/nvidia_entrypoint.sh and
-    NVIDIA_PRODUCT_NAME. The label of vLLM is not known of images before 25.09, the variable is.
+    NVIDIA_PRODUCT_NAME. Images before 25.09 may have only the variable.
     """
     return LABEL in labels or "NVIDIA_VLLM_VERSION" in variables
 
 
 def listed_names(root: str) -> set[str]:
-    """Names in the list that a configuration folder already has."""
+    """Names in the existing list of a configuration folder."""
     try:
         with open(os.path.join(root, CARRY_OVER_FILE)) as file:
             names = json.load(file)
@@ -95,17 +95,17 @@ def listed_names(root: str) -> set[str]:
 
 
 def keep_variables(env: dict[str, str], names: Iterable[str], private: str) -> str | None:
-    """List for vLLM the variables that Ray must not carry from the head to this node's worker.
+    """Write the list of variables that Ray must not carry from the head to this node's worker.
 
-    The list goes into ``VLLM_CONFIG_ROOT`` (vllm/ray/ray_env.py reads it at import). A list that the user
-    already has is kept. Returns the file's path; None where no folder can be written.
+    The list goes into ``VLLM_CONFIG_ROOT`` (vllm/ray/ray_env.py reads it at import), together with the names of an
+    existing list of the user. Returns the file's path; None if no folder can be written.
     """
     listed = set(names) | {"VLLM_CONFIG_ROOT"}
     theirs = env.get("VLLM_CONFIG_ROOT") or os.path.join(env.get("HOME", "/root"), ".config", "vllm")
     listed |= listed_names(os.path.expanduser(theirs))
     roots = [os.path.expanduser(env["VLLM_CONFIG_ROOT"])] if env.get("VLLM_CONFIG_ROOT") else []
     for candidate in [*roots, private, None]:
-        # A temporary folder outlives a rank that is a plain process, so none is made before it is needed.
+        # A temporary folder is left behind if the rank is a plain process, so it is made only if needed.
         root = tempfile.mkdtemp(prefix="sparkcluster-") if candidate is None else candidate
         path = os.path.join(root, CARRY_OVER_FILE)
         fresh = "%s.%d" % (path, os.getpid())
@@ -119,3 +119,8 @@ def keep_variables(env: dict[str, str], names: Iterable[str], private: str) -> s
         env["VLLM_CONFIG_ROOT"] = root
         return path
     return None
+
+
+def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
+    """Returns ``words`` unchanged: vLLM needs no file from sparkcluster."""
+    return words

@@ -1,18 +1,18 @@
-"""The arguments that are computed from the facts: gpu-memory-utilization where it is auto, and --shutdown-timeout.
+"""The arguments that are computed from the facts: gpu-memory-utilization if it is auto, and --shutdown-timeout.
 
 The utilization is the smallest that holds --max-num-seqs requests of full context. It depends on the model, the
-arguments and the installed memory in whole GiB, and not on free memory, so that the plan does not change by itself nor
-with another kernel.
+arguments and the installed memory in whole GiB. It does not depend on free memory, so the plan stays the same over time
+and with a different kernel.
 
-Beside other models (``Engine.beside_others``) the KV cache of those requests is asked for in
-bytes (``CACHE``): else vLLM makes it of what is free when it starts, which depends on the others. It multiplies the
-utilization even so, when it looks whether that much is free (``request_memory`` in
-``vllm/v1/worker/utils.py``, 0.28 to 0.33), so that it gets both. Neither depends on what the others take: another model
-in the inventory restarts none. What a playbook says itself stays.
+Next to other models (``Engine.beside_others``) the KV cache of those requests is requested in bytes (``CACHE``):
+otherwise vLLM sizes it from the memory that is free when it starts, which depends on the other models. vLLM still
+checks that the utilization is free (``request_memory`` in ``vllm/v1/worker/utils.py``, 0.28 to 0.33), so both are set.
+Neither depends on the other models, so adding a model to the inventory does not restart any. Values in a playbook are
+not changed.
 
---shutdown-timeout is how long requests in flight may finish when vLLM is stopped. It came with
-https://github.com/vllm-project/vllm/pull/36666, and is in 0.19; by default requests in flight are aborted. From SIGTERM
-on a new request ends at once, with finish_reason abort and no text.
+--shutdown-timeout is how long requests in flight may take to finish when vLLM is stopped. It was added in
+https://github.com/vllm-project/vllm/pull/36666, and is in 0.19; by default requests in flight are aborted. After
+SIGTERM a new request ends immediately, with finish_reason abort and no text.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from sparkcluster.spec import Playbook, Spec
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group, Topology
 
-NUMBER = "write a number, as gpu-memory-utilization: 0.82"
+NUMBER = "write a number, such as gpu-memory-utilization: 0.82"
 MIB = 1 << 20
 DRAIN = "shutdown-timeout"
 DRAIN_S = 60
 """Guides set 30 s where an answer takes 24 s and 300 s where it takes 260 s (https://github.com/llm-d/llm-d/pull/1653).
 
-A Spark decodes 10 to 50 tokens/s for one request, so that 60 s are the rest of an answer of 600 to 3000 tokens.
+A Spark decodes 10 to 50 tokens/s for one request, so 60 s are enough for 600 to 3000 tokens.
 """
 
 
 def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
-    """``spec`` with all arguments that are computed from the facts; those that its playbook has stay.
+    """``spec`` with all arguments that are computed from the facts; arguments of the playbook are not changed.
 
     Raises:
-        PlanError: the model or its drafter is on no node yet, is not known, or does not fit.
+        PlanError: the model or its drafter is not on any node yet, is unknown, or does not fit.
     """
     playbook = spec.playbook
     computed: dict[str, Any] = {}
@@ -71,12 +71,12 @@ def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:
 
 
 def drain_s(playbook: Playbook) -> int:
-    """Seconds that requests in flight get, by the arguments of a planned playbook."""
+    """Implements ``Engine.drain_s``."""
     return max(0, int(Arguments(playbook).number(DRAIN) or 0))
 
 
 def _drains(playbook: Playbook, nodes: list[Facts]) -> bool:
-    """Whether every node's vLLM has the flag: by what each says that it takes, else by its version."""
+    """Whether every node's vLLM has the flag: by the flags that it reports, else by its version."""
     found = [engine.flags for node in nodes if (engine := engine_of(node)) is not None and engine.flags is not None]
     if found:
         return all(DRAIN in each for each in found)
@@ -87,7 +87,7 @@ def _drains(playbook: Playbook, nodes: list[Facts]) -> bool:
 def _sizes(playbook: Playbook, facts: Mapping[str, Facts], topology: Topology) -> tuple[float, int]:
     """Utilization, and bytes of KV cache in whole MiB, of the group that needs most.
 
-    They do not depend on which nodes answer first.
+    They do not depend on the order of the nodes' answers.
     """
     # Staging makes the model the same on all nodes.
     read_weights = (read(facts[name].weights) for name in sorted(facts))
@@ -128,10 +128,9 @@ def _smallest(
     *,
     installed: int,
 ) -> Fit:
-    """A group with the smallest utilization that is safe; a UsageError if none fits, or the model is not known.
+    """A group with the smallest safe utilization; a UsageError if none fits, or the model is unknown.
 
-    ``others`` are the repositories beside the model, ``head`` the facts of the group's first node; ``installed`` is in
-    bytes.
+    ``others`` are the companion repositories, ``head`` the facts of the group's head; ``installed`` is in bytes.
     """
     requests = arguments.concurrent(playbook)
     fit = of_playbook(
@@ -147,7 +146,7 @@ def _smallest(
     if fit.problems or taken > CEILING:
         problems = fit.problems or (f"it needs gpu-memory-utilization {taken:.2f}, above the safe {CEILING:.2f}",)
         raise UsageError(
-            f"{playbook.name} does not fit with {count(requests, 'request')} at once: {problems[0]}",
+            f"{playbook.name} does not fit with {count(requests, 'concurrent request')}: {problems[0]}",
             hint=(fit.advice or ("lower max-num-seqs or max-model-len in the playbook",))[0],
         )
     return fit

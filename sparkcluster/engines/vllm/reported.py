@@ -1,4 +1,4 @@
-"""Which vLLM the nodes report that an image contains. Apart from the table, which is read before any fact is there."""
+"""The vLLM in an image, as nodes report it. Separate from the table of versions, which is used without facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkcluster.facts.model import Facts
 
 
 def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
-    """The versions that the engine of an image may have: what a node that will run it reports, else what its tag says.
+    """The versions that the engine of an image may have: as reported by its nodes, else by its tag.
 
     Without a container ``image`` is None.
     """
@@ -25,8 +25,8 @@ def of_engine(image: str | None, facts: Iterable[Facts] = ()) -> Versions:
 
 
 def family(image: Image) -> Family:
-    """Who built an image that is on a node."""
-    if image.labels_vllm or "NVIDIA_VLLM_VERSION" in image.env_names:
+    """The publisher of an image on a node."""
+    if image.label_version or "NVIDIA_VLLM_VERSION" in image.env_names:
         return "ngc"
     inside = read(image.inside)
     if inside is not None and inside.family != "other":

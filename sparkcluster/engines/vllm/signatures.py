@@ -1,4 +1,4 @@
-"""What lines of vLLM's log mean: the rows of ``log.toml``, and what some of them compute.
+"""Lines of vLLM's log: the rows of ``log.toml``, and functions that some rows use.
 
 A launch searches for signatures when a rank has ended, ``checks.running`` when a cluster does not answer.
 """
@@ -32,7 +32,7 @@ def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
 
 
 def kv_cache(found: re.Match[str], lines: Sequence[str]) -> Cause:
-    """How much memory the KV cache lacks, and a larger share only where the node keeps ``FREE_BYTES`` beside it."""
+    """How much memory the KV cache lacks; suggests a larger share only if it leaves the node ``FREE_BYTES``."""
     said = {name: value for name, value in found.groupdict().items() if value is not None}
     hint = (
         "lower max-num-seqs or max-num-batched-tokens, remove the drafter (speculative-config), or lower max-model-len"
@@ -45,7 +45,7 @@ def kv_cache(found: re.Match[str], lines: Sequence[str]) -> Cause:
         summary, missing = "the model leaves no memory for the KV cache", None
         left = _last(r"Available KV cache memory: (-?[\d.]+) GiB", lines)
         if left is not None and left < 0:
-            summary, missing = f"{summary}: {-left} GiB are missing before any of it", -left
+            summary, missing = f"{summary}: the rest needs {-left} GiB more than is available", -left
     share, machine = _last(r"gpu[-_]memory[-_]utilization['\"]?[=: ]+([\d.]+)", lines), spark()
     if missing is not None and share is not None:
         larger = math.ceil((share + missing * GIB / machine.visible_bytes) * 100 + 1) / 100
@@ -59,7 +59,7 @@ def kv_cache(found: re.Match[str], lines: Sequence[str]) -> Cause:
 
 
 def _last(pattern: str, lines: Sequence[str]) -> float | None:
-    """The number of the last of ``lines`` that ``pattern`` is found in."""
+    """The number in the last of ``lines`` that matches ``pattern``."""
     found = (match for line in reversed(lines) if (match := re.search(pattern, line)))
     return next((float(match[1]) for match in found if re.fullmatch(r"-?\d+(?:\.\d+)?", match[1])), None)
 
@@ -74,7 +74,7 @@ SIGNATURES = tuple(
     )
 )
 EAGER, *SCALES = signatures(_FILE, "running")
-"""The engine serves on after these."""
+"""The engine continues to serve after these."""
 
 PHASES = tuple(Step(**row) for row in rows(_FILE, "phases"))
 (FOOTPRINT,) = (re.compile(row["pattern"]) for row in rows(_FILE, "footprint"))

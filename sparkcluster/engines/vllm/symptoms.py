@@ -1,4 +1,4 @@
-"""Checks of what the log of a running vLLM shows, and what to do about garbage."""
+"""Checks of the log of a running vLLM, and what to do about garbage output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.engines.vllm.signatures import EAGER, EXPERTS, SCALES
 from sparkcluster.facts.running import RankSeen
 from sparkcluster.spec.playbook import Playbook
 
-# Checkpoints whose experts may have four bits, where kernels go wrong; None where nothing says how it is stored.
+# Checkpoints that may have four-bit experts, for which some kernels are wrong; None if unknown.
 FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
 
 
@@ -33,7 +33,7 @@ def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
         on_node = {rank.group for node, rank in cluster.ranks if node == name}
         if on_node & requesting and "MARLIN" not in match["name"].upper():
             yield Seen(
-                f"the experts on {name} run on {match['name']}, and the playbook requests Marlin",
+                f"the experts on {name} run on {match['name']}, but the playbook requests Marlin",
                 clipped(line),
                 ("use an image whose vLLM has --moe-backend (0.19 or newer)", AGAIN),
                 node=name,
@@ -49,10 +49,10 @@ def _arguments(rank: RankSeen) -> dict[str, Any]:
     "RUN-012",
     "Scales of quantised weights are numbers",
     source="vllm-project/vllm#45212",
-    remedy="a checkpoint that was calibrated in full, or `moe-backend: marlin`",
+    remedy="a fully calibrated checkpoint, or `moe-backend: marlin`",
 )
 def scales(cluster: RunningCluster) -> Iterator[Seen]:
-    """An expert whose scale is not a number turns every token that reaches it into garbage: some prompts, not all."""
+    """An expert with a NaN scale turns every token that reaches it into garbage: some prompts fail, not all."""
     for number, signature in enumerate(SCALES):
         for name, (_, line) in cluster.last_match(signature.pattern).items():
             summary = f"{signature.summary}, on {name}"
@@ -70,9 +70,9 @@ def scales(cluster: RunningCluster) -> Iterator[Seen]:
     remedy="remove enforce-eager in the playbook",
 )
 def eager(cluster: RunningCluster) -> Iterator[Seen]:
-    """With --enforce-eager a Spark gave 26 tokens a second instead of 59.
+    """With --enforce-eager a Spark generated 26 tokens a second instead of 59.
 
-    Information where the playbook sets it, which lint reports; vLLM also falls back to it by itself.
+    Info if the playbook sets it, which lint reports; a warning if vLLM fell back to it.
     """
     found = cluster.last_match(EAGER.pattern)
     for ranks in cluster.groups.values():
@@ -86,7 +86,7 @@ def eager(cluster: RunningCluster) -> Iterator[Seen]:
 
 
 def garbage_remedy(playbook: Playbook, lines: Sequence[str]) -> str | None:
-    """Marlin, where experts of four bits may run on another kernel; None where weights or caches are the suspect."""
+    """Suggests Marlin if four-bit experts may run on another kernel; None if weights or caches are more likely."""
     used = next((found["name"] for line in reversed(lines) if (found := re.search(EXPERTS, line))), None)
     used = used or str(playbook.args.get("moe-backend", ""))
     if playbook.model.checkpoint not in FOUR_BITS or "MARLIN" in used.upper():

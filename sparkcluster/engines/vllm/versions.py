@@ -1,7 +1,7 @@
-"""Which vLLM an image contains: the one table of NGC's and upstream's tags.
+"""The vLLM version in an image: tables of NGC's and upstream's tags.
 
-A tag that no table names is unknown, or known within bounds. What a node reports of its own engine always wins:
-see ``reported``.
+For other tags the version is unknown, or known within bounds. A version that a node reports takes precedence: see
+``reported``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NGC: dict[str, Version] = {
     "26.10": (0, 31, 0),
 }
 
-# Tags of vllm/vllm-openai that carry no version, with the oldest and the newest vLLM they may contain.
+# Tags of vllm/vllm-openai without a version, with the oldest and the newest vLLM that they may contain.
 # https://vlaicu.io/posts/dgx-vllm-playbook/ puts nightly at 0.23.x in mid-2026, and both gemma4 tags below 0.20.
 # cu130-nightly is left open: the same guide puts it at 0.23.x, while https://github.com/vllm-project/vllm/issues/42738
 # saw it stay at 0.19.
@@ -48,18 +48,18 @@ _MOVING = re.compile(r"(^|-)(latest|nightly)(-|$)|^gemma4?(-cu130)?$|^$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Versions:
-    """The vLLM versions that an engine may have, from the oldest to the newest; None where that is unknown."""
+    """The vLLM versions that an engine may have, from the oldest to the newest; None if unknown."""
 
     low: Version | None = None
     high: Version | None = None
 
     @property
     def exact(self) -> Version | None:
-        """The version where it is known, else None."""
+        """The version if it is known exactly, else None."""
         return self.low if self.low == self.high else None
 
     def since(self, *version: int) -> bool | None:
-        """Whether it is ``version`` or newer; None where that is unknown."""
+        """Whether it is ``version`` or newer; None if unknown."""
         if self.low is not None and self.low >= version:
             return True
         if self.high is not None and self.high < version:
@@ -68,7 +68,7 @@ class Versions:
 
     @property
     def candidates(self) -> tuple[Version, ...]:
-        """One version of each behaviour that is possible, the oldest first."""
+        """One version for each possible behaviour, the oldest first."""
         if self.exact is not None:
             return (self.exact,)
         first = self.low or OLDEST
@@ -77,7 +77,7 @@ class Versions:
 
     @property
     def utilizations(self) -> list[float]:
-        """What --gpu-memory-utilization may be where it is not set, the smallest first."""
+        """Possible defaults of --gpu-memory-utilization, the smallest first."""
         return sorted(map(defaults.utilization, self.candidates))
 
     def __str__(self) -> str:
@@ -96,11 +96,11 @@ UNKNOWN = Versions()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Image:
-    """What an image's reference says about the image.
+    """An image, as far as its reference tells.
 
     Attributes:
-        family: who built it.
-        tag: after the colon, empty for a digest alone.
+        family: its publisher.
+        tag: text after the colon, empty if there is only a digest.
         moves: whether the tag is reassigned to new builds.
     """
 
@@ -111,7 +111,7 @@ class Image:
 
 
 def of_reference(reference: str) -> Image:
-    """What ``reference`` says about the image, by the tables above."""
+    """The image of ``reference``, by the tables above."""
     name, at, _ = reference.partition("@")
     repository, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
@@ -127,13 +127,13 @@ def of_reference(reference: str) -> Image:
 
 
 def of_text(text: str) -> Versions:
-    """The version that ``0.23.1rc1+cu130`` begins with; unknown where it begins with none."""
+    """The version at the start of a text such as ``0.23.1rc1+cu130``; unknown without one."""
     version = numbers(text)
     return Versions(version, version)
 
 
 def numbers(text: str) -> Version | None:
-    """The numbers of a version, without what marks a candidate or a build; None where it has none."""
+    """The numbers of a version, without suffixes of candidates and builds; None without numbers."""
     found = _VERSION.match(text)
     return tuple(int(part or 0) for part in found.groups()) if found else None
 
@@ -144,7 +144,7 @@ def dotted(version: Version) -> str:
 
 
 def _ngc(tag: str) -> Versions:
-    """The versions of an NGC release; of one that no table names, between its neighbours'."""
+    """The versions of an NGC release; for a release that is not in the table, the range between its neighbours."""
     release = tag[:5]
     if not re.fullmatch(r"\d\d\.\d\d", release):
         return UNKNOWN

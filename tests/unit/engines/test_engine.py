@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import runpy
 from pathlib import Path
@@ -37,8 +38,39 @@ def test_importers_have_all_that_import_needs():
     assert all(hasattr(importer, name) for importer in importers for name in expected)
 
 
-@pytest.mark.parametrize("path", ["sparkcluster/engines/vllm/node.py", "tests/data/engines/canned/node.py"])
+def test_names_are_read_without_importing_the_engines():
+    assert [engines.engine(name).name for name in engines.names()] == engines.names()
+
+
+@pytest.mark.parametrize(
+    "path", [*map(str, (ROOT / "sparkcluster/engines").glob("*/node.py")), "tests/data/engines/canned/node.py"]
+)
 def test_what_replaces_the_engine_on_nodes_has_all_of_its_names(path):
     """Where one is missing, no image can be read, which looks as if there were none."""
     own, declared = (runpy.run_path(str(ROOT / each)) for each in (path, "sparkcluster/node/engine.py"))
     assert {name for name, member in declared.items() if name.isupper() or inspect.isfunction(member)} <= own.keys()
+
+
+# Names by which engines are asked for, too.
+NAMES = {*engines.names(), "llama", "sglang", "trtllm", "tensorrt-llm", "canned"}
+
+
+def compared(path: Path) -> list[str]:
+    """The comparisons in a module with the name of an engine: ==, in, match; and a table that has one for a key."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        parts = [node] if isinstance(node, ast.Compare | ast.MatchValue) else []
+        parts += node.keys if isinstance(node, ast.Dict) else []
+        words = [each for part in parts if part for each in ast.walk(part) if isinstance(each, ast.Constant)]
+        found += [f"{path}:{node.lineno}" for each in words if each.value in NAMES]
+    return found
+
+
+def test_no_module_outside_of_engines_and_lab_compares_with_the_name_of_an_engine(tmp_path):
+    """What differs between engines is a member of the interface."""
+    package = ROOT / "sparkcluster"
+    rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"engines", "lab"}]
+    assert not [each for path in rooms for each in compared(path)]
+    for line in ('x.name == "vllm"', 'x in {"llama.cpp"}', 'match x:\n  case "vllm": pass', '{"vllm": 1}[x]'):
+        (tmp_path / "m.py").write_text(line)
+        assert compared(tmp_path / "m.py"), line

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sparkcluster.engines import engine
 from sparkcluster.engines.causes import RankEnd, first_failure
 from sparkcluster.engines.vllm import ENGINE
 
@@ -29,3 +30,19 @@ def test_without_any_cause_the_first_that_ended_is_named() -> None:
     ranks = [RankEnd("alpha", "a", ["x"], ended_at=2, exit_code=42), RankEnd("beta", "b", [], ended_at=1, exit_code=42)]
     found = first_failure(ENGINE, ranks)
     assert (found.node, found.cause) == ("beta", None)
+
+
+def test_an_engine_that_sent_sigkill_to_itself_was_not_killed() -> None:
+    """SGLang does on every error (kill_process_tree), and a node whose scheduler was killed exits with 0."""
+    lost = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer [{}]:29501"
+    head = [
+        lost.format(ADDRESSES["beta"]),
+        "SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
+    ]
+    worker = ["Scheduler or DataParallelController 41 terminated with -9"]
+    ranks = [
+        RankEnd("alpha", ADDRESSES["alpha"], head, ended_at=1, exit_code=137),
+        RankEnd("beta", ADDRESSES["beta"], worker, ended_at=2, exit_code=0),
+    ]
+    found = first_failure(engine("sglang"), ranks)
+    assert (found.node, found.cause and found.cause.line) == ("beta", worker[0])

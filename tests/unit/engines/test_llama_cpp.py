@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import struct
 import subprocess
 import sys
@@ -19,13 +18,17 @@ from sparkcluster.engines.signature import plain
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.fit import shipped
 from sparkcluster.fit.headers import from_path
+from sparkcluster.fit.known import known
 from sparkcluster.fit.source import Source, spark
 from sparkcluster.importer import convert
 from sparkcluster.lab.engine.tiny_gguf import tiny_gguf
+from sparkcluster.linting import lint
 from sparkcluster.node import gguf, prepare, storage
 from sparkcluster.node.machine import Machine
+from sparkcluster.runtime import secrets
 from sparkcluster.spec.check_playbook import check
 from sparkcluster.spec.document import parse
+from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook import Playbook
 from sparkcluster.topology import parallel
 from sparkcluster.topology.model import Group
@@ -49,13 +52,6 @@ def llama(**changes) -> Source:
     config = {f"llama.{key}": value for key, value in {**keys, **changes}.items()}
     config |= {"general.architecture": "llama", "tokenizer.ggml.tokens": 128256}
     return Source("m", config, size_bytes=5_000_000_000)
-
-
-def test_no_module_outside_of_engines_asks_which_engine_it_is():
-    package = ROOT / "sparkcluster"
-    named = re.compile(rf"[!=]= *[\"']({'|'.join(map(re.escape, engines.names()))})[\"']")
-    rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"engines", "lab"}]
-    assert not [(path, found[0]) for path in rooms if (found := named.search(path.read_text()))]
 
 
 def test_the_command_names_the_file_the_api_and_the_arguments():
@@ -89,6 +85,33 @@ def test_an_argument_is_refused_only_if_it_sets_what_another_key_does():
     problems = linted("args: {mmproj-url: u, host: 0.0.0.0, no-model: true, nkvo: true}")
     assert len(problems) == 4
     assert "kv-offload: false" in problems[3]
+
+
+def test_arguments_of_another_engine_are_errors_with_what_to_write(tmp_path):
+    path = tmp_path / "m.yaml"
+    args = (
+        "{max-model-len: 8192, gpu-memory-utilization: 0.8, max-num-seqs: 4, served-model-name: n, threads: 2, new: 1}"
+    )
+    text = "name: m\nengine: llama.cpp\nimage: i:1\nmodel: {id: org/m, file: m.gguf}\n"
+    path.write_text(f"{text}args: {args}\n")
+    found = {each.seen: each.remedy[0] for each in lint([path]).findings if each.code == "SPEC-013"}
+    assert found == {
+        "args.max-model-len": "write ctx-size", "args.max-num-seqs": "write parallel",
+        "args.gpu-memory-utilization": "remove it: llama.cpp has none", "args.served-model-name": "write served_name",
+    }  # fmt: skip
+    path.write_text(f"{text}tensor_parallel: 2\n")
+    (problem,) = lint([path]).findings
+    assert "llama.cpp serves on one Spark: its rpc-server has no authentication" in problem.summary
+
+
+def test_a_key_with_a_comma_is_refused(tmp_path, monkeypatch):
+    """llama-server would take it for two keys, each of which opens the API."""
+    (tmp_path / "m.yaml").write_text("name: m\nengine: llama.cpp\nimage: i:1\nmodel: {id: org/m, file: m.gguf}\n")
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("cluster: m\nnodes: [{host: spark}]\nplaybook: ./m.yaml\napi: {key: {env: LAB_KEY}}\n")
+    monkeypatch.setenv("LAB_KEY", "a,b")
+    with pytest.raises(UsageError, match="the API key has ','"):
+        secrets.api_key(load(inventory))
 
 
 def test_of_a_split_file_another_part_than_the_first_is_refused():
@@ -161,7 +184,7 @@ def test_a_header_that_is_too_large_is_not_kept():
 
 @pytest.mark.parametrize("layers", [0, 4097, 2**63])
 def test_a_number_of_layers_that_no_model_has_is_refused(layers):
-    with pytest.raises(UsageError, match="how many layers"):
+    with pytest.raises(UsageError, match="number of layers"):
         ENGINE.forecast(playbook(), llama(block_count=layers), spark())
 
 
@@ -249,6 +272,19 @@ def test_what_has_no_limit_or_does_not_start_does_not_fit():
     ]
 
 
+def test_a_projector_that_is_staged_with_the_model_is_counted(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(tiny_gguf())
+    (tmp_path / "mmproj-m.gguf").write_bytes(bytes(1_000_000))
+    model = {"path": str(tmp_path), "file": "m.gguf"}
+    args = {"mmproj": "/sparkcluster/model/mmproj-m.gguf"}
+    plain, listed = (playbook(model={**model, **more}, args=args) for more in ({}, {"files": ["mmproj-m.gguf"]}))
+    found = [
+        ENGINE.forecast(each, source := known(each.model), spark(), beside=source.beside) for each in (plain, listed)
+    ]
+    assert found[1]["memory"]["weights_bytes"] - found[0]["memory"]["weights_bytes"] == 1_000_000
+    assert [len(each["not_counted"]) for each in found] == [1, 0]
+
+
 def test_what_does_not_fit_says_what_to_change():
     model = llama(context_length=2_000_000)
     found = ENGINE.forecast(playbook(args={"ctx-size": 1_000_000}), model, spark())
@@ -262,6 +298,11 @@ def test_requests_share_the_context():
     assert ENGINE.api_features(playbook(args={"ctx-size": 8192, "parallel": 4})).context == 2048
     assert ENGINE.api_features(playbook(args={"ctx-size": 8192, "parallel": 4, "kv-unified": True})).context == 8192
     assert ENGINE.api_features(playbook(args={"ctx-size": 8192})).context == 8192
+
+
+def test_a_request_has_no_more_tokens_than_a_recorded_model_was_trained_with():
+    model = {"id": "ggml-org/gpt-oss-120b-GGUF", "file": "m.gguf"}
+    assert ENGINE.api_features(playbook(model=model, args={"ctx-size": 262144})).context == 131072
 
 
 LOG = """
@@ -284,7 +325,7 @@ def test_its_log_shows_how_far_it_is():
     [
         ("E llama_model_load: tensor 'b' data is not within the file bounds, model is corrupted or incomplete",
          "shorter than its header"),
-        ("E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'", "no GGUF"),
+        ("E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'", "not a GGUF"),
         ("E gguf_init_from_file: failed to open GGUF file '/m/n.gguf' (No such file or directory)", "/m/n.gguf"),
         ("E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8097", "8097"),
         ("error: invalid argument: --no-such", "--no-such"),
@@ -301,12 +342,13 @@ def test_its_errors_have_a_cause(line, said):
 def test_a_command_becomes_a_playbook_with_its_file():
     """As owners type it, with the file that ``-hf`` leaves open."""
     text = (
-        "llama-server -hf ggml-org/gpt-oss-120b-GGUF -hff m.gguf --port 8080 -c 131072 -ngl 99 --jinja -fa on --no-mmap"
+        "llama-server -hf ggml-org/gpt-oss-120b-GGUF -hff m.gguf --port 9931 -c 131072 -ngl 99 --jinja -fa on --no-mmap"
     )
     made = convert(text, "x.sh").document
     assert (made["engine"], made["model"]) == ("llama.cpp", {"id": "ggml-org/gpt-oss-120b-GGUF", "file": "m.gguf"})
     args = {"ctx-size": 131072, "n-gpu-layers": 99, "jinja": True, "flash-attn": True, "load-mode": "none"}
     assert made["args"] == args
+    assert "--port" not in convert(text, "x.sh").text
     image = "ghcr.io/ggml-org/llama.cpp:server-cuda"
     made = convert(f"docker run -v ~/m:/m {image} -m /m/x/a.gguf -a one,two --api-key secret-of-mine", "x.sh")
     assert "python3" in made.text
@@ -323,3 +365,11 @@ def test_short_forms_become_arguments_that_it_has():
         "mmproj": "/sparkcluster/model/mmproj-a.gguf", "split-mode": "none", "kv-unified": True, "cache-ram": 0,
         "kv-offload": False, "cont-batching": False, "threads-batch": 8, "load-mode": "mlock", "no-host": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [({}, "chat"), ({"embeddings": True}, "embeddings"), ({"reranking": True, "embeddings": True}, "rerank")],
+)
+def test_a_model_is_verified_by_what_its_arguments_make_of_it(args, kind):
+    assert playbook(args=args).verifying.kind == kind

@@ -1,4 +1,4 @@
-"""What is known to go wrong on SM121, as rules over image, driver, checkpoint and flags."""
+"""Known problems on SM121, as rules over image, driver, checkpoint and flags."""
 
 from __future__ import annotations
 

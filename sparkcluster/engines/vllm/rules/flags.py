@@ -1,9 +1,10 @@
-"""Rules on engine arguments that vLLM does not have, and values of the wrong kind; and which rules could not judge."""
+"""Rules on unknown engine arguments, invalid values, and models of an unknown family."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkcluster import engines
 from sparkcluster.checks.check import CATALOGUE, Context, Seen, check
 from sparkcluster.engines.vllm import flags
 from sparkcluster.engines.vllm.rules.served import RULES, Rule, Served
@@ -20,8 +21,8 @@ REMEDY = "write an argument of vLLM, or use another image"
 def unknown(context: Context) -> Iterator[Seen]:
     """With an argument that vLLM does not have the engine fails at startup: `unrecognized arguments`.
 
-    Compared with a table of releases; an image built by others may have more, so there it is a warning, and info for
-    the arguments that known forks and mods add. Once a node has the image, its arguments count and not the table.
+    Checked against a table of releases. Other publishers' images may have more arguments: there it is a warning, and
+    info for arguments of known forks and mods. Once a node has the image, its own arguments replace the table.
     """
     about = Served(context)
     image = about.image.partition("@")[0]
@@ -36,9 +37,10 @@ def unknown(context: Context) -> Iterator[Seen]:
             continue
         if builds and about.family == "other":
             summary = f"{name} is an argument of {builds}"
-            yield about.say(at, summary, f"remove {name}, unless the image is one of them", severity="info")
+            yield about.say(at, summary, f"remove {name}, unless the image is such a build", severity="info")
             continue
-        near = flags.closest_name(name)
+        other = engines.foreign(context.engine, name)
+        near = (other and other[1]) or flags.closest_name(name)
         gone = flags.GONE.get(name)
         remedy = gone or (f"write {near}" if near else "remove it, or look it up in docs.vllm.ai, CLI Reference")
         summary = f"vLLM has no argument {name}" if gone is None else f"vLLM no longer has the argument {name}"
@@ -49,7 +51,7 @@ def unknown(context: Context) -> Iterator[Seen]:
 def not_yet(context: Context) -> Iterator[Seen]:
     """With an argument that was added later, or removed, the engine fails at startup: `unrecognized arguments`.
 
-    The version follows from the image's tag by a table, so this is a warning until a node reports it.
+    The version is looked up by the image's tag, so this is a warning until a node reports the version.
     """
     about = Served(context)
     for name, at in about.paths.items():
@@ -109,10 +111,10 @@ def _has(context: Context, name: str) -> bool | None:
     remedy="write model.architecture: the class that config.json names",
 )
 def family(context: Context) -> Iterator[Seen]:
-    """Rules about a model's parsers, kernels and drafts are not judged without its family: no finding means nothing.
+    """Rules about a model's parsers, kernels and drafts are skipped if its family is unknown.
 
-    A directory says by its name what it has, by `architecture` in the playbook, or by its config.json once a node was
-    asked. A repository whose name is of no family that has rules is info.
+    The family of a directory follows from its name, from `architecture` in the playbook, or from config.json once a
+    node was queried. For a repository whose family has no rules it is info.
     """
     about = Served(context)
     if about.model is not None or not about.spark:
@@ -121,16 +123,16 @@ def family(context: Context) -> Iterator[Seen]:
     if not codes:
         return
     local = context.spec.playbook.model.path is not None
-    summary = f"{len(codes)} rules about families of models were not judged: {about.playbook.model.label} is of none"
+    summary = f"{len(codes)} rules skipped: {about.playbook.model.label} is not in a family that they cover"
     if local:
-        summary = f"{len(codes)} rules were not judged: the family of {about.playbook.model.label} is unknown"
+        summary = f"{len(codes)} rules skipped: the family of {about.playbook.model.label} is unknown"
     remedy = CATALOGUE["SPEC-009"].remedy
     at = ("model", "path" if local else "id")
-    yield about.say(at, summary, remedy, f"they are {', '.join(codes)}", severity=None if local else "info")
+    yield about.say(at, summary, remedy, f"skipped: {', '.join(codes)}", severity=None if local else "info")
 
 
 def _asks(body: Rule, context: Context) -> bool:
-    """Whether a rule asks for the family before it has an answer."""
+    """Whether a rule depends on the model's family."""
     about = Served(context)
     list(body(about))
     return about.asked_family

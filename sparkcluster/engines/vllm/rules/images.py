@@ -1,4 +1,4 @@
-"""Rules on images and drivers: which image runs on a GB10, supports the model, and fits the driver."""
+"""Rules on images and drivers: whether the image runs on a GB10, supports the model, and fits the driver."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def vendor(served: Served) -> Iterator[Seen]:
 
 @rule("IMG-010", "The image is pinned", severity="info", source=f"{sources.VLLM_BLOG}; {sources.GUIDE}")
 def moving(served: Served) -> Iterator[Seen]:
-    """A tag that is reassigned brings another vLLM tomorrow; nightlies have broken clusters that worked.
+    """A tag that is reassigned may bring a different vLLM tomorrow; nightlies have broken clusters.
 
-    Every release records the digest it ran with (`sparkcluster releases`), but a new node pulls what the tag names now.
-    A registry may reassign any tag.
+    Every release records the digest it ran with (`sparkcluster releases`), but a new node pulls the tag's current
+    image. A registry may reassign any tag.
     """
     if served.moves or ("/" in served.image and "@" not in served.image):
-        shown = "NAME@sha256:…, which sparkcluster status shows once it serves, where a registry has the image"
+        shown = "NAME@sha256:…; for an image from a registry, sparkcluster status shows it after the launch"
         remedy = f"write image: {served.digest or shown}"
-        summary = "is reassigned to new builds" if served.moves else "is not a digest: it may name another build"
+        summary = "is reassigned to new builds" if served.moves else "may be reassigned: it is not a digest"
         yield served.say(IMAGE, f"the tag {served.tag or 'latest'} {summary}", remedy)
 
 
@@ -71,26 +71,24 @@ def moving(served: Served) -> Iterator[Seen]:
     "https://github.com/spark-arena/recipe-registry/issues/13",
 )
 def local(served: Served) -> Iterator[Seen]:
-    """`vllm-node` is the name that eugr/spark-vllm-docker gives to the image that it builds: no registry has it.
+    """`vllm-node` is the image that eugr/spark-vllm-docker builds locally: no registry has it.
 
-    It is built on one node; `up` copies it to the others. Published builds have other names.
+    Build it on one node; `up` copies it to the others. Published builds have other names.
     """
     if served.image.startswith("vllm-node") and not served.present:
         remedy = "on one node: git clone https://github.com/eugr/spark-vllm-docker && cd spark-vllm-docker && "
         remedy += "./build-and-copy.sh"
         published = "or use ghcr.io/spark-arena/dgx-vllm-eugr-nightly, after a comparison"
         severity: Severity | None = None if served.asked else "info"
-        yield served.say(
-            IMAGE, "this image is in no registry: it has to be built", remedy, published, severity=severity
-        )
+        yield served.say(IMAGE, "this image is not in a registry: build it first", remedy, published, severity=severity)
 
 
-@rule("SM121-027", "The driver is the one that the image was built for", severity="warning", source=sources.GUIDE)
+@rule("SM121-027", "The driver is new enough for the image", severity="warning", source=sources.GUIDE)
 def forward(served: Served) -> Iterator[Seen]:
-    """NGC's 25.12.post1 is built for driver 590.44; on an older one it needs CUDA forward compatibility.
+    """NGC's 25.12.post1 is built for driver 590.44; on an older driver it needs CUDA forward compatibility.
 
-    Its log then says `CUDA Forward Compatibility mode ENABLED`. If it says `UNAVAILABLE`, the container exits at once.
-    It is known to work from 580 on.
+    Its log then has `CUDA Forward Compatibility mode ENABLED`. If it has `UNAVAILABLE`, the container exits
+    immediately. It is known to work with driver 580 and newer.
     """
     if served.family != "ngc" or not served.tag.startswith("25.12.post1"):
         return
@@ -98,15 +96,15 @@ def forward(served: Served) -> Iterator[Seen]:
         driver = numbers(installed) or (590, 44)
         if driver < (590, 44):
             old = driver < (580,)
-            summary = f"driver {installed} of {node} runs this image by forward compatibility"
+            summary = f"driver {installed} of {node} runs this image through forward compatibility"
             remedy = "sudo apt-get install -y nvidia-driver-580-open" if old else "look for ENABLED in its log"
             yield served.say(None, summary, remedy, severity=None if old else "info", node=node)
 
 
 @rule("SM121-031", "Software is part of the image", severity="info", source=sources.GUIDE)
 def installs(served: Served) -> Iterator[Seen]:
-    """What `setup` installs is downloaded at every start, and may be another version each time."""
+    """Packages that `setup` installs are downloaded at every start, and their version may change each time."""
     for index, line in enumerate(served.playbook.setup):
         if re.search(r"\b(pip3?|uv|apt|apt-get|conda)\b.{0,200}\binstall\b", line):
             summary = "setup installs software at every start"
-            yield served.say(("setup", index), summary, "build an image that has it, once it works")
+            yield served.say(("setup", index), summary, "once it works, build an image that contains it")

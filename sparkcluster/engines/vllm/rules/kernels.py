@@ -1,4 +1,4 @@
-"""Rules on kernels and weights: which backends compute correctly on a GB10, and which quantization the weights have."""
+"""Rules on kernels and weights: backends that are wrong on a GB10, and quantizations that do not match the weights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sparkcluster.engines.vllm.rules import sources
 from sparkcluster.engines.vllm.rules.served import Served, rule
 from sparkcluster.findings import Severity
 
-# Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced: announced to go in 0.23, still read
-# by the release 0.23.0 and gone from 0.24.0; nightlies that called themselves 0.23 had dropped them already.
+# Variables of vLLM's envs.py that --moe-backend and --linear-backend replaced. Release 0.23.0 still reads them;
+# nightlies of 0.23, and 0.24.0, do not.
 REPLACED = {
     "VLLM_USE_FLASHINFER_MOE_FP16": "moe-backend",
     "VLLM_USE_FLASHINFER_MOE_FP8": "moe-backend",
@@ -25,7 +25,7 @@ REPLACED = {
     "VLLM_NVFP4_GEMM_BACKEND": "linear-backend",
 }
 
-# Variables that guides name and no envs.py of 0.15.1 to 0.32.0 has; older releases had some of them.
+# Variables in guides that envs.py of 0.15.1 to 0.32.0 does not have; older releases had some of them.
 NEVER = {
     "VLLM_FP8_MOE_BACKEND": "moe-backend",
     "VLLM_MXFP4_BACKEND": "moe-backend",
@@ -48,9 +48,9 @@ def experts(served: Served) -> Iterator[Seen]:
     """A GB10 has no FP4 kernels for experts; CUTLASS kernels return plausible garbage.
 
     FlashInfer's TensorRT-LLM kernels need SM100. Sources disagree about CUTLASS: two guides saw NaN scales and `!!!!!`
-    on vLLM 0.19; one author measured FlashInfer's CUTLASS faster than Marlin on a nightly, a community's builds run
-    CUTLASS for Nemotron 3, and vLLM's recipe of Nemotron 3 Super for a GB10 takes it since July 2026. So it is an error
-    on images of vLLM and NVIDIA up to 0.22, and info elsewhere: check the output. For gpt-oss Marlin is no remedy
+    on vLLM 0.19; one author measured FlashInfer's CUTLASS faster than Marlin on a nightly, community builds run CUTLASS
+    for Nemotron 3, and vLLM's recipe of Nemotron 3 Super for a GB10 uses it since July 2026. So it is an error on
+    images of vLLM and NVIDIA up to 0.22, and info elsewhere: check the output. For gpt-oss Marlin does not help
     (SM121-132).
     """
     backend = served.text("moe-backend")
@@ -76,13 +76,13 @@ def experts(served: Served) -> Iterator[Seen]:
 def experts_default(served: Served) -> Iterator[Seen]:
     """By default vLLM takes a GB10 for a larger Blackwell and picks CUTLASS, which returns garbage.
 
-    Sources disagree: two guides require `--moe-backend marlin`, with NGC 26.04, `gemma4-cu130` and the nightly; vLLM's
+    Sources disagree. Two guides require `--moe-backend marlin`, with NGC 26.04, `gemma4-cu130` and the nightly. vLLM's
     blog leaves it on auto with a nightly of June 2026, NVIDIA's recipe for the Omni model with upstream's v0.20.0, and
-    vLLM's recipe for Gemma 4 with a community's build of July 2026. So it is an error for Gemma 4 on images up to 0.19,
-    where the output was garbage; a warning on NGC's from 26.03 to vLLM 0.22, on upstream's up to 0.23 and on its
-    nightly, but for Nemotron on upstream's; and info elsewhere; the log has to say `MARLIN` for the experts. The older
-    setting, VLLM_USE_FLASHINFER_MOE_FP4=0, counts if the image still reads it. Images of 2025 are not checked, nor is
-    gpt-oss, for which vLLM takes Marlin itself (SM121-132).
+    vLLM's recipe for Gemma 4 with a community build of July 2026. So it is an error for Gemma 4 on images up to 0.19,
+    where the output was garbage. It is a warning on NGC's images from 26.03 to vLLM 0.22, and on upstream's images up
+    to 0.23 and its nightly except for Nemotron. Elsewhere it is info: check the log for `MARLIN` for the experts. The
+    older setting, VLLM_USE_FLASHINFER_MOE_FP4=0, is accepted if the image still reads it. Images of 2025 are not
+    checked, nor is gpt-oss, for which vLLM uses Marlin by default (SM121-132).
     """
     nvfp4 = served.spark and served.weights == "nvfp4" and served.moe
     if not nvfp4 or served.text("moe-backend") not in {None, "auto"}:
@@ -110,8 +110,8 @@ def experts_default(served: Served) -> Iterator[Seen]:
 def replaced(served: Served) -> Iterator[Seen]:
     """A variable that vLLM no longer reads has no effect: it logs `Unknown vLLM environment variable detected`.
 
-    The FlashInfer MoE variables were replaced by `--moe-backend`. They work on NGC 26.04 (0.19), were announced to go
-    in 0.23, are still read with a deprecation warning by the release 0.23.0, and are gone from 0.24.
+    The FlashInfer MoE variables were replaced by `--moe-backend`. They work on NGC 26.04 (0.19). Release 0.23.0 still
+    reads them with a deprecation warning, 0.24 does not.
     """
     for name, flag in REPLACED.items():
         if name in served.playbook.env and served.since(0, 23):
@@ -121,10 +121,10 @@ def replaced(served: Served) -> Iterator[Seen]:
 
 @rule("SM121-005", "Variables in env exist", source=f"vllm/envs.py of 0.15.1 to 0.32.0; {sources.GUIDE}")
 def never(served: Served) -> Iterator[Seen]:
-    """No recent vLLM reads them, though guides name them.
+    """Recent vLLM does not read these variables, though guides name them.
 
     `VLLM_MXFP4_BACKEND` belongs to a community fork, so other images may have it. `VLLM_ATTENTION_BACKEND` and
-    `VLLM_USE_V1` were read by the vLLM of 2025, as in NGC 25.12, and are not reported there.
+    `VLLM_USE_V1` are not reported on vLLM of 2025, such as NGC 25.12, which reads them.
     """
     names = NEVER | (OUTLIVED if served.since(0, 15, 1) else {})
     for name, flag in names.items():
@@ -140,13 +140,13 @@ def never(served: Served) -> Iterator[Seen]:
     f"{sources.EUGR} (recipes)",
 )
 def hybrid(served: Served) -> Iterator[Seen]:
-    """A model that mixes attention with linear layers crashed at init_device on 0.23, if one backend was forced.
+    """A model that mixes attention with linear layers crashed at init_device on 0.23 if a backend was forced.
 
-    Seen with Qwen3.6 and `flashinfer` on a nightly of mid-2026. NVIDIA's card of the same model lists it again, vLLM's
+    Seen with Qwen3.6 and `flashinfer` on a nightly of mid-2026. NVIDIA's card of the same model still lists it, vLLM's
     recipe has it on 0.28, and the recipes of two projects force FlashInfer, Triton or FlashAttention on Qwen3.5,
-    Qwen3.6 and Nemotron 3. So it is a warning on releases of 0.23 and on `cu130-nightly`, which the guide takes for it,
-    and info on `nightly`; other images are not reported. Qwen3-Coder-Next with FlashInfer ran there too, as does Triton
-    for DFlash's target.
+    Qwen3.6 and Nemotron 3. So it is a warning on releases of 0.23 and on `cu130-nightly`, which was 0.23 according to
+    the guide, and info on `nightly`. Other images are not reported, nor are Qwen3-Coder-Next with FlashInfer and
+    DFlash's target with Triton, which ran there.
     """
     backend = served.text("attention-backend")
     if not (served.spark and served.hybrid and served.family == "upstream") or backend in {None, "auto"}:
@@ -160,7 +160,7 @@ def hybrid(served: Served) -> Iterator[Seen]:
         yield served.say("attention-backend", summary, remedy, severity=None if reported else "info")
 
 
-# What --quantization does to plain weights while they are loaded.
+# Values of --quantization that quantize plain weights while they are loaded.
 ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_tensor", "fp8_per_block", "int8"})
 
 
@@ -173,12 +173,12 @@ ONLINE = frozenset({"fp8", "bitsandbytes", "torchao", "experts_int8", "fp8_per_t
     "override_quantization_method in vllm/model_executor/layers/quantization/modelopt.py",
 )
 def mismatch(served: Served) -> Iterator[Seen]:
-    """With another quantization than the checkpoint's, weights load wrongly or not at all.
+    """If the quantization differs from the checkpoint's, weights load wrongly or not at all.
 
-    NVIDIA's NVFP4 repositories are ModelOpt's; those of RedHatAI, Unsloth and llm-compressor are compressed-tensors,
-    which vLLM detects. BF16 weights may be quantized while they are loaded, as by fp8. For ModelOpt's checkpoints vLLM
-    replaces whatever is written by what config.json says: NVIDIA's command for Nemotron 3 Super has `fp4`, which is no
-    method of vLLM's. So another name is info there.
+    NVIDIA's NVFP4 repositories are in ModelOpt's format; RedHatAI, Unsloth and llm-compressor use compressed-tensors,
+    which vLLM detects. BF16 weights may be quantized while they are loaded, for example to fp8. For ModelOpt's
+    checkpoints vLLM takes the value of config.json instead: NVIDIA's command for Nemotron 3 Super has `fp4`, which vLLM
+    does not know. So it is info there.
     """
     written = served.text("quantization")
     if written is None or served.kind is None or written in {"mxfp4", "gpt_oss_mxfp4", "auto", "none"}:
@@ -187,7 +187,7 @@ def mismatch(served: Served) -> Iterator[Seen]:
     if allowed is None or written in allowed:
         return
     if served.kind == "modelopt":
-        summary = f"quantization {written} has no effect: config.json says what the weights are"
+        summary = f"quantization {written} has no effect: vLLM reads it from config.json"
         yield served.say("quantization", summary, "remove quantization", severity="info")
     else:
         summary = f"quantization {written} is set for {served.kind} weights"

@@ -1,6 +1,6 @@
-"""What a playbook will run: as nodes report it, as the playbook says, or unknown.
+"""The image, model and arguments that a playbook will run: from nodes, else from the playbook.
 
-Unknown is None: no rule reports it unless the rule says so.
+Unknown values are None; rules do not report them unless they say so.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ GB10 = "12.1"
 
 
 class Served(Arguments):
-    """What a playbook will run, by facts if there are any.
+    """The image, model and arguments that a playbook will run, from facts if available.
 
     Attributes:
-        nodes: of the largest group.
-        image: its reference, or empty.
-        tag: behind the colon.
-        digest: the image as any node can pull it, ``name@sha256:…``; None where no node has it from a registry.
+        nodes: number of nodes of the largest group.
+        image: the image's reference, or empty.
+        tag: text after the colon of the reference.
+        digest: the image as any node can pull it, ``name@sha256:…``; None unless a node has it from a registry.
         present: whether a node has the image.
         asked: whether there are facts of nodes.
-        moves: whether the tag is given to new builds; None where that is not known.
-        family: who built the image; None without one.
+        moves: whether the tag is reassigned to new builds; None if unknown.
+        family: the image's publisher; None without an image.
         versions: the vLLM that it may contain.
-        reported: whether a node reported which vLLM it has.
+        reported: whether a node reported its version of vLLM.
         drivers: NVIDIA driver by node.
         baked: variables that the image sets.
-        config: the model's config.json; empty where no node has it.
-        asked_family: whether a rule has asked for the family.
+        config: the model's config.json; empty if no node has it.
+        asked_family: whether a rule has read the model's family.
     """
 
     def __init__(self, context: Context) -> None:
@@ -76,7 +76,7 @@ class Served(Arguments):
 
     @property
     def model(self) -> Model | None:
-        """Family of the model; None where it is not known."""
+        """Family of the model; None if unknown."""
         self.asked_family = True
         return self._model
 
@@ -101,14 +101,14 @@ class Served(Arguments):
             return next((kind for kind, names in family_flags.NAMES.items() if method in names), method)
         for node in self._facts:
             if isinstance(node.weights, Weights) and node.weights.config:
-                # Older checkpoints of ModelOpt keep it in a file of its own.
+                # Older checkpoints of ModelOpt have it in a separate file.
                 modelopt = any(file.name.endswith("hf_quant_config.json") for file in node.weights.files)
                 return "modelopt" if modelopt else checkpoint or "bf16"
         return checkpoint or family_flags.kind(self.playbook.model.id or "")
 
     @functools.cached_property
     def weights(self) -> str | None:
-        """The numbers of the weights: nvfp4, mxfp4, fp8 or bf16."""
+        """The number format of the weights: nvfp4, mxfp4, fp8 or bf16."""
         written = json.dumps(self._quantization, default=str).lower()
         unnamed = self.kind in {None, "modelopt", "compressed-tensors"}
         if self.kind == "mxfp4":
@@ -145,7 +145,7 @@ class Served(Arguments):
 
     @functools.cached_property
     def head_size(self) -> int | None:
-        """Numbers in a key of one attention head, by the model's config.json or its family."""
+        """Size of an attention head, by the model's config.json or its family."""
         size, hidden, heads = map(self._of_config, ("head_dim", "hidden_size", "num_attention_heads"))
         if type(size) is int and size > 0:
             return size
@@ -168,7 +168,7 @@ class Served(Arguments):
         return (text.get(key) if isinstance(text, Mapping) else None) or self.config.get(key)
 
     def since(self, *version: int) -> bool | None:
-        """Whether the image's vLLM is ``version`` or newer; None where that is not known."""
+        """Whether the image's vLLM is ``version`` or newer; None if unknown."""
         return self.versions.since(*version)
 
     def named(self, *names: str) -> bool:
@@ -182,7 +182,7 @@ class Served(Arguments):
 
     @property
     def plain(self) -> bool:
-        """Whether the model is known to have attention alone."""
+        """Whether the model is known to have attention layers only."""
         return self.model is not None and not self.model.hybrid
 
     @property
@@ -192,44 +192,44 @@ class Served(Arguments):
 
     @property
     def tensor_one(self) -> bool:
-        """Whether the model is known not to be divided among ranks."""
+        """Whether it is known that the model cannot be split across ranks."""
         return self.model is not None and self.model.tensor_one
 
     @property
     def usual_tools(self) -> str:
-        """The usual parser for the model's tool calls; … where it is not known."""
+        """The usual parser for the model's tool calls; … if unknown."""
         return self.model.tools[0] if self.model and self.model.tools else "…"
 
     @property
     def usual_reasoning(self) -> str:
-        """The usual parser for the model's reasoning; likewise."""
+        """The usual parser for the model's reasoning; … if unknown."""
         return self.model.thoughts[0] if self.model and self.model.thoughts else "…"
 
     @property
     def other_tools(self) -> bool:
-        """Whether the tool parser is known not to be the model's."""
+        """Whether the tool parser is known not to fit the model."""
         known = self.model.tools if self.model else ()
         return bool(known and self.text(TOOLS)) and self.text(TOOLS) not in known
 
     @property
     def other_reasoning(self) -> bool:
-        """Whether the reasoning parser is known not to be the model's."""
+        """Whether the reasoning parser is known not to fit the model."""
         known = self.model.thoughts if self.model else ()
         return bool(known and self.text(REASONING)) and self.text(REASONING) not in known
 
     @property
     def reasons(self) -> str | None:
-        """Whether the model reasons: always, asked, never, or None where it is not known."""
+        """Whether the model reasons: always, asked, never, or None if unknown."""
         return self.model.reasoning if self.model else None
 
     @property
     def fp4(self) -> bool:
-        """Whether the weights are known to have four bits in a block format."""
+        """Whether the weights are known to be in a four-bit block format."""
         return self.weights in {"nvfp4", "mxfp4"}
 
     @property
     def gemma_4(self) -> bool:
-        """Whether the model is one of Gemma 4."""
+        """Whether the model is a Gemma 4."""
         return self.model is not None and self.model.name.startswith("Gemma 4")
 
     @property
@@ -239,7 +239,7 @@ class Served(Arguments):
 
     @property
     def fp8(self) -> bool:
-        """Whether weights or KV cache have FP8."""
+        """Whether weights or KV cache are FP8."""
         return self.weights == "fp8" or self.fp8_cache
 
     @property
@@ -253,22 +253,22 @@ class Served(Arguments):
         return self._drafts_by("dspark")
 
     def _drafts_by(self, method: str) -> bool:
-        """Whether drafts are made so; where no method is set, by the drafter's name, as vllm/config/speculative.py."""
+        """Whether it drafts by ``method``; without one the drafter's name counts, as in vllm/config/speculative.py."""
         return method in str(self.draft.get("method") or self.draft.get("model", "")).lower()
 
     @property
     def mtp(self) -> bool:
-        """Whether the model's own layers draft: ``mtp``, or a family's older name of it, such as ``nemotron_h_mtp``."""
+        """Whether the model's own layers draft: ``mtp``, or a family's older name such as ``nemotron_h_mtp``."""
         return str(self.draft.get("method", "")).endswith("mtp") and "model" not in self.draft
 
     @property
     def released(self) -> bool:
-        """Whether the image is vLLM's or NVIDIA's own, and not somebody's build."""
+        """Whether the image is published by vLLM or NVIDIA."""
         return self.family in {"upstream", "ngc"}
 
     @property
     def version(self) -> str:
-        """The image's vLLM as text; empty where it is not known exactly."""
+        """The image's vLLM as text; empty if not known exactly."""
         return versions.dotted(self.versions.exact) if self.versions.exact else ""
 
     @property
@@ -284,7 +284,7 @@ class Served(Arguments):
 
     @property
     def split(self) -> bool:
-        """Whether more than one GPU holds a model."""
+        """Whether the model is split across several GPUs."""
         return self.ranks * self.playbook.pipeline_parallel > 1
 
     @property
@@ -299,7 +299,7 @@ class Served(Arguments):
 
     @property
     def mounts(self) -> list[str]:
-        """Where in the container something is mounted."""
+        """Paths of mounts in the container."""
         return [mount.target for mount in self.playbook.mounts]
 
     def between(self, first: Version, end: Version) -> bool:
@@ -307,7 +307,7 @@ class Served(Arguments):
         return bool(self.since(*first)) and self.since(*end) is False
 
     def path(self, flag: str) -> KeyPath:
-        """Where ``flag`` is written, or would be."""
+        """Key path at which ``flag`` is, or would be, set."""
         return self.paths.get(flag, ("args",) if self.playbook.command is None else ("command",))
 
     def say(
@@ -318,9 +318,9 @@ class Served(Arguments):
         severity: Severity | None = None,
         node: str | None = None,
     ) -> Seen:
-        """What a rule saw: the key's value, and what of image and model it is judged by.
+        """A finding of a rule, with the key's value, and the image and model.
 
-        ``where`` is an engine argument by its name, or the path of another key; ``severity`` None that of the rule.
+        ``where`` is the name of an engine argument, or the path of another key; ``severity`` None means the rule's.
         """
         at = self.path(where) if isinstance(where, str) else where
         weights = f" ({self.kind})" if self.kind else ""
@@ -338,14 +338,14 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(code: str, title: str, *, severity: Severity = "warning", source: str) -> Callable[[Rule], Rule]:
-    """Register a rule over what a playbook will run; its docstring is the reason, as for any check."""
+    """Register a rule; its docstring is the reason, as for any check."""
 
     def register(body: Rule) -> Rule:
         @functools.wraps(body)
         def judge(context: Context) -> Iterable[Seen]:
             return body(_served(context))
 
-        accept = "" if code in SECURITY else f", or accept it by allow: [{{code: {code}, reason: …}}]"
+        accept = "" if code in SECURITY else f", or accept it with allow: [{{code: {code}, reason: …}}]"
         remedy = f"change the key that the finding names{accept}"
         check(code, title, stage="written", severity=severity, source=source, remedy=remedy)(judge)
         RULES[code] = body
@@ -355,7 +355,7 @@ def rule(code: str, title: str, *, severity: Severity = "warning", source: str) 
 
 
 def percent(share: float) -> str:
-    """``share`` as it was written: 0.825 is 82.5 %."""
+    """``share`` without rounding: 0.825 is 82.5%."""
     return f"{share * 100:.3g}%"
 
 

@@ -1,4 +1,4 @@
-"""What the rules cite, where more than one does."""
+"""Sources that several rules cite."""
 
 GUIDE = "https://vlaicu.io/posts/dgx-vllm-playbook/"
 TWO_SPARKS = "https://conselara.dev/tags/vllm/ (two Sparks, NGC 26.04)"

@@ -1,4 +1,4 @@
-"""Rules on speculative decoding: DFlash, MTP and what they need of image, cache and kernels."""
+"""Rules on speculative decoding: DFlash, MTP, and the image, cache and kernels that they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 DFLASH_RECIPES = f"{sources.EUGR} and https://github.com/spark-arena/recipe-registry (recipes of Qwen3.6 with DFlash)"
 # Builds that are made for DFlash on a GB10.
 BUILDS = ("aeon-7/", "z-lab/")
-# What the name of a drafter leaves out of its target's.
+# Parts of a model's name that differ between drafter and target.
 _VARIANT = re.compile(r"-(nvfp4|fp8|bf16|it|instruct|dflash|b16|reasoning|heretic|speculator\.dflash)(?=-|$)")
 
 
@@ -30,10 +30,10 @@ _VARIANT = re.compile(r"-(nvfp4|fp8|bf16|it|instruct|dflash|b16|reasoning|hereti
 def dflash_attention(served: Served) -> Iterator[Seen]:
     """On a GB10 flash_attn and FlashInfer have crashed with DFlash; the drafter's own backend is best not set.
 
-    Sources disagree. A guide saw crashes on nightlies of mid-2026, and 0.26 ended with an assertion of the GPU in
-    flash_attn's `varlen_fwd` unless VLLM_USE_V2_MODEL_RUNNER=1 was set: there it is an error. AEON-7's image and
-    recipes for two communities' builds run it with flash_attn, so outside vLLM's and NVIDIA's images it is not
-    reported. vLLM's recipe of Nemotron 3.5 Lightning sets the drafter's backend on a GB10.
+    Sources disagree. A guide saw crashes on nightlies of mid-2026. On 0.26 a GPU assertion failed in flash_attn's
+    `varlen_fwd` unless VLLM_USE_V2_MODEL_RUNNER=1 was set: there it is an error. AEON-7's image and recipes for two
+    community builds run it with flash_attn, so it is not reported on images other than vLLM's and NVIDIA's. vLLM's
+    recipe of Nemotron 3.5 Lightning sets the drafter's backend on a GB10.
     """
     if not (served.dflash and served.spark and served.released):
         return
@@ -53,16 +53,16 @@ def dflash_attention(served: Served) -> Iterator[Seen]:
 
 @rule(
     "SM121-104",
-    "DFlash drafts for weights that it was trained on",
+    "DFlash's drafter was trained on the target's weights",
     source=f"{sources.GUIDE}; FP8 targets on other builds: {DFLASH_RECIPES}; drafters for NVFP4: "
     "https://github.com/vllm-project/recipes/blob/main/models/nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16.yaml",
 )
 def dflash_weights(served: Served) -> Iterator[Seen]:
-    """With quantized weights on stock vLLM only the first few of 15 tokens are accepted, and it gets slower.
+    """With quantized weights on stock vLLM only the first few of 15 tokens are accepted, and decoding gets slower.
 
-    Images built for DFlash on a GB10 (aeon-7, z-lab) do well with their own quantized targets; BF16 targets do
-    everywhere, and a drafter whose name has the target's format was trained for it. Recipes for a community's builds
-    draft for FP8, so it is info there.
+    Images built for DFlash on a GB10 (aeon-7, z-lab) work well with their own quantized targets. BF16 targets work well
+    everywhere, and so does a drafter with the target's format in its name. Recipes for community builds draft for FP8,
+    so it is info there.
     """
     quantized = served.kind not in {None, "bf16"} or served.fp4
     drafter = str(served.draft.get("model", "")).lower()
@@ -94,5 +94,5 @@ def dflash_drafter(served: Served) -> Iterator[Seen]:
 
 
 def _bare(name: str) -> str:
-    """A model's name without organization and variant, to compare drafter and target by."""
+    """A model's name without organization and variant, to compare drafter and target."""
     return _VARIANT.sub("", name.rstrip("/").rsplit("/", 1)[-1].lower())

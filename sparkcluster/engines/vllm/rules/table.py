@@ -1,4 +1,4 @@
-"""The rules that are rows of ``rules.toml``, whose head says what its columns mean."""
+"""Registers the rows of ``rules.toml`` as rules; the head of that file explains its columns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _holds(served: Served, key: str, wanted: Any) -> bool:
 
 
 def _is(found: Any, wanted: Any) -> bool:
-    """Whether a value is the one that a row has, or one of its list."""
+    """Whether a value matches the value of a row, or one of its list."""
     if isinstance(wanted, list):
         return any(_is(found, each) for each in wanted)
     if isinstance(wanted, dict):

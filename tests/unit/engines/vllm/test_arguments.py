@@ -36,7 +36,7 @@ def test_what_arguments_name_of_the_hub(keys, named):
 def test_a_revision_that_leads_elsewhere_is_an_error(revision):
     """It becomes part of a path on the nodes and a word of a command there."""
     made = playbook(args={"tokenizer": "a/t", "tokenizer-revision": revision})
-    with pytest.raises(UsageError, match="is no revision of a/t") as caught:
+    with pytest.raises(UsageError, match="is not a revision of a/t") as caught:
         _ = made.companions
     assert caught.value.hint
 
