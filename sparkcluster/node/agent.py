@@ -1,6 +1,6 @@
 """Changes a node, step by step, under the lease.
 
-A rank is started where there is none: who sends the steps, or the guard, has stopped what was there before.
+A rank is only started if it does not exist: the sender of the steps, or the guard, has stopped the previous one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sparkcluster.node.unpack import unpack
 Request = dict[str, Any]
 Step = dict[str, Any]
 
-# For what is left of a session when its launcher ended, then for what does not end by itself.
+# Time limits for the rest of a session after its launcher ended, and then for SIGKILL.
 REST_S, KILL_S = 10, 10
 
 
 def main(request: Request, lines: BinaryIO) -> dict[str, Any]:
     """Run ``request["steps"]`` in order; ``request`` also has state_dir, cluster, epoch, order and wait_s.
 
-    Answers ``{"results": [...]}``, ``{"refused": why}`` where the lease does not allow it, or
-    ``{"failed": {"step": name, "message": why}}`` at the first step that fails.
+    Answers ``{"results": [...]}``, ``{"refused": why}`` if the lease does not allow it, or
+    ``{"failed": {"step": name, "message": why}}`` for the first step that fails.
     """
     results = []
     name = "change"
@@ -54,7 +54,7 @@ def put(request: Request, step: Step) -> None:
 
 
 def make_directory(request: Request, step: Step) -> None:
-    """Create a directory and its parents; a ``shared`` one for any user of a container, behind a closed parent."""
+    """Create a directory and its parents; ``shared``: writable by any user of a container, below a private parent."""
     path = common.expand(step["path"])
     os.makedirs(path, exist_ok=True)
     for each, mode in ((os.path.dirname(path), 0o700), (path, 0o1777)) if step.get("shared") else ():
@@ -63,14 +63,14 @@ def make_directory(request: Request, step: Step) -> None:
 
 
 def build_library(request: Request, step: Step) -> None:
-    """Compile the library that confines sockets. Without a compiler the file is empty: it is mounted in any case."""
+    """Compile the library that confines sockets. Without a compiler create an empty file: it is mounted in any case."""
     path = common.expand(step["path"])
     if bind.build(path, os.environ) is not None:
         common.write_atomically(path, b"", 0o644)
 
 
 def delete(request: Request, step: Step) -> None:
-    """Remove a file or tree below the state directory, if it exists; ``image`` may remove what is root's in it."""
+    """Remove a file or tree below the state directory, if it exists; root's files by a container of ``image``."""
     path = common.inside(step["path"], request["state_dir"])
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
@@ -87,20 +87,20 @@ def start_container(request: Request, step: Step) -> None:
 
 
 def stay_inside(source: str, root: str) -> None:
-    """Refuse a path of the playbook that a link leads out of ``root``: a container may have written the link."""
+    """Refuse a path of the playbook if a link leads out of ``root``: a container may have created the link."""
     place, directory = os.path.realpath(source), os.path.realpath(root)
     if os.path.commonpath([place, directory]) != directory:
-        hint = "on that node: %s shows the link; what is to be mounted from there needs its own path"
+        hint = "on that node, %s shows the link; to mount its target, use the path of the target"
         look = shlex.join(["namei", "-l", source])
         raise Failed(("%s leads to %s, outside of %s; " + hint) % (source, place, root, look))
-    # Docker follows links as root, also those in directories that this user cannot read: there this raises.
+    # Docker follows links as root, also in directories that this user cannot read; for those this raises.
     mode = os.lstat(place).st_mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-        raise Failed("%s is neither a directory nor a file, and is not mounted" % source)
+        raise Failed("%s is neither a directory nor a file and cannot be mounted" % source)
 
 
 def stop(request: Request, step: Step) -> None:
-    """Stop and remove the ranks that exist: ``containers``, and ``processes``, whose logs stay until the next start."""
+    """Stop and remove the ranks that exist: ``containers`` and ``processes``, whose logs stay until the next start."""
     containers, grace_s = step["containers"], step["grace_s"]
     if containers:
         with contextlib.suppress(Failed):
@@ -127,9 +127,9 @@ def start_process(request: Request, step: Step) -> None:
     environment.update(step["env"])
     if step.get("env_file"):
         environment.update(common.read_env_file(common.expand(step["env_file"])))
-    # The shell stays as parent to record the exit code.
+    # The shell remains as parent to record the exit code.
     argv = ["/bin/sh", "-c", '"$@"; echo $? > "$0"', exit_file, *step["argv"]]
-    # The log of the last start would be taken for this one's: its "ready", its errors.
+    # The log is truncated: an old "ready" or error must not be taken for this start's.
     with open(os.path.join(directory, "log"), "wb") as log:
         process = subprocess.Popen(
             argv,
@@ -151,14 +151,14 @@ def start_process(request: Request, step: Step) -> None:
 
 
 def session_members(leader: int) -> dict[int, int]:
-    """Processes of the session of ``leader``, and the parent of each."""
+    """Processes of the session of ``leader``, with their parents."""
     return {pid: parent for pid, (parent, session) in common.processes().items() if session == leader}
 
 
 def end_process(directory: str, grace_s: float) -> None:
-    """Terminate a rank's launcher, after ``grace_s`` the rest of its session, then kill it; remove its record.
+    """Terminate a rank's launcher; after ``grace_s`` the rest of its session; then kill it. Remove its record.
 
-    The launcher ends the engine before Ray: Ray that is asked together with it kills the engine after a second.
+    The launcher ends the engine before Ray: if both are terminated together, Ray kills the engine after a second.
     """
     record = os.path.join(directory, RANK_FILE)
     rank = common.read_json(record)
@@ -177,7 +177,7 @@ def end_process(directory: str, grace_s: float) -> None:
 
 
 def _end(processes: Callable[[], Iterable[int]], number: int, wait_s: float) -> None:
-    """Send the signal ``number`` to ``processes``, and wait until none is left."""
+    """Send the signal ``number`` to ``processes``, and wait until they have ended."""
     limit = time.monotonic() + wait_s
     for pid in processes():
         with contextlib.suppress(ProcessLookupError):

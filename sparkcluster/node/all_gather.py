@@ -1,6 +1,6 @@
-"""One rank of an all-gather, run inside the serving image by its Python.
+"""A rank of an all-gather, run inside the serving image by its Python.
 
-The last argument is its request as JSON. It prints one line that begins with the request's ``mark`` and holds
+The last argument is its request as JSON. It prints a line that starts with the request's ``mark`` and has
 ``bus_gb_s`` and ``backend``, or ``failed``.
 """
 
@@ -14,16 +14,16 @@ import sys
 import time
 from typing import Any
 
-_ROUNDS = 7  # after a first one, which connects
+_ROUNDS = 7  # after a first round, which connects
 
 
 def bus_gb_s(gathered_bytes: int, world: int, seconds: float) -> float:
-    """Bus bandwidth of an all-gather as nccl-tests compute it: what every rank has to receive, per second."""
+    """Bus bandwidth of an all-gather as in nccl-tests: the bytes that every rank must receive, per second."""
     return gathered_bytes * (world - 1) / world / seconds / 1e9
 
 
 def measure(request: dict[str, Any], torch: Any, dist: Any) -> dict[str, Any]:
-    """Gather ``bytes`` over all ranks a few times and take the median."""
+    """Gather ``bytes`` over all ranks several times and take the median."""
     cuda = torch.cuda.is_available()
     backend = "nccl" if cuda else "gloo"
     dist.init_process_group(

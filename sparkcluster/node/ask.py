@@ -1,11 +1,11 @@
-"""Asks the endpoint from the node itself, so that neither the user's network nor an open port is needed.
+"""Sends a request to the endpoint from the node itself, so that it works without an open port to the user's network.
 
-A model for embeddings or rerank (``kind`` in the request) is asked to compare texts.
-Streams JSON lines and ends with exactly one of the last two::
+A model for embeddings or rerank (``kind`` in the request) is asked to compare texts. The program prints JSON lines;
+exactly one of the last two kinds is printed, at the end::
 
     {"text": "…"} {"reasoning": "…"}
-    {"counters": {…}, "context": N}       every 2 s: a sign of life. ``counters`` is empty where none can be read, and
-                                          null where the request names none; once more before the error ``engine-dead``
+    {"counters": {…}, "context": N}       every 2 s, as a heartbeat. ``counters`` is empty if none can be read, null if
+                                          the request has none; also printed before the error ``engine-dead``
     {"done": {"content", "reasoning", "tool_calls", "finish_reason", "usage", "ttft_s", "total_s", "status"}}
     {"error": {"kind", "message"}}
 
@@ -35,22 +35,22 @@ TEXTS = [
     "To bake bread at home, mix flour, water, salt and yeast, let the dough rise, then bake it for 40 minutes.",
     "The satellite passed the far side of the moon and sent its measurements two days later.",
 ]
-"""What models for embeddings or rerank are asked: the first text answers the question."""
+"""Input for models for embeddings or rerank: the first text answers the question."""
 _MOST = 16 << 20
-# Of a request, what the engine is sent as it is.
+# Keys of a request that are passed to the engine unchanged.
 _PASSED = ("model", "messages", "tools", "max_tokens", "temperature", "top_p", "top_k", "chat_template_kwargs")
-# vLLM and other servers use the words of OpenAI's API (vllm-project/vllm#20409); some say it with status 500.
+# vLLM and other servers use the wording of OpenAI's API (vllm-project/vllm#20409); some with status 500.
 _TOO_LONG = re.compile(
     r"maximum context length|maximum model length|context_(?:length|window)_exceeded"
     r"|max_tokens must be at least 1, got -|exceeds the available context size",
     re.I,
 )
-# Of vLLM's EngineDeadError (vllm/v1/engine/exceptions.py): the trace is in its log alone.
+# Part of vLLM's EngineDeadError (vllm/v1/engine/exceptions.py); the trace is only in its log.
 _TRACE = " See stack trace (above) for the root cause."
 
 
 class Failed(Exception):
-    """The endpoint did not do what was asked."""
+    """The endpoint did not answer the request as expected."""
 
     def __init__(self, kind: str, message: str) -> None:
         Exception.__init__(self, message)
@@ -58,16 +58,16 @@ class Failed(Exception):
 
 
 def headers(request: dict[str, Any]) -> dict[str, str]:
-    """Headers with the API key, called ``key_name``, of ``key_file``, which only its owner may read, if it has one."""
+    """Headers with the API key ``key_name`` from ``key_file`` (readable by its owner only), if there is one."""
     try:
         return {"Content-Type": "application/json", **engine_api.keyed(request)}
     except OSError as error:
-        why = "the API key cannot be read from %s: %s" % (request["key_file"], error.strerror or error)
+        why = "cannot read the API key from %s: %s" % (request["key_file"], error.strerror or error)
         raise Failed("unauthorized", why) from error
 
 
 def explain(status: int, body: bytes) -> Failed:
-    """What an HTTP error says, in one line."""
+    """The error for an HTTP error, with a message of one line."""
     text = body.decode(errors="replace").strip()
     try:
         document = json.loads(text)
@@ -78,11 +78,11 @@ def explain(status: int, body: bytes) -> Failed:
     words = re.sub(r"\s+", " ", str(message or http.client.responses.get(status, "no reason")))
     words = words.replace(_TRACE, "")[:400]
     if status in (401, 403):
-        return Failed("unauthorized", "the endpoint requires another API key than its rank was started with: " + words)
+        return Failed("unauthorized", "the endpoint rejects the API key that its rank was started with: " + words)
     if _TOO_LONG.search(text):
         return Failed("too-long", words)
     if status in (502, 503, 504):
-        # Said by what stands before an engine, or by one that is overloaded.
+        # Returned by a proxy in front of an engine, or by an overloaded engine.
         return Failed("unavailable", "the endpoint answers %d: %s" % (status, words))
     if status >= 500:
         return Failed("engine-dead", "the engine answers %d: %s" % (status, words))
@@ -90,9 +90,9 @@ def explain(status: int, body: bytes) -> Failed:
 
 
 class Answer:
-    """What came so far. The first token of any kind is the sign of life.
+    """The answer so far. The time limit counts from the last token of any kind.
 
-    The first is late after ``first_s`` of ``request``, each next one after ``token_s``.
+    The limit is ``first_s`` of ``request`` for the first token, then ``token_s``.
     """
 
     def __init__(self, request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
@@ -107,16 +107,16 @@ class Answer:
 
     @property
     def remaining_s(self) -> float:
-        """Until the next token is late."""
+        """Seconds until the next token is late."""
         return max(0.001, self.moved + self.limit_s - time.monotonic())
 
     def late(self) -> str:
-        """That no token came in time."""
+        """Message: no token arrived in time."""
         size = len(self.found["content"] + self.found["reasoning"])
         return "sent no token for %.0f s, after %d characters" % (self.limit_s, size)
 
     def feed(self, document: dict[str, Any]) -> None:
-        """Take in a chunk of the answer."""
+        """Process a chunk of the answer."""
         if document.get("error"):
             code = document["error"].get("code") if isinstance(document["error"], dict) else None
             raise explain(code if isinstance(code, int) else 500, json.dumps(document).encode())
@@ -125,9 +125,9 @@ class Answer:
         self.found["usage"] = document.get("usage") or self.found["usage"]
 
     def take(self, choice: dict[str, Any]) -> None:
-        """Take in one choice of a chunk."""
+        """Process a choice of a chunk."""
         part = choice.get("delta") or {}
-        # the older name of the field is reasoning_content
+        # reasoning_content is the older name of the field
         thought = part.get("reasoning") or part.get("reasoning_content")
         calls = part.get("tool_calls") or []
         if part.get("content") or thought or calls:
@@ -145,7 +145,7 @@ class Answer:
         self.found["finish_reason"] = choice.get("finish_reason") or self.found["finish_reason"]
 
     def done(self) -> dict[str, Any]:
-        """The final document; Failed where the engine broke the answer off, as vLLM does while it is stopped."""
+        """The final document; Failed if the engine aborted the answer, as vLLM does while it is being stopped."""
         if self.found["finish_reason"] == "abort":
             raise Failed("unavailable", "the engine aborted the request, as it does while it is being stopped")
         calls = [self.calls[index] for index in sorted(self.calls)]
@@ -156,12 +156,12 @@ class Answer:
 def posted(
     request: dict[str, Any], path: str, body: dict[str, Any], late: Callable[[], str]
 ) -> Iterator[tuple[http.client.HTTPResponse, socket.socket]]:
-    """The answer of the endpoint to ``body``, and its connection; ``late`` says what did not come in time."""
+    """The endpoint's response to ``body`` and its connection; ``late`` is the message for a timeout."""
     where = urllib.parse.urlsplit(request["endpoint"]).netloc
     connection, path = engine_api.connect(request["endpoint"] + path, request["first_s"])
     try:
         connection.request("POST", path, json.dumps(body).encode(), headers(request))
-        # the connection forgets it with the headers of an answer that is to end it
+        # the connection drops it when the headers ask to close it after the answer
         connected = connection.sock
         with connection.getresponse() as response:
             if response.status != 200:
@@ -179,7 +179,7 @@ def posted(
 
 
 def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """One completion; the final document."""
+    """Request a completion; return the final document."""
     body = {name: request[name] for name in _PASSED if request.get(name) not in (None, {})}
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     where, answer = urllib.parse.urlsplit(request["endpoint"]).netloc, Answer(request, tell)
@@ -197,9 +197,9 @@ def complete(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) ->
 
 
 def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """How near two texts are to a question, of which one answers it: by vectors, or scores; the final document.
+    """Compare two texts with a question that one of them answers, by vectors or scores; return the final document.
 
-    Its content says so in words. Failed where the other one is as near: then the model is broken.
+    Failed if the other text is at least as similar: then the model is broken.
     """
     began, embeds = time.monotonic(), request["kind"] == "embeddings"
     body = {"input": [QUESTION, *TEXTS]} if embeds else {"query": QUESTION, "documents": TEXTS}
@@ -213,8 +213,8 @@ def compare(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
     else:
         what, scores = "scores", [float(each["relevance_score"]) for each in listed]
     near, far = scores
-    said = "%s: %.3f for a text that answers the question, %.3f for another one" % (what, near, far)
-    if not near > far:  # nor if they are no numbers
+    said = "%s: %.3f for a text that answers the question, %.3f for an unrelated text" % (what, near, far)
+    if not near > far:  # also false for NaN
         raise Failed("malformed", said)
     tell({"text": said})
     return {
@@ -229,7 +229,9 @@ def _cosine(one: list[float], other: list[float]) -> float:
 
 
 def read_counters(request: dict[str, Any]) -> dict[str, float]:
-    """The engine's counters by the names that ``request`` has for them, each the sum over all engines; {} without."""
+    """The engine's counters by their names in ``request``, each summed over all engines; {} if they cannot be read."""
+    if not request.get("counters"):
+        return {}  # some engines reset their statistics when they are read
     try:
         _, text = engine_api.get(request["endpoint"].removesuffix("/v1") + "/metrics", headers(request))
     except (Failed, OSError, http.client.HTTPException):
@@ -239,7 +241,7 @@ def read_counters(request: dict[str, Any]) -> dict[str, float]:
 
 
 def longest(request: dict[str, Any]) -> int | None:
-    """Tokens of the longest prompt and answer that the engine takes, where it says so."""
+    """Maximum length of prompt and answer in tokens, if the engine reports it."""
     try:
         _, text = engine_api.get(request["endpoint"] + "/models", headers(request))
         listed = json.loads(text)["data"]
@@ -250,7 +252,7 @@ def longest(request: dict[str, Any]) -> int | None:
 
 
 def tell_alive(request: dict[str, Any], over: threading.Event) -> None:
-    """Tell the engine's counters again and again until ``over``."""
+    """Print the engine's counters periodically until ``over``."""
     counting = bool(request.get("counters"))
     context = longest(request) if counting else None
     while not over.wait(TELL_S):
@@ -258,9 +260,9 @@ def tell_alive(request: dict[str, Any], over: threading.Event) -> None:
 
 
 def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, Any]:
-    """Ask. Every error is an answer.
+    """Send the request. Errors are returned as answers.
 
-    The request ends with ``lines``: an engine that hangs may hold it for hours.
+    The program ends with ``lines``: a hanging engine could keep it for hours.
     """
     if lines is not None:
         common.end_with(lines)
@@ -269,13 +271,13 @@ def main(request: dict[str, Any], lines: BinaryIO | None = None) -> dict[str, An
     ended = answer(request, common.emit)
     over.set()
     if request.get("counters") and ended.get("error", {}).get("kind") == "engine-dead":
-        # Compared with those of the next attempt: an engine that answers others meanwhile is not dead.
+        # Compared with the next attempt: an engine that answers other requests meanwhile is not dead.
         common.emit({"counters": read_counters(request), "context": None})
     return ended
 
 
 def answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """One completion as ``done``, or its ``error``."""
+    """The result as ``done``, or the ``error``."""
     try:
         return {"done": (compare if request.get("kind") else complete)(request, tell)}
     except Failed as error:

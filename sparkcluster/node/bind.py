@@ -1,15 +1,16 @@
-"""Keeps every socket of the engine on the interconnect: nothing listens on "all addresses".
+"""Keeps all sockets of the engine on the interconnect: nothing listens on all addresses.
 
-Part of ``launcher`` and of ``agent``;
+Part of ``launcher`` and of ``agent``.
 
-Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting
-moves them: ray#59852 gave Ray's the node's address and ray#60012 took that back three days later. What they
-all share is libc's ``bind`` and ``listen``. A small library that stands in front of them turns "any address" into
-the node's own; addresses that a program names itself stay as they are, and so do the ports that are to be open. It
-needs no C library to be built and none in particular to run, so the agent compiles it on the node, where DGX OS has
-a compiler, and the launcher in the image only where the node has none. docs/ray-sockets.md compares other ways.
+Ray's servers (gcs_server, raylet, every worker) and torch's store listen on 0.0.0.0 or [::], and no setting changes
+that: ray#59852 gave Ray's servers the node's address, and ray#60012 reverted it three days later. They all use libc's
+``bind`` and ``listen``. A small preloaded library wraps these and replaces "any address" with the node's address;
+explicit addresses and ports that must be open are left unchanged. It needs no C library to build or run, so the agent
+compiles it on the node, since DGX OS has a compiler; the launcher compiles it in the image only if the node has none.
+docs/internals/ray-sockets.md compares alternatives.
 
-What calls the kernel by itself (Go, static programs) bypasses the library: ``network.wildcards`` finds its sockets.
+Programs that call the kernel directly (Go, static programs) bypass the library: ``network.wildcards`` finds their
+sockets.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sparkcluster.node.shared import BIND_FILE, COMPILERS
 ADDRESS = "SPARKCLUSTER_BIND_ADDRESS"
 OPEN_PORTS = "SPARKCLUSTER_BIND_OPEN"
 
-# No header is included: a compiler without the C library's development files is enough. The layouts are
-# those of Linux (struct sockaddr_in, sockaddr_in6), the numbers those of its system call tables.
+# No header is included, so that the compiler needs no development files. The layouts are Linux's (struct sockaddr_in,
+# sockaddr_in6), the numbers are from its system call tables.
 SOURCE = r"""
 typedef unsigned int u32;
 typedef unsigned char u8;
@@ -126,7 +127,7 @@ sys.exit({bound.getsockname()[0], unbound.getsockname()[0]} != {sys.argv[1]})
 
 
 def build(path: str, env: Mapping[str, str]) -> str | None:
-    """Compile the library to ``path``, readable by everyone. Returns what went wrong in one line, or None."""
+    """Compile the library to ``path``, readable by all users. Returns the error in one line, or None."""
     candidates = ([env["CC"]] if env.get("CC") else []) + list(COMPILERS)
     program = next((found for name in candidates if (found := shutil.which(name, path=env.get("PATH")))), None)
     if program is None:
@@ -145,7 +146,7 @@ def build(path: str, env: Mapping[str, str]) -> str | None:
 
 
 def works(path: str, env: Mapping[str, str], address: str) -> bool:
-    """Whether a program started with the library has its "any address" turned into ``address``."""
+    """Whether the library at ``path`` turns "any address" into ``address`` in a test program."""
     trial = dict(env, LD_PRELOAD=path)
     trial[ADDRESS] = address
     trial.pop(OPEN_PORTS, None)
@@ -154,23 +155,24 @@ def works(path: str, env: Mapping[str, str], address: str) -> bool:
 
 
 def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[int], folder: str, private: str) -> str:
-    """Have everything that is started with ``env`` listen on ``address`` where it would on all addresses.
+    """Make all programs that are started with ``env`` listen on ``address`` instead of all addresses.
 
-    ``env`` is changed; ``open_ports`` may listen on all addresses. The library in ``folder`` is the agent's; if that
-    has no effect, one is built in ``private``, where only we may write. Returns what was done, in words; a text that
-    begins with ``missing:`` says that sockets stay as they are.
+    ``env`` is changed; ``open_ports`` may listen on all addresses. The library in ``folder`` is compiled by the agent;
+    if
+    it has no effect, one is compiled in ``private``, a directory that only we can write. Returns the result in words; a
+    text that begins with ``missing:`` says that sockets are not confined.
     """
     path = os.path.join(folder, BIND_FILE)
     if not works(path, env, address):
         path = os.path.join(private, BIND_FILE)
         trouble = build(path, env)
         if trouble is None and not works(path, env, address):
-            trouble = "%s was built and has no effect" % path
+            trouble = "%s was built but has no effect" % path
         if trouble is not None:
             return "missing: %s" % trouble
     others = [name for name in env.get("LD_PRELOAD", "").replace(":", " ").split() if name != path]
     env["LD_PRELOAD"] = ":".join([path, *others])
-    # Without it a raylet removes LD_PRELOAD from the environment of its workers.
+    # Otherwise a raylet removes LD_PRELOAD from the environment of its workers.
     env["RAY_LD_PRELOAD_ON_WORKERS"] = "1"
     env[ADDRESS] = address
     ports = ",".join(str(port) for port in open_ports)

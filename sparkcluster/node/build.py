@@ -1,9 +1,9 @@
-"""Builds an image on this node, of files that were sent here.
+"""Builds an image on this node from files that were sent here.
 
-A job (``job``) builds, which outlives the operator's connection; it changes nothing but Docker's store of images, and
-ends by itself. The request says ``do`` (run or cancel), ``reference`` (the name that the image gets), ``base`` (the
-image that it is built on), ``folder``, which of its files is the ``dockerfile`` or, instead of it, a ``script``,
-``limit_s``, and the lease. Each reference has a job, in ``state_dir/builds/HASH``.
+The build is a job (``job``), which survives a lost connection; it changes only Docker's image store, and ends by
+itself. The request has ``do`` (run or cancel), ``reference`` (name of the new image), ``base`` (the base image),
+``folder``, the name of its ``dockerfile`` or of a ``script``, ``limit_s``, and the lease. Each reference has one job,
+in ``state_dir/builds/HASH``.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 
-LINES = 20  # of the log of a build
+LINES = 20  # kept from the log of a build
 
-# BuildKit's own format moves the cursor; another builder than Docker's would keep the image to itself.
+# BuildKit's default format moves the cursor; a builder other than Docker's would not store the image in Docker.
 _ENVIRONMENT = {"BUILDKIT_PROGRESS": "plain", "BUILDX_BUILDER": "default", "DOCKER_CLI_HINTS": "false"}
-# Attestations would make it an image for several platforms, one of them unknown.
+# Attestations would make it a multi-platform image with one unknown platform.
 _ENVIRONMENT["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
 
 
-# An image in which a script has run, in a directory with its other files.
+# The image runs a script in a directory with the files.
 _SCRIPTED = "ARG BASE\nFROM $BASE\nCOPY . /sparkcluster-build\nRUN cd /sparkcluster-build && sh ./%s\n"
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Build, or end the build; the answer is that of ``wire.answer``."""
+    """Build, or cancel the build; answers as ``wire.answer``."""
     return job.answer(request, stdin, "builds", request["reference"], lambda own: build(request, own))
 
 
 def build(request: Request, own: job.Job) -> dict[str, Any]:
-    """Run the build, and look for the image."""
+    """Run the build, and check that the image exists."""
     until = time.monotonic() + request["limit_s"]
 
     def tell(tail: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The Docker engine of this node."""
+"""Facts about Docker on this node."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from sparkcluster.node.docker import in_containerd
 from sparkcluster.node.machine import Machine
 
-# Where the CDI specification puts its files (cncf-tags/container-device-interface, SPEC.md).
+# Directories of CDI specifications (cncf-tags/container-device-interface, SPEC.md).
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CONTAINERD_ROOT = "/var/lib/containerd"  # containerd's own default
 
 
 def docker(machine: Machine) -> dict[str, Any]:
-    """The Docker engine.
+    """Facts about Docker.
 
     Raises:
-        Unreadable: none answers, or this user has no permission.
+        Unreadable: it does not answer, or this user has no permission.
     """
     info = machine.docker_document("/info")
     root = info.get("DockerRootDir", "")
     stored = in_containerd(info)
-    # the system's instead of the one that the engine brings
+    # the system's containerd, not Docker's own
     shared = (info.get("Containerd") or {}).get("Address") == "/run/containerd/containerd.sock"
     cdi = cdi_specs(machine)
     return {
@@ -31,7 +31,7 @@ def docker(machine: Machine) -> dict[str, Any]:
         "root_dir": root,
         "images_dir": _CONTAINERD_ROOT if stored and shared else root,
         "runtimes": sorted(info.get("Runtimes") or {}),
-        # engines before 28.2 do not report them
+        # Docker before 28.2 does not report them
         "cdi_devices": cdi_devices(cdi),
         "cdi_driver": cdi_driver(cdi),
         "cgroup_driver": info.get("CgroupDriver"),
@@ -41,7 +41,7 @@ def docker(machine: Machine) -> dict[str, Any]:
 
 
 def cdi_specs(machine: Machine) -> list[str]:
-    """Texts of the CDI specifications, in order of priority (later folders win)."""
+    """Texts of the CDI specifications, in order of priority (later directories win)."""
     paths = ["%s/%s" % (folder, name) for folder in _CDI_DIRS for name in machine.names(folder)]
     return [machine.text(path, "") for path in paths if path.endswith((".yaml", ".yml", ".json"))]
 
@@ -51,7 +51,7 @@ def cdi_devices(specs: list[str]) -> list[str]:
     found: set[str] = set()
     for text in specs:
         kind = re.search(r'^\s*"?kind"?\s*:\s*"?([\w./-]+)', text, re.MULTILINE)
-        # names of devices are directly in the list of devices; deeper ones are of hooks and mounts
+        # device names are directly in the list of devices; deeper names belong to hooks and mounts
         names = re.findall(r'^(?: {0,4}- |  | {4,8}")name"?\s*:\s*"?([\w.:-]+)', text, re.MULTILINE)
         if kind:
             found.update("%s=%s" % (kind.group(1), name) for name in names)

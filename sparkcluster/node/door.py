@@ -1,14 +1,14 @@
-"""Takes the gateway's word for models on demand, on its node, and passes it on to the guards of their heads.
+"""Forwards the gateway's requests for models on demand to the guards of their heads; runs on the gateway's node.
 
-Travels as one file (``hosts.program.standalone``), and runs as the guard of the gateway's own cluster. The gateway,
-which is in a container and has no token of a guard, reaches it by a Unix socket in a directory that is mounted there.
-A request is a line of JSON, and so is its answer::
+It is sent as one file (``hosts.program.standalone``), and runs as the guard of the gateway's cluster. The gateway runs
+in a container without a guard's token; it connects by a Unix socket in a mounted directory. Requests and answers are
+lines of JSON::
 
     {"do": "states"}                                    {MODEL: {"state", "why"}} of all models
-    {"do": "want", "model": MODEL, "run": true}         {MODEL: {"state", "why"}} of that one
+    {"do": "want", "model": MODEL, "run": true}         {MODEL: {"state", "why"}} of this model
 
-A state is stopped, starting, ready, stopping, failed or unreachable. What is no such request ends the connection. In
-the program's directory, config.json has ``socket``, its path, and ``models``: of each the ``node``, ``address``,
+A state is stopped, starting, ready, stopping, failed or unreachable. An invalid request ends the connection.
+config.json in the program's directory has ``socket``, the path, and ``models``: for each the ``node``, ``address``,
 ``port`` and ``token`` of its head's guard.
 """
 
@@ -29,10 +29,10 @@ from sparkcluster.node.shared import CONFIG_FILE
 
 
 def main(argv: list[str]) -> None:
-    """Answer the gateway, by the config.json in the directory ``argv[1]``, until a signal ends it."""
+    """Answer the gateway until a signal arrives; config.json is in the directory ``argv[1]``."""
     directory = os.path.abspath(argv[1])
     config = common.read_json(os.path.join(directory, CONFIG_FILE))
-    lock = unit.alone(directory)  # noqa: F841 - as long as it is open
+    lock = unit.alone(directory)  # noqa: F841 - held while it is open
     guards = {name: Peer(**place) for name, place in config["models"].items()}
 
     class Conversation(socketserver.StreamRequestHandler):
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
 
     folder, name = os.path.split(config["socket"])
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    os.chdir(folder)  # the whole path may be longer than the 108 bytes that an address has
+    os.chdir(folder)  # the full path may exceed the 108 bytes of a socket address
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
     os.umask(0o177)
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
 
 
 def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Report]:
-    """What the gateway gets for ``request``: a node that does not answer takes 5 s, or twice that, not all in turn."""
+    """The answer to ``request``; nodes are asked at the same time, since a silent one takes 5 or 10 s."""
     asked = [request["model"]] if "model" in request else list(guards)
 
     def ask(name: str) -> Report:

@@ -1,4 +1,4 @@
-"""Where the guard of a model that is loaded on demand hears the door, and by which token, of the head of its group."""
+"""Address and token for the door to reach a guard; runs on the head of a group whose model is loaded on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, START_FILE
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
-    """``node``, ``address``, ``port`` and ``token`` as the door's config.json has them; empty where it is not enabled.
+    """``node``, ``address``, ``port`` and ``token`` for the door's config.json; empty if the cluster is not enabled.
 
     Args:
         request: state_dir and cluster.

@@ -1,15 +1,15 @@
-"""What this node has of a cluster that is enabled, and the agent's steps that change it.
+"""Files of an enabled cluster on this node, and the agent's steps that change them.
 
 Below ``clusters/NAME``::
 
-    start.json              what starts this node's rank of the release that was recorded last
+    start.json              the steps that start this node's rank of the last recorded release
     enabled/guard.py        the program that starts it after a reboot, and restarts a dead group (``guard``)
-    enabled/config.json     cluster, node, state_dir, runtime, port, limits, and the token by which guards know each
-                            other: random, the same on all nodes; whether its model is loaded ``on_demand``, and
-                            then the ``door_token`` by which the door has it loaded
-    enabled/stopped         written by down and before a start: nothing starts until the next release is recorded
-    enabled/waits.json      what the guard waits for
-    enabled/journal.jsonl   every restart and how it ended
+    enabled/config.json     cluster, node, state_dir, runtime, port, limits, and the random token that all guards of
+                            the cluster share; whether its model is loaded ``on_demand``, and the ``door_token``
+                            that the door then uses
+    enabled/stopped         written by down and before a start: nothing is started until the next release is recorded
+    enabled/waits.json      why the guard is waiting
+    enabled/journal.jsonl   every restart and its result
     enabled/guard.lock      held while the guard runs
 """
 
@@ -27,12 +27,13 @@ from sparkcluster.node.shared import CONFIG_FILE, ENABLED_DIR, GUARD_FILE, START
 
 
 def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
-    """Take in that a release was recorded: ``step`` has its number, and in ``start`` what starts this node's rank.
+    """Update the files after a release was recorded: ``step`` has its number, and the rank's steps in ``start``.
 
-    With an empty ``start`` the rank goes on as before; null says that it did not come up, and is not started again.
-    What ``down`` wrote, and what the guard gave up, is over.
+    An empty ``start`` means that the rank keeps running as before; null, that it did not start and must not be
+    restarted.
+    Removes the marks of ``down`` and of a guard that gave up.
     """
-    if "start" not in step:  # it is recorded again, for going back
+    if "start" not in step:  # recorded again, as a rollback target
         return
     path = _place(request, START_FILE)
     start = common.read_json(path) if step["start"] == {} else step["start"]
@@ -45,7 +46,7 @@ def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
 
 
 def _write_start(request: dict[str, Any], start: dict[str, Any], number: int) -> None:
-    # ``release`` is the one that it was started with; others were recorded beside it since.
+    # ``release`` is the release it was started with; later releases may have been recorded since.
     document = {"release": number, **start, "number": number, "epoch": request["epoch"]}
     common.write_atomically(_place(request, START_FILE), json.dumps(document, sort_keys=True).encode())
 
@@ -61,21 +62,21 @@ def _clear(directory: str) -> None:
 
 
 def stop(request: dict[str, Any], step: dict[str, Any]) -> None:
-    """Let the guard start nothing until the next release is recorded, where the cluster is enabled."""
-    # of no bytes: on a full disk, too
+    """Make the guard of an enabled cluster start nothing until the next release is recorded."""
+    # empty, so that it works on a full disk
     common.write_atomically(os.path.join(_place(request, ENABLED_DIR), STOPPED_FILE), b"")
 
 
 def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Install the guard: its ``program``, ``config`` and systemd unit. ``number`` is the release recorded.
+    """Install the guard: its ``program``, ``config`` and systemd unit. ``number`` is the recorded release.
 
-    A model on demand is not wanted then. Without a ``number`` it is the ``door``, which has no release. Answers as
-    ``unit.install`` does.
+    A model on demand starts as not wanted. Without a ``number`` it is the ``door``, which has no release. Answers as
+    ``unit.install``.
     """
     start, number = common.read_json(_place(request, START_FILE)), step.get("number")
     if start.get("number") != number:
-        hint = "sparkcluster down, then up, records it"
-        raise Failed("this node has not recorded what starts its rank of release %s: %s" % (number, hint))
+        hint = "run sparkcluster down, then up"
+        raise Failed("this node has no start.json for release %s: %s" % (number, hint))
     directory = _place(request, ENABLED_DIR)
     unit.end(directory)
     if start:
@@ -87,7 +88,7 @@ def enable(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
 
 
 def disable(request: dict[str, Any], step: dict[str, Any]) -> None:
-    """Remove the guard, its unit and all of its files."""
+    """Remove the guard, its unit and all its files."""
     directory = _place(request, ENABLED_DIR)
     unit.end(directory)
     unit.remove(directory)

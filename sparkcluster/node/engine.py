@@ -1,6 +1,6 @@
-"""The inference engine on a node, without any particular one.
+"""The part of an engine that runs on nodes: defaults.
 
-The ``node.py`` of an engine's directory is sent to the nodes instead of this module, and has the same names.
+The nodes get ``node.py`` of the engine's directory instead of this module; it defines the same names.
 """
 
 from __future__ import annotations
@@ -9,36 +9,47 @@ from collections.abc import Iterable
 from typing import Any
 
 NAME = ""
-"""The engine's name; what an image holds is read again for another engine."""
+"""The engine's name. Facts of an image are cached per engine."""
 
 LABEL = ""
-"""Label of NVIDIA's images of this engine, whose value is the engine's version."""
+"""Label of NVIDIA's images that contains the engine's version."""
 
 INSPECTION = "ENGINE = {}"
-"""Statements that set ENGINE to what the interpreter has of the engine: version, flags, tool_parsers, and the like.
+"""Python statements that set ENGINE to the facts of the installed engine: version, flags, tool_parsers, and so on.
 
-They may use what ``interpreter`` imports and defines before them.
+They run after the imports and definitions of ``interpreter``.
 """
 
 
 def built(entrypoint: list[str]) -> bool:
-    """Whether an image with this entrypoint was built by the engine's makers."""
+    """Whether an image with this entrypoint is an official image of the engine."""
     return False
 
 
 def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
-    """Whether NVIDIA built an image, by the names of its labels and variables."""
+    """Whether NVIDIA built the image, by the names of its labels and variables."""
     return False
 
 
 def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
-    """Have Ray's workers on this node keep the variables ``names`` as they are in ``env``.
+    """Make Ray's workers on this node keep the variables ``names`` of ``env``.
 
     Args:
-        env: of the engine; may be changed.
-        names: variables that must not be carried over from the head.
-        private: folder that only we may read.
+        env: environment of the engine; may be changed.
+        names: variables that Ray must not copy from the head.
+        private: folder that only the current user can read.
 
-    Returns what was done, in words; None where the engine has no means for it.
+    Returns a description of the change; None if the engine does not support it.
     """
     return None
+
+
+def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
+    """The command that runs in place of ``words``, those of ``Engine.serve``.
+
+    Args:
+        words: as the plan has them.
+        env: of the engine; may be changed.
+        private: folder that only we may read, for a file that the engine reads.
+    """
+    return words

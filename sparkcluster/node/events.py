@@ -1,4 +1,4 @@
-"""``on_event`` of the inventory: a command that the guard on a head runs as the node's user when something happened."""
+"""``on_event`` of the inventory: a command that the head's guard runs as the node's user after an event."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 LIMIT_S = 60.0
-# Of the guard's own environment: no other variable of it is known to hold no secret.
+# Variables of the guard's environment for the command; others may hold secrets.
 PASSED = ("PATH", "HOME", "LANG", "USER", "TMPDIR")
 _EVENTS = {"gave up": "gave-up", "victim": "victim", "load failed": "load-failed"}
 
 
 def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], None]) -> None:
-    """Run ``on_event`` of the guard's ``config``, where it has one and ``entry`` of its journal is an event.
+    """Run ``on_event`` of the guard's ``config``, if it is set and the journal ``entry`` is an event.
 
-    It runs beside the guard, for ``LIMIT_S`` at most; ``failed`` hears in which way it failed.
+    It runs in the background, for ``LIMIT_S`` at most; ``failed`` gets the reason if it failed.
     """
     event = _EVENTS.get(entry["act"])
     if entry["act"] == "restart":
@@ -31,14 +31,14 @@ def tell(config: dict[str, Any], entry: dict[str, Any], failed: Callable[[str], 
         environment.update(("SPARKCLUSTER_" + name.upper(), str(value)) for name, value in found.items())
         try:
             threading.Thread(target=_run, args=(config["on_event"], environment, failed), daemon=True).start()
-        except RuntimeError as error:  # no thread is left: what it was to hear of goes on
-            _failed(config["on_event"], "it cannot be started: %s" % error, failed)
+        except RuntimeError as error:  # no more threads: the guard must continue
+            _failed(config["on_event"], "it could not be started: %s" % error, failed)
 
 
 def _run(words: list[str], environment: dict[str, str], failed: Callable[[str], None]) -> None:
     why = None
     try:
-        # its output is in the guard's log
+        # its output goes to the guard's log
         process = subprocess.Popen(
             words, env=environment, cwd=os.path.expanduser("~"), stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -51,11 +51,11 @@ def _run(words: list[str], environment: dict[str, str], failed: Callable[[str], 
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     except (OSError, ValueError) as error:
-        why = "it cannot be started: %s" % error
+        why = "it could not be started: %s" % error
     if why:
         _failed(words, why, failed)
 
 
 def _failed(words: list[str], why: str, failed: Callable[[str], None]) -> None:
-    with contextlib.suppress(OSError):  # a full disk
+    with contextlib.suppress(OSError):  # the disk is full
         failed("%s: %s" % (words[0], why))

@@ -1,15 +1,14 @@
-"""The record of files of which this node knows the SHA-256, and of those that staging put here.
+"""The record of file hashes on this node, and of the files that staging wrote.
 
-One file for each directory of a model, to which lines are appended::
+One file per directory of a model, to which lines are appended::
 
-    STATE_DIR/models/ROOT16.jsonl   {"root": PATH, "cluster": NAME} that staged it; {"revision": NAME} of a
-                                    snapshot in the hub's cache that staging made; and of each file, the last
-                                    counting, [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
+    STATE_DIR/models/ROOT16.jsonl   {"root": PATH, "cluster": NAME} of a cluster that staged it; {"revision": NAME} of
+                                    a snapshot in the hub's cache that staging created; and for each file (the last
+                                    line counts) [path, size, mtime (ns), inode, SHA-256, whether staging wrote it]
 
-Whether staging wrote a file may be null: as before, if it is still the same. ROOT16 is the beginning of the SHA-256 of
-the directory's path with links resolved; paths are relative to it. A file with another size, time or inode than in the
-record is another file. A line that cannot be read is as if it were not there: then the file is read again, and is not
-removed as staged.
+"Whether staging wrote it" may be null: unchanged, if the file is the same. ROOT16 is the start of the SHA-256 of the
+directory's path with links resolved; paths are relative to it. If size, time or inode differ from the record, it is
+another file. A line that cannot be parsed is ignored: then the file is read again, and is not removed as staged.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ AnyStatus = os.stat_result | Status
 
 
 class Entry(NamedTuple):
-    """A file as it was when its content was known; ``ours`` if staging wrote it where there was none."""
+    """A file at the time when it was hashed; ``ours`` if staging wrote it and replaced nothing."""
 
     size: int
     mtime_ns: int
@@ -49,10 +48,10 @@ class Record:
     """The record of the directory ``root``; 60,000 files take 30 MB. Without ``state_dir`` nothing is recorded.
 
     Attributes:
-        files: by path.
-        clusters: those that staged it.
-        revisions: snapshots that staging made.
-        before: paths that were there before a download; whatever else is added, staging wrote.
+        files: entries by path.
+        clusters: clusters that staged it.
+        revisions: snapshots that staging created.
+        before: paths before a download; files added later were written by staging.
     """
 
     def __init__(self, state_dir: str | None, root: str) -> None:
@@ -63,12 +62,12 @@ class Record:
         self.before: set[str] | None = None
         self.path = ""
         self._added: list[Any] = []
-        # What staging keeps below state_dir is no model, and is not listed or removed as one.
+        # Files of staging below state_dir are no model, and must not be listed or removed as one.
         if state_dir and not self.root.startswith(os.path.join(os.path.realpath(common.expand(state_dir)), "")):
             mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
             self.path = os.path.join(folder(state_dir), mark + ".jsonl")
         for line in read_lines(self.path):
-            with contextlib.suppress(TypeError, ValueError):  # a damaged one says nothing
+            with contextlib.suppress(TypeError, ValueError):  # damaged lines are ignored
                 self._take(line)
 
     def _take(self, line: Any) -> None:
@@ -83,16 +82,16 @@ class Record:
         self.files[path] = Entry(size, mtime, inode, sha256, ours is True)
 
     def known(self, path: str, status: AnyStatus) -> str | None:
-        """SHA-256 of the file ``path`` with ``status``, if that is the one that was read."""
+        """SHA-256 of the file ``path``, if ``status`` shows that it is unchanged."""
         entry = self.files.get(path)
         return entry.sha256 if entry is not None and entry[:3] == stamp_of(status) else None
 
     def is_ours(self, path: str, status: AnyStatus) -> bool:
-        """Whether staging wrote ``path``, and it has not been changed since."""
+        """Whether staging wrote ``path``, and it is unchanged since."""
         return self.known(path, status) is not None and self.files[path].ours
 
     def add(self, path: str, status: AnyStatus, sha256: str, *, ours: bool | None = None) -> None:
-        """Note that ``path`` was read; ``ours`` where staging wrote it, else it is whose it was."""
+        """Note that ``path`` was read; ``ours`` if staging wrote it, None if that is unchanged."""
         if self.before is not None and path not in self.before:
             ours = True
         if ours is not None or self.known(path, status) != sha256:
@@ -103,7 +102,7 @@ class Record:
         self._added.append(line)
 
     def save(self, cluster: str, revision: str | None = None) -> None:
-        """Write what was added; ``cluster`` is one that staged it, ``revision`` a snapshot that staging made."""
+        """Write new entries; ``cluster`` staged the model, ``revision`` is a snapshot that staging created."""
         if not self.path or not self.files:
             return
         if cluster not in self.clusters:
@@ -111,22 +110,22 @@ class Record:
         if revision is not None and revision not in self.revisions:
             self._note({"revision": revision})
         added, self._added = self._added, []
-        with contextlib.suppress(OSError):  # nothing fails for want of a record
+        with contextlib.suppress(OSError):  # a missing record is no error
             os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
             with open(self.path, "ab") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # a line of another program is not torn
-                for line in added:  # each begins a line: the last one may be torn, where this node lost its power
+                fcntl.flock(file, fcntl.LOCK_EX)  # so that lines of other programs stay intact
+                for line in added:  # each starts a new line: after a power loss the last one may be incomplete
                     file.write(b"\n" + json.dumps(line).encode())
 
     def drop(self, paths: set[str]) -> None:
-        """Remove the record if ``paths``, which were removed, are all that staging wrote."""
+        """Remove the record if ``paths``, which were removed, include all files that staging wrote."""
         if all(path in paths for path, entry in self.files.items() if entry.ours):
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
 
 
 def stamp_of(status: AnyStatus) -> tuple[int, int, int]:
-    """What tells a file from another one at its place: size, time (ns) and inode."""
+    """Identity of a file at its path: size, time (ns) and inode."""
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
@@ -136,7 +135,7 @@ def folder(state_dir: str) -> str:
 
 
 def roots(state_dir: str) -> list[str]:
-    """The directories that have a record."""
+    """Directories that have a record."""
     found = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder(state_dir))):
@@ -146,7 +145,7 @@ def roots(state_dir: str) -> list[str]:
 
 
 def read_lines(path: str) -> Iterator[Any]:
-    """The documents in the lines of a file of this user, without damaged ones; none where it cannot be read."""
+    """The JSON documents in the lines of a file, without damaged ones; empty if it cannot be read."""
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
@@ -154,7 +153,7 @@ def read_lines(path: str) -> Iterator[Any]:
 
 
 def hash_file(digest: Any, path: str, progress: Callable[[int], None] = lambda _size: None) -> str:
-    """Add a file to ``digest`` and return that in hexadecimal; ``progress`` gets the bytes of each step."""
+    """Add a file to ``digest`` and return the hexadecimal digest; ``progress`` gets the bytes of each step."""
     with open(path, "rb", buffering=0) as file:
         buffer = bytearray(max(1, min(4 << 20, os.fstat(file.fileno()).st_size)))
         view = memoryview(buffer)
@@ -173,23 +172,24 @@ def hash_files(
     progress: Callable[[int], None],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
-    """Hash files, each given with its path: ``note`` gets it with its SHA-256 and status, ``progress`` the bytes read.
+    """Hash ``files`` (with paths). ``note`` gets a file, its SHA-256 and status; ``progress`` gets the bytes read.
 
-    Hashing releases the GIL, so threads run in parallel. ``tick`` is called each second; all three one at a time.
+    Hashing releases the GIL, so threads run in parallel. ``tick`` is called each second. The callbacks never run at the
+    same time.
 
     Raises:
-        Failed: a file changed while it was read. Or what these functions raise: then the threads stop.
+        Failed: a file changed while it was read. Errors of the callbacks stop the threads and are raised.
     """
     left, lock, over = iter(list(files)), threading.Lock(), threading.Event()
 
     def advance(size: int) -> None:
         if over.is_set():
-            raise Failed("over", "the reading of files was stopped")
+            raise Failed("over", "reading was stopped")
         with lock:
             progress(size)
 
     def read() -> None:
-        for file, path in left:  # of a list, so that each file goes to one thread
+        for file, path in left:  # iterating over a list is thread-safe: each file goes to one thread
             before = stamp_of(os.stat(path))
             sha256 = hash_file(hashlib.sha256(), path, advance)
             after = os.stat(path)

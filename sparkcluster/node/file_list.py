@@ -1,4 +1,4 @@
-"""The list of files of a job, as a worker keeps it."""
+"""The list of files of a worker's job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkcluster.node.wire import Failed
 
 
 class Entry(NamedTuple):
-    """A line of the list of files; ``sha256`` is None as long as no node has read the file."""
+    """A line of the list; ``sha256`` is None until a node has read the file."""
 
     path: str
     size: int
@@ -22,15 +22,15 @@ class Entry(NamedTuple):
 
 
 class Listed(list[Entry]):
-    """The files in a list, by their numbers: 60,000 take 25 MB."""
+    """The files of the list, by number: 60,000 take 25 MB."""
 
     def sha256(self, number: int) -> str | None:
-        """The SHA-256 of a file, in hexadecimal, if that is known by now."""
+        """The hexadecimal SHA-256 of a file, if it is known by now."""
         known = self[number].sha256
         return known.hex() if known else None
 
     def learn(self, hashes: dict[str, str]) -> None:
-        """Take in the SHA-256 of files that have none in the list, by number."""
+        """Add the SHA-256 of files that have none in the list, by number."""
         for text, sha256 in hashes.items():
             number = int(text)
             if self[number].sha256 is None:
@@ -38,7 +38,7 @@ class Listed(list[Entry]):
 
 
 def read(lines: Iterable[bytes], count: int) -> tuple[Listed, str]:
-    """The list in the next ``count`` of ``lines``, and the SHA-256 of these; Failed if there are fewer."""
+    """The list in the next ``count`` of ``lines``, and their SHA-256; Failed if there are fewer."""
     listed, digest = Listed(), hashlib.sha256()
     for line in itertools.islice(lines, count):
         digest.update(line)
@@ -46,5 +46,5 @@ def read(lines: Iterable[bytes], count: int) -> tuple[Listed, str]:
         known = bytes.fromhex(file["sha256"]) if file["sha256"] else None
         listed.append(Entry(file["path"], file["size"], file["mtime"], known, tuple(file["links"])))
     if len(listed) < count:
-        raise Failed("lost", "the list of files was cut off")
+        raise Failed("lost", "the list of files is truncated")
     return listed, digest.hexdigest()

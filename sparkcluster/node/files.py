@@ -1,7 +1,7 @@
-"""The files of a job below one directory of this node: which are there, which arrive, and what others may read of them.
+"""The files of a job below a directory of this node: which exist, which arrive, and what other nodes may read.
 
-Each is written next to its target, under a name that ends in ``.partial``, hashed meanwhile, synced and made visible
-(``publish``). What was written is dropped from the page cache.
+A file is written next to its target, with a name that ends in ``.partial``, hashed meanwhile, synced, and renamed
+(``publish``). Written data is dropped from the page cache.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import CHUNK, Failed
 
 SMALL_BYTES = CHUNK
-"""Up to this size files are copied whole, many at once."""
+"""Files up to this size are copied as a whole, many at the same time."""
 MOST_FILES, GROUP_BYTES = 2048, 4 << 20
-"""How many of them at once, and how many bytes of them."""
+"""Maximum number of small files in a group, and their maximum total size."""
 _EVICT_BYTES = 64 << 20
 _NAMED = 64
 NEWS_S, _OWN_S = 1.0, 0.2
-"""How long a request waits for something new at most; and so long for the very file that it asks for."""
-_BATCH, _BATCH_S = 4096, 2.0  # small files that are synced at once
+"""Maximum wait of a request for any news; maximum wait for the file that it asks for."""
+_BATCH, _BATCH_S = 4096, 2.0  # limits of a batch of small files that are synced together
 _LACKS, _TAKEN, _ARRIVED, _HAS, _LEFT = range(5)
 
 
 class Arriving:
-    """A large file that arrives, from one stream at a time, and is read by others meanwhile.
+    """A large file that arrives, from one stream at a time, while other nodes read it.
 
     Attributes:
         at: bytes that were written and hashed.
-        sources: the nodes whose bytes it has; empty text for an earlier run.
-        sender, version: the node that sends it, and what that calls the file that it has.
+        sources: the nodes that the bytes come from; an empty name for an earlier run.
+        sender, version: the node that sends it, and that node's version of the file.
     """
 
     def __init__(self, files: Files, number: int) -> None:
@@ -58,7 +58,7 @@ class Arriving:
             hash_file(self._digest, os.path.join(files.tree.root, files.partial(number)), lambda _: files.reading())
 
     def write(self, data: memoryview, source: str) -> None:
-        """Take the next bytes, which a node sent."""
+        """Write the next bytes, received from a node."""
         written = 0
         while written < len(data):
             written += os.pwrite(self.file.fileno(), data[written:], self.at + written)
@@ -73,11 +73,11 @@ class Arriving:
             self._evicted = self.at
 
     def hexdigest(self) -> str:
-        """SHA-256 of what is there."""
+        """SHA-256 of the bytes so far."""
         return str(self._digest.hexdigest())
 
     def restart(self) -> None:
-        """What is there is wrong: begin again, in a new file, as others still read what they were promised of it."""
+        """The content is wrong: start again in a new file, since other nodes may still read the old one."""
         self._files.gate()
         with self._news:
             self.at = self._evicted = 0
@@ -87,15 +87,15 @@ class Arriving:
         self.sources.clear()
 
     def prove(self) -> None:
-        """The whole is right: its last byte may be read, too."""
+        """The complete content is correct: allow reading its last byte."""
         with self._news:
             self._proved = True
             self._news.notify_all()
 
     def readable(self, offset: int, limit_s: float) -> tuple[BinaryIO, int, int]:
-        """The file, its version, and how many bytes may be read: more than ``offset``, or what is there in ``limit_s``.
+        """The file, its version, and how many bytes may be read; waits ``limit_s`` for more than ``offset``.
 
-        The last one is withheld until the whole is right, so that nobody takes a wrong file for complete.
+        The last byte is withheld until the content is verified, so that no node takes a wrong file for complete.
         """
         with self._news:
             self._news.wait_for(lambda: self._readable() > offset, limit_s)
@@ -108,13 +108,14 @@ class Arriving:
 class Files:
     """The files of a job in ``tree``, whose root has no links in it.
 
-    ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``: files that are
-    there, and corrupt. With ``keep`` nothing else is changed, as on a node that had the whole model before.
-    ``gate`` is called before anything is changed, and may raise.
+    ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``, the corrupt
+    files.
+    With ``keep`` nothing else is changed, as on a node that already had all files. ``gate`` is called before every
+    change, and may raise.
 
     Attributes:
-        versions: how often a file began again, since what had arrived was wrong.
-        busy: when something moved last, here or on a node that is waited for (``time.monotonic``).
+        versions: how often a file was started again after wrong content.
+        busy: last progress here or on a node that is waited for (``time.monotonic``).
     """
 
     def __init__(self, request: dict[str, Any], listed: Listed, tree: Tree, gate: Callable[[], None]) -> None:
@@ -122,9 +123,9 @@ class Files:
         self._keep, self._revision = request.get("keep"), request.get("revision")
         self._lock, self._settled = threading.Lock(), time.monotonic()
         self._failed: Exception | None = None
-        self._unproved: dict[int, tuple[str, str | None]] = {}  # SHA-256 and sender of what is not renamed yet
+        self._unproved: dict[int, tuple[str, str | None]] = {}  # SHA-256 and sender of files that are not renamed yet
         self._arriving: dict[int, Arriving] = {}
-        self._news, self._begun = threading.Condition(self._lock), 0  # how many files began to arrive
+        self._news, self._begun = threading.Condition(self._lock), 0  # number of files that began to arrive
         self.versions: dict[int, int] = {}
         self._publisher = Publisher(request, listed, tree, gate, self.reading)
         self._hashes: dict[int, str] = {}
@@ -132,7 +133,7 @@ class Files:
         self._state = bytearray(self._found(number, file) for number, file in enumerate(listed))
         self._had = sum(file.size for number, file in enumerate(listed) if self._state[number] == _HAS)
         last = (number for number, file in enumerate(listed) if file.path == "config.json")
-        self._last = next(last, -1) if self._revision is None else -1  # without it no directory looks like a model
+        self._last = next(last, -1) if self._revision is None else -1  # published last: it marks a model
         threading.Thread(target=self._evict, daemon=True).start()
         self._hashing = threading.Thread(target=self._hash, daemon=True)
 
@@ -144,18 +145,18 @@ class Files:
         return _LEFT if self._keep else _LACKS
 
     def reading(self) -> None:
-        """Something is read here, while nothing arrives."""
+        """Progress by reading local files, while nothing arrives."""
         self.moved()
         self.gate()
 
     def moved(self, age_s: float = 0.0) -> None:
-        """Something moved so long ago."""
+        """Note progress, ``age_s`` seconds ago."""
         self.busy = max(self.busy, time.monotonic() - age_s)
 
-    # what there is
+    # state
 
     def needed(self) -> dict[str, Any]:
-        """``lacks`` and ``room`` as the controller reads them (``staging.order.WorkerLine``)."""
+        """``lacks`` and ``room`` for the controller (``staging.order.WorkerLine``)."""
         lacks = [number for number, state in enumerate(self._state) if state == _LACKS]
         size = sum(self.listed[number].size - self.begun(number) for number in lacks)
         found = os.fstatvfs(self.tree.handle)
@@ -163,43 +164,43 @@ class Files:
         return {"lacks": len(lacks), "room": room}
 
     def have(self) -> int:
-        """Bytes that are there or arrived."""
+        """Bytes that are present or have arrived."""
         with self._lock:
             return self._had + sum(file.at for file in self._arriving.values())
 
     def partial(self, number: int) -> str:
-        """The name under which a file arrives."""
+        """The temporary name of a file that arrives."""
         file = self.listed[number]
         folder, name = os.path.split(file.path)
-        # a blob is named by its content, so that a copy can resume from another source
+        # a blob's name identifies its content, so that a copy can resume from another source
         blob = self._revision and folder == "blobs"
         mark = "%d" % file.size if blob else "%d-%d" % (file.size, file.mtime)
         return os.path.join(folder, ".%s.%s.partial" % (name, hashlib.sha256(mark.encode()).hexdigest()[:8]))
 
     def begun(self, number: int) -> int:
-        """Bytes of a large file that are in its partial one."""
+        """Bytes of a large file in its partial file."""
         size = self.listed[number].size
         found = self.tree.size(self.partial(number)) if size > SMALL_BYTES else 0
         return found if 0 < found <= size else 0
 
     def kept(self) -> list[str]:
-        """Files of the user's that others were put in the place of, as they are called now."""
+        """New paths of the user's files that were replaced."""
         return self._publisher.kept
 
-    # what is received
+    # receiving
 
     def lacking(self) -> int:
-        """How many files are still to be received, or are now."""
+        """Number of files still to be received, including those in progress."""
         with self._lock:
             return self._state.count(_LACKS) + self._state.count(_TAKEN)
 
     def waiting(self) -> str:
         """The first file that has not arrived."""
         number = max(self._state.find(_LACKS), self._state.find(_TAKEN))
-        return self.listed[number].path if number >= 0 else "the SHA-256 of what arrived"
+        return self.listed[number].path if number >= 0 else "the SHA-256 of received files"
 
     def claim(self, first: Iterable[int], cursor: int) -> list[int]:
-        """Claim a large file, or a group of small ones: one of ``first``, else from ``cursor`` on; none at the end."""
+        """Claim a large file, or a group of small ones: one of ``first``, else from ``cursor`` on; empty at the end."""
         with self._lock:
             cursor = next((number for number in first if self._state[number] == _LACKS), cursor)
             claimed, total, number = list[int](), 0, cursor - 1
@@ -216,20 +217,20 @@ class Files:
             return claimed
 
     def give_back(self, claimed: Iterable[int]) -> None:
-        """Release files that were claimed and did not arrive."""
+        """Release claimed files that did not arrive."""
         with self._lock:
             for number in claimed:
                 if self._state[number] == _TAKEN:
                     self._state[number] = _LACKS
 
-    # what is served
+    # serving
 
     def arriving(self, number: int) -> Arriving | None:
-        """A large file of which a part is there."""
+        """A large file that has partly arrived."""
         return self._arriving.get(number)
 
     def wait_for(self, *numbers: int) -> None:
-        """Wait until there is something of one of these, for a second at most; less if others began to arrive."""
+        """Wait at most a second for data of one of these files; less if other files begin to arrive."""
 
         def here() -> bool:
             return any(number in self._arriving or self._state[number] in {_ARRIVED, _HAS} for number in numbers)
@@ -240,26 +241,26 @@ class Files:
             self._news.wait_for(lambda: here() or self._begun != begun, NEWS_S - _OWN_S)
 
     def under_way(self) -> list[int]:
-        """Some of the large files that arrive now."""
+        """Some of the large files that are arriving."""
         with self._lock:
             return [number for number, file in self._arriving.items() if file.at < file.size][:_NAMED]
 
     def version(self, number: int) -> int:
-        """Tells what there is of a file from what was there, and was wrong."""
+        """Version of a file's content; it increases when wrong content is discarded."""
         return self.versions.get(number, 0)
 
     def reader(self, number: int) -> BinaryIO | None:
-        """A file that is here whole, to read; None if it is not.
+        """A complete file, open for reading; None if it is not complete.
 
         Raises:
             OSError: it cannot be read.
-            Failed: it has another size by now, or is a link out of the hub's cache.
+            Failed: its size changed, or it is a link out of the hub's cache.
         """
         state, path = self._state[number], self.listed[number].path
         if state == _ARRIVED and number not in self._arriving:
             with contextlib.suppress(FileNotFoundError):
                 return self.tree.reader(self.partial(number))
-            state = _HAS  # it was renamed just now
+            state = _HAS  # it has just been renamed
         if state != _HAS:
             return None
         with self._lock:
@@ -267,7 +268,7 @@ class Files:
                 self._hashing.start()
         whole = os.path.join(self.tree.root, path)
         real = os.path.realpath(whole)
-        if self._revision:  # in a directory of the user's, links are the user's
+        if self._revision:  # links in a user's own directory are trusted
             stay_inside(whole, real, os.path.join(self.tree.root, ""))
             file = self.tree.reader(os.path.relpath(real, self.tree.root))
         else:
@@ -277,14 +278,14 @@ class Files:
             raise Failed("source", "%s changed while it was sent" % whole)
         return file
 
-    # what arrives
+    # received files
 
     def learn(self, hashes: dict[str, str]) -> None:
-        """The SHA-256 of files by number, as another node read them."""
+        """Add the SHA-256 of files that another node read, by number."""
         self.listed.learn(hashes)
 
     def hashes(self) -> dict[int, str]:
-        """The SHA-256 of files that were read here for all nodes."""
+        """The SHA-256 of files that were read here, for all nodes."""
         return dict(self._hashes)
 
     def _hash(self) -> None:
@@ -302,12 +303,12 @@ class Files:
             self._failed = error
 
     def resume(self, number: int) -> None:
-        """Read what an earlier run received of a file, if it did, which may take long."""
+        """Read what an earlier run received of a file, if anything; may take long."""
         if number not in self._arriving and self.begun(number):
             self.write(number)
 
     def write(self, number: int) -> Arriving:
-        """A large file to receive, from where an earlier stream or run stopped."""
+        """A large file to receive, starting where an earlier stream or run stopped."""
         found = self._arriving.get(number) or Arriving(self, number)
         with self._lock:
             self._arriving[number] = found
@@ -316,7 +317,7 @@ class Files:
         return found
 
     def arrived(self, file: Arriving) -> str:
-        """Make a large file visible that is whole: empty if it is right, as far as that is known, else its SHA-256."""
+        """Finish a large file: rename it and return "" if it is correct or unknown, else return its wrong SHA-256."""
         number, found = file.number, file.hexdigest()
         right = self.listed.sha256(number)
         if right is None:
@@ -337,7 +338,7 @@ class Files:
         os.utime(handle, ns=(mtime, mtime))
         file.prove()
         os.fsync(handle)
-        if self._failed:  # the kernel says it once, maybe to the thread that syncs
+        if self._failed:  # the kernel reports it only once, possibly to the thread that syncs
             raise self._failed
         forget(handle)
         self._publisher.large(number, self.partial(number), sha256)
@@ -347,7 +348,7 @@ class Files:
             del self._arriving[number]
 
     def take(self, number: int, data: bytearray, source: str) -> str:
-        """Write a small file, whole: empty if it is right, else its SHA-256. It is renamed together with others."""
+        """Write a small file, to be renamed in a batch; return "" if it is correct or unknown, else its SHA-256."""
         file = self.listed[number]
         self.moved()
         found = hashlib.sha256(data).hexdigest()
@@ -367,7 +368,7 @@ class Files:
         return ""
 
     def settle(self, *, last: bool = False) -> list[tuple[int, str | None, str]]:
-        """Rename what arrived and is right, with ``last`` also the links; what is wrong, with sender and SHA-256.
+        """Rename correct files, with ``last`` also links; return the wrong ones, with sender and SHA-256.
 
         Raises:
             OSError: the disk failed.
@@ -396,7 +397,7 @@ class Files:
         return wrong
 
     def _reject(self, number: int) -> None:
-        """What arrived is not what the source has, as that read it meanwhile."""
+        """Discard a file whose content differs from the source's, whose hash arrived later."""
         file = self._arriving.get(number)
         if file is not None:
             file.restart()
@@ -409,11 +410,11 @@ class Files:
         del self._unproved[number]
 
     def waits(self) -> bool:
-        """Whether something arrived of which it is not known yet whether it is right."""
+        """Whether the SHA-256 of a received file is still missing."""
         return not all(self.listed.sha256(number) for number in list(self._unproved))
 
     def evict(self, file: BinaryIO, offset: int, size: int) -> None:
-        """Have bytes synced that were written, and dropped from memory.
+        """Schedule written bytes to be synced and dropped from the page cache.
 
         Raises:
             OSError: the disk failed.

@@ -1,4 +1,4 @@
-"""Asks the gateway of this node over its control socket, which is in a directory of this user alone."""
+"""Sends a request to this node's gateway over its control socket, in a directory that only this user can access."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST = 4 << 20
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
-    """The document that it answers; with ``error`` where it refuses, or does not answer.
+    """The gateway's answer; ``error`` if it refuses or does not answer.
 
     Args:
-        request: state_dir, cluster (that of the gateway), method and path.
+        request: state_dir, cluster (of the gateway), method and path.
     """
     try:
-        # the path of a Unix socket has 108 bytes at most (unix(7))
+        # the path of a Unix socket may have at most 108 bytes (unix(7))
         os.chdir(os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "run"))
         connection = http.client.HTTPConnection("gateway")
         with socket.socket(socket.AF_UNIX) as connection.sock:

@@ -1,7 +1,7 @@
-"""The header of a GGUF file: what the model is, and how long the file has to be. Pure.
+"""Reads the header of a GGUF file: the model's metadata, and the expected file size. Pure.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; bytes of a block of each type of tensor:
-``GGML_QUANT_SIZES`` in gguf-py/gguf/constants.py of https://github.com/ggml-org/llama.cpp.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Block sizes of tensor types: ``GGML_QUANT_SIZES`` in
+gguf-py/gguf/constants.py of https://github.com/ggml-org/llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, BinaryIO
 from sparkcluster.node import model_choice
 
 MOST = 1 << 20
-"""Entries of a header, or bytes of a text in it, above which it is not believed: vocabularies have 300,000 entries."""
+"""Maximum entries of a header, and bytes of a text in it: larger values are invalid (vocabularies have 300,000)."""
 KEYS, DIMENSIONS = 1024, 4
-"""More are not believed: models have fewer than 100 keys, and tensors four dimensions (``GGML_MAX_DIMS``)."""
+"""Maximum keys and dimensions: models have fewer than 100 keys, tensors four dimensions (``GGML_MAX_DIMS``)."""
 TEXT, NUMBERS, KEPT = 256, 1024, 1 << 16
-"""Of a text, of a list of numbers, and of all lists, so much is kept: of others their length."""
+"""Maximum length kept of a text, of a list of numbers, and of all lists; of longer ones only the length is kept."""
 
 _STRING, _ARRAY = 8, 9
 _VALUES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_REAL = "fd"  # may be NaN, and are not used
-# By type: numbers in a block, and its bytes.
+_REAL = "fd"  # may be NaN; not used
+# By type: numbers in a block, and bytes of a block.
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40),
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
@@ -79,17 +79,17 @@ class _Reader:
 
 
 def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """What the header at the beginning of ``file`` says of the model, and the bytes that the file has to have.
+    """The metadata in the header of ``file``, and the expected size of the file in bytes.
 
-    Of long texts and lists there is the length.
+    Long texts and lists are replaced by their length.
 
     Raises:
-        ValueError: it is no GGUF.
-        EOFError: the header goes on behind what there is of the file.
+        ValueError: it is not a GGUF file.
+        EOFError: the file ends before its header does.
     """
     reader, found, end = _Reader(file), {}, 0
     if reader.bytes(4) != b"GGUF" or reader.count(4) not in (2, 3):
-        raise ValueError("no GGUF of version 2 or 3")
+        raise ValueError("not a GGUF file of version 2 or 3")
     tensors, entries = reader.count(), reader.count()
     if entries > KEYS:
         raise ValueError("%d keys in its header" % entries)
@@ -103,7 +103,7 @@ def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
             raise ValueError("a tensor of %d dimensions in its header" % dimensions)
         shape = reader.numbers("Q", dimensions)
         kind, offset = *reader.numbers("I"), *reader.numbers("Q")
-        block, size = _BLOCKS.get(kind, (1, 0))  # of a newer type it is known where it begins
+        block, size = _BLOCKS.get(kind, (1, 0))  # for a newer type only its start is known
         end = max(end, offset + math.prod(shape) // block * size)
     unit = found.get("general.alignment")
     unit = unit if isinstance(unit, int) and 0 < unit <= MOST else 32
@@ -111,5 +111,5 @@ def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
 
 
 def series(file: str) -> list[str]:
-    """All files of a model that is split, by its first one, as ``x-00001-of-00003.gguf``; else it alone."""
+    """All files of a split model, by its first file, such as ``x-00001-of-00003.gguf``; else only ``file``."""
     return model_choice.series_of([file], None) or [file]

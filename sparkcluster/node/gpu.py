@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.node.machine import Machine, Unreadable, failed
 
-# By fact, the field of nvidia-smi; ``throttle`` is a mask, clocksEventReasons in nvml.h.
+# Fields of nvidia-smi by fact; ``throttle`` is a bit mask, clocksEventReasons in nvml.h.
 _FIELDS = {
     "name": "name",
     "compute_capability": "compute_cap",
@@ -31,15 +31,15 @@ def query(facts: Iterable[str], *options: str) -> list[str]:
 
 
 def row(facts: Iterable[str], line: str) -> dict[str, Any]:
-    """A line of ``query``; ValueError if it is none."""
+    """Parse a line of ``query``; ValueError if it is invalid."""
     return {name: _value(name, field) for name, field in zip(facts, line.strip().split(", "), strict=True)}
 
 
 def gpus(machine: Machine, facts: Iterable[str] = _PROBED) -> list[dict[str, Any]]:
-    """These facts of every GPU, from nvidia-smi; None for what it does not report, such as ``[N/A]``.
+    """These facts of every GPU, from nvidia-smi; None for values reported as ``[N/A]``.
 
     Raises:
-        Unreadable: it is not installed, did not answer, or failed, with its first line.
+        Unreadable: it is not installed, did not answer, or failed; with the first line of its output.
     """
     names = list(facts)
     exit_code, output = machine.run(query(names))
@@ -49,7 +49,7 @@ def gpus(machine: Machine, facts: Iterable[str] = _PROBED) -> list[dict[str, Any
 
 
 def driver(machine: Machine) -> str:
-    """Version of the loaded driver, of which the kernel tells."""
+    """Version of the loaded driver, as reported by the kernel."""
     path = "/proc/driver/nvidia/version"
     found = re.search(r"^NVRM version:.*?\s(\d{3,}\.\d+(?:\.\d+)*)\b", machine.text(path), re.MULTILINE)
     if not found:

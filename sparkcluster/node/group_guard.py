@@ -1,11 +1,12 @@
-"""Watches a group from its head, and restarts it whole where it is dead: after a reboot, or because a rank is gone.
+"""Watches a group from its head, and restarts it if it is dead: after a reboot, or because a rank ended.
 
-All ranks or none, as ``up`` does: the head's guard takes the lease on every node of the group, has all ranks stopped,
-then started, and lets go once the model has answered. Each node runs the steps that it has recorded itself; nothing
-that comes over the network says what is run.
+All ranks or none, like ``up``: the head's guard takes the lease on every node of the group, has all ranks stopped and
+started, and releases the lease once the model has answered. Each node runs the steps in its own record; nothing from
+the
+network determines what is run.
 
-Of a model on demand, the gateway says by the ``door`` of its node whether it is wanted. A group that is wanted and does
-not run is started once; one that is not wanted is stopped.
+For a model on demand, the gateway requests it through the ``door`` of its node. A group that is wanted and not running
+is started once; a group that is not wanted is stopped.
 """
 
 from __future__ import annotations
@@ -27,44 +28,44 @@ from sparkcluster.node.shared import GAVE_UP, STOPPED_FILE, Movement, stall_limi
 DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
 AGAIN_S = 2.0
-"""HTTP 500 may be the failure of a single request; a dead engine fails the next one too."""
+"""Time between two attempts: HTTP 500 may be a single failed request; a dead engine fails the next one too."""
 REFUSED_S = 1.0
 FIRST_S = 120.0
-"""The first answer compiles kernels, which takes 25 to 60 s on a Spark (seed)."""
+"""Limit for the first answer, which compiles kernels: 25 to 60 s on a Spark (seed)."""
 LINE_BYTES = 1 << 16
 JOURNAL_FILE = "journal.jsonl"
 ENDED = ("exited", "dead", "gone", "created")
 LIMITS = {"starts": 5, "within_s": 3600.0, "pause_s": 10.0, "probe_s": 30.0, "look_s": 2.0, "wedge_s": 600.0}
 LIMITS["load_s"] = 120.0
-"""Restarts of a group in a time, the first pause between two, which doubles, and how often it is looked at.
+"""Restarts within a time; the first pause between two, which doubles; intervals of probes and checks.
 
-An engine that is dead while its ranks run has wedged. One that wedges again within ``wedge_s`` of its first answer
-after that restart stays down. A load that cannot begin within ``load_s``, while no other cluster starts or stops on its
-nodes, has failed.
+A dead engine whose ranks still run is called wedged. If it wedges again within ``wedge_s`` of its first answer after
+the restart, the group stays down. A load that cannot begin within ``load_s``, while no other cluster starts or stops on
+its nodes, has failed.
 """
 NOT_TOLD = "on_event failed"
-"""In the journal: what is no act of the guard's own."""
+"""A journal entry that is not an act of the guard."""
 
 
 def secret(token: str, listener: str) -> str:
-    """What the guard of node ``listener`` and who calls it prove to each other: the token, for that node alone."""
+    """The shared secret of the guard of node ``listener`` and its clients: the token, bound to that node."""
     return "%s %s" % (token, listener)
 
 
 def door_address(start: dict[str, Any]) -> str | None:
-    """Where the head that has this start.json hears the ``door``: where its engine is asked."""
+    """The address where the head with this start.json listens for the ``door``: the engine's."""
     return urlsplit(start["ask"]["endpoint"]).hostname if start else None
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Break the connection when the other machine is gone for 20 s: a lease that was taken over it ends with it."""
+    """Break the connection if the other machine is gone for 20 s: a lease that was taken over it then ends."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Peer:
-    """The guard of another node: an ``OwnRank`` at the other end of a connection."""
+    """The guard of another node: a remote ``OwnRank``."""
 
     def __init__(self, node: str, address: str, port: int, token: str, source: str = "") -> None:
         self._name = node
@@ -72,7 +73,7 @@ class Peer:
         self._sock: socket.socket | None = None
 
     def ask(self, word: str, **more: Any) -> Report:
-        """As of an ``OwnRank``; Failed also where there is no connection, or it broke: with it ends the lease."""
+        """As in ``OwnRank``; also Failed if there is no connection or it broke, which ends the lease."""
         try:
             if self._sock is None:
                 self._sock = wire.dial(*self._place)
@@ -82,14 +83,14 @@ class Peer:
             self._sock.sendall(json.dumps({"do": word, **more}).encode() + b"\n")
             answer = json.loads(self._lines.readline(LINE_BYTES))
         except (Failed, OSError, ValueError) as error:
-            self.close()  # an answer that comes late would be taken for that to the next question
+            self.close()  # a late answer would be taken for the next one
             raise Failed("%s: not reachable: %s" % (self._name, error)) from None
         if answer.get("failed"):
             raise Failed(str(answer["failed"]))
         return dict(answer["report"])
 
     def close(self) -> None:
-        """End the conversation, and with it the lease, if it was taken."""
+        """End the conversation, and with it the lease, if taken."""
         if self._sock is not None:
             self._lines.close()
             self._sock.close()
@@ -97,10 +98,10 @@ class Peer:
 
 
 class Group:
-    """The guards of a group's nodes, called from its head. To be closed.
+    """The guards of a group's nodes, called from its head. Must be closed.
 
     Attributes:
-        errors: of nodes that cannot be reached, or did not do what was asked, by name.
+        errors: by name of nodes that cannot be reached, or failed.
     """
 
     def __init__(self, own: OwnRank, start: Report) -> None:
@@ -110,12 +111,12 @@ class Group:
         self.errors: dict[str, str] = {}
 
     def close(self) -> None:
-        """Let go of every lease that was taken."""
+        """Release every lease that was taken."""
         for member in self.members.values():
             member.close()
 
     def reports(self, word: str = "hello") -> dict[str, Report]:
-        """How every node of the group is after it did what ``word`` says; those that failed are left out."""
+        """Send the command ``word`` to all nodes; the reports of those that did not fail."""
         found: dict[str, Report] = {}
 
         def ask(name: str) -> None:
@@ -129,10 +130,10 @@ class Group:
         return found
 
     def all(self, word: str = "hello") -> dict[str, Report]:
-        """The reports of all nodes.
+        """Send the command ``word`` to all nodes; the reports of all.
 
         Raises:
-            Failed: one could not do what ``word`` says.
+            Failed: a node failed.
         """
         found = self.reports(word)
         if self.errors:
@@ -141,7 +142,7 @@ class Group:
 
 
 def why_dead(request: dict[str, Any]) -> str | None:
-    """Why the engine that ``request`` asks is dead; None where it answers, is busy, or nothing can be said."""
+    """Why the engine at ``request`` is dead; None if it answers, is busy, or nothing is known."""
     limit_s, why = stall_limit_s(ask.longest(request)), None
     asked = {**request, "first_s": 2 * limit_s + 60, "token_s": limit_s}
     for pause_s in (0.0, AGAIN_S):
@@ -160,7 +161,7 @@ def why_dead(request: dict[str, Any]) -> str | None:
 
 
 class GroupGuard:
-    """What the guard on the head of a group does, one ``look`` after the other; other threads ``tell`` of it."""
+    """The guard of a group, on its head: ``look`` is called repeatedly; other threads call ``tell``."""
 
     def __init__(self, own: OwnRank) -> None:
         self._own = own
@@ -168,17 +169,17 @@ class GroupGuard:
         self.limits = {**LIMITS, **own.config.get("limits", {})}
         self._next = time.monotonic() + self.limits["probe_s"]
         self._generated: float | None = None
-        # Of a model on demand: whether it is wanted, None until it was looked at, and has not served since; for
-        # ``tell``, as of the last look, before which it may run, and why it was left down.
+        # For a model on demand: whether it is wanted (None until it was checked and has not served since); and for
+        # ``tell``, the result of the last check (until the first one it may be running), and why it was left down.
         self._on_demand = bool(own.config.get("on_demand"))
         self._wanted = None if self._on_demand else True
         self._loading, self._begin_by = False, 0.0
         self._runs, self._serves, self._busy = True, False, False
-        self._problem: str | None = "its guard has not looked at it yet"
+        self._problem: str | None = "its guard has not checked it yet"
         self._failed: str | None = None
 
     def tell(self, request: dict[str, Any]) -> Report:
-        """The ``state``, which the ``door`` may ask for at any time; by ``want`` it says whether it is to ``run``."""
+        """The ``state`` for the ``door``, at any time; ``want`` sets whether the model should ``run``."""
         if request["do"] == "want" and self._wanted != request["run"]:
             if request["run"]:
                 self._failed, self._loading = None, not self._serves
@@ -194,10 +195,10 @@ class GroupGuard:
         return {"state": "failed" if self._failed else "stopped", "why": self._failed}
 
     def look(self, start: Report) -> None:
-        """Look at the group that ``start`` is the document of, and restart it if it is dead, or say what it waits for.
+        """Check the group of the document ``start``; restart it if it is dead, or report why not.
 
-        Where it is left down, ranks that have not ended are stopped, every ``probe_s`` until they are; where it is not
-        wanted, at once.
+        If it is left down, ranks that have not ended are stopped, retrying every ``probe_s``; if it is not wanted,
+        immediately.
         """
         began = time.monotonic()
         with contextlib.closing(Group(self._own, start)) as group:
@@ -209,7 +210,7 @@ class GroupGuard:
             self._serves = down is None and not (why or ended)
             wedged = self._engine_dead(start["ask"]) if self._serves else None
             if wedged is not None:
-                reports = group.reports()  # that took minutes, and an operator may be at work by now
+                reports = group.reports()  # that took minutes; an operator may have taken the lease
                 why = problem(reports, group.errors)
             dead = None if why else ended or wedged
             if ended is None or any(report.get("locked") for report in reports.values()):
@@ -222,7 +223,7 @@ class GroupGuard:
                 why = self._why_not_now(start, dead, reports, again=again) or _delays(reports)
                 down = self._left_down(start)
             if dead is None or why is not None or down is not None:
-                # That an operator is at work is what the lease says, and it ends with that.
+                # The lease tells that an operator is at work, and for how long.
                 self._own.wait_for(None if any(report["busy"] for report in reports.values()) else why or down or None)
                 if down is None or not any(map(_runs, reports.values())) or (down and time.monotonic() < self._next):
                     return
@@ -236,7 +237,7 @@ class GroupGuard:
             reports = group.reports()
             if problem(reports, group.errors) is not None or self._own.start_document() != start:
                 return
-            delays = _delays(reports)  # memory may have gone to who had the start lock before
+            delays = _delays(reports)  # the last holder of the start lock may have used the memory
             self._own.wait_for(down or delays)
             if down is not None:
                 self._stop_running(group)
@@ -244,9 +245,9 @@ class GroupGuard:
                 self._restart(group, start, str(dead), wedged=wedged is not None)
 
     def _take_in(self, start: Report, reports: dict[str, Report], why: str | None) -> None:
-        """Note for ``tell`` what was seen; a model that cannot be started now is not wanted any more.
+        """Store the result of a check for ``tell``; a model that cannot be started now is no longer wanted.
 
-        What another guard loaded, which ended, is wanted if it served and runs; so nothing is after a reboot.
+        A model that an earlier guard loaded is wanted if it served and runs; so no model is wanted after a reboot.
         """
         self._problem, self._busy = why, any(report["busy"] for report in reports.values())
         readable = [report for report in reports.values() if report["why"] is None]
@@ -259,7 +260,7 @@ class GroupGuard:
             self._wanted = False
 
     def _engine_dead(self, request: dict[str, Any]) -> str | None:
-        """Why the engine is dead, asked every ``probe_s`` at most, and not while it generates tokens for others."""
+        """Why the engine is dead; asked at most every ``probe_s``, and not while it generates tokens for others."""
         if time.monotonic() < self._next:
             return None
         before, now = self._generated, ask.read_counters(request).get("generated")
@@ -270,9 +271,9 @@ class GroupGuard:
         return why
 
     def _left_down(self, start: Report) -> str | None:
-        """Why nobody but an operator starts the group, by the last act; None where the guard does.
+        """Why only an operator may start the group, from the last act; None if the guard may.
 
-        Empty of a model on demand that is not wanted.
+        Empty for a model on demand that is not wanted.
         """
         if self._on_demand:
             return None if self._wanted else ""
@@ -280,12 +281,12 @@ class GroupGuard:
         if not acts or acts[-1]["act"] not in ("gave up", "victim"):
             return None
         words = GAVE_UP if acts[-1]["act"] == "gave up" else ""
-        return "%s%s; sparkcluster up INVENTORY starts it again" % (words, acts[-1]["why"])
+        return "%s%s; sparkcluster up INVENTORY starts it" % (words, acts[-1]["why"])
 
     def _again(self, start: Report, took_s: float) -> bool:
-        """Whether an engine has wedged soon after the first answer since it was restarted for that.
+        """Whether the engine wedged soon after its first answer following a restart for a wedge.
 
-        ``took_s`` is how long this wedge took to be detected: of an engine with a long context, longer than soon is.
+        ``took_s`` is how long it took to detect this wedge; for a long context that is longer than "soon".
         """
         acts = self._acts(start)
         restarts = [at for at, act in enumerate(acts) if act["act"] == "restart" and act.get("wedged")]
@@ -294,30 +295,30 @@ class GroupGuard:
         return bool(served) and _time(soon_s) < served[0] <= _time()
 
     def _why_not_now(self, start: Report, dead: str, reports: dict[str, Report], *, again: bool) -> str | None:
-        """Why a group is not restarted that is dead: memory ran out, it was too often, or a moment ago.
+        """Why a dead group is not restarted now: out of memory, too many restarts, or too soon.
 
-        ``again``: it wedged once more.
+        ``again``: it wedged a second time.
         """
         if self._loading:
             return None
         limits, acts = self.limits, self._acts(start)
-        # Starts that fail slowly are as many in a longer time.
+        # Starts that fail slowly are counted over a longer time.
         slow_s = limits["starts"] * start["ready_timeout_s"] + limits["pause_s"] * 2 ** limits["starts"]
         within_s = max(limits["within_s"], slow_s)
         starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
         if _victims(reports):
             self._leave_down("victim", start, _victims(reports))
         elif again:
-            self._leave_down("gave up", start, "it was restarted for a wedge, and wedged again: %s" % dead)
+            self._leave_down("gave up", start, "the engine hung again after a restart: %s" % dead)
         elif starts >= limits["starts"]:
-            why = "%d starts in %.0f min, and still: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
+            why = "%d restarts in %.0f min failed: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
             self._leave_down("gave up", start, why)
         elif starts and _time(limits["pause_s"] * 2 ** (starts - 1)) < acts[-1]["at"]:
-            return "%s; it is started again after a pause" % dead
+            return "%s; restarting after a pause" % dead
         return self._left_down(start)
 
     def _leave_down(self, act: str, start: Report, why: str, **more: Any) -> None:
-        """Journal why the group is down; one on demand stays so until it is wanted anew."""
+        """Journal why the group is down; a model on demand stays down until it is requested again."""
         self._journal(act, start, why=why, **more)
         if self._on_demand:
             self._failed, self._wanted = why, False
@@ -344,7 +345,7 @@ class GroupGuard:
         """Wait until the engine, which may be starting, answers a completion.
 
         Raises:
-            Failed: it takes too long, a rank ended meanwhile, or it is not wanted any more.
+            Failed: it takes too long, a rank ended meanwhile, or the model is no longer wanted.
         """
         until = time.monotonic() + start["ready_timeout_s"]
         while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
@@ -352,11 +353,11 @@ class GroupGuard:
             if ended or time.monotonic() > until:
                 raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
             if not self._wanted:
-                raise Failed("it was unloaded while it started")
+                raise Failed("it was unloaded while starting")
             time.sleep(REFUSED_S)
 
     def _stop_running(self, group: Group) -> None:
-        """Stop the ranks that have not ended; what has ended stays, for its log and exit code."""
+        """Stop the ranks that have not ended; the others are kept for their logs and exit codes."""
         for name, report in group.reports().items():
             if _runs(report):
                 try:
@@ -365,19 +366,16 @@ class GroupGuard:
                     self._own.say(str(error))
 
     def _acts(self, start: Report) -> list[dict[str, Any]]:
-        """What the journal has since ``start`` was recorded, or enabled: its epoch is another then."""
+        """Journal entries since ``start`` was recorded or enabled, which changes its epoch."""
         acts = []
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             for line in file:
-                with contextlib.suppress(ValueError):  # of a write that a power loss cut off
+                with contextlib.suppress(ValueError):  # a write cut off by a power loss
                     acts.append(json.loads(line))
         return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] != NOT_TOLD]
 
     def _journal(self, act: str, start: Report, **more: Any) -> None:
-        """Keep an act on the disk, so that a reboot does not reset the cap and the pauses; say it in the log.
-
-        Then ``on_event`` hears of it.
-        """
+        """Write an act to the disk, so that a reboot does not reset limit and pauses; log it; run ``on_event``."""
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
         with open(self._path, "ab", buffering=0) as file:
@@ -388,7 +386,7 @@ class GroupGuard:
 
 
 def _time(ago_s: float = 0.0) -> str:
-    """The time ``ago_s`` seconds ago; as texts they are in order."""
+    """The time ``ago_s`` seconds ago; sorts as text."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago_s))
 
 
@@ -398,28 +396,28 @@ def _runs(report: Report) -> bool:
 
 
 def _victims(reports: dict[str, Report]) -> str:
-    """Which ranks were killed for memory; an older guard of another node says nothing of them."""
+    """Ranks that were killed for lack of memory; an older guard on another node does not report them."""
     return "; ".join(sorted(each for report in reports.values() for each in report.get("victims", ())))
 
 
 def _delays(reports: dict[str, Report]) -> str | None:
-    """What only keeps ranks from being started now."""
+    """Why ranks cannot be started yet, if nothing else prevents it."""
     return "; ".join(sorted({str(report["delay"]) for report in reports.values() if report.get("delay")})) or None
 
 
 def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
-    """What keeps a group from being changed, or None: ``reports`` of its nodes, the ``errors`` of others. Pure."""
+    """Why a group cannot be changed, or None, from the ``reports`` of its nodes and the ``errors`` of others. Pure."""
     reasons = {report["why"] for report in reports.values()} - {None} or errors.values()
     if reasons:
         return "; ".join(sorted(reasons))
-    found = {name: "release %(release)s, changed %(leases)s times since" % report for name, report in reports.items()}
+    found = {name: "release %(release)s, %(leases)s changes since" % report for name, report in reports.items()}
     if len(set(found.values())) > 1:
         each = "; ".join("%s: %s" % pair for pair in sorted(found.items()))
-        return "the nodes were not changed alike (%s); sparkcluster up or enable ends it" % each
+        return "the nodes are out of sync (%s); run sparkcluster up or enable" % each
     return None
 
 
 def gone(reports: dict[str, Report]) -> str | None:
-    """Why a group is dead by its ranks. Pure."""
+    """Which ranks of a group are not running, or None. Pure."""
     found = sorted(name for report in reports.values() for name, state in report["ranks"].items() if state in ENDED)
     return "not running: %s" % ", ".join(found) if found else None

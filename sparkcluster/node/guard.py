@@ -1,9 +1,9 @@
-"""The guard of one node of a cluster that is enabled: brings its rank back after a reboot, and a dead group to life.
+"""The guard of a node of an enabled cluster: restarts its rank after a reboot, and a dead group.
 
-Travels as one file (``hosts.program.standalone``) and runs as ``python3 guard.py DIRECTORY`` until a signal ends it. On
-the head of a group it watches the group (``group_guard``); on the other nodes it listens on the interconnect address
-for the head's guard, which has the cluster's token. Where the model is loaded on demand, the head listens on the
-address of its API for the ``door``.
+It is sent as one file (``hosts.program.standalone``) and runs as ``python3 guard.py DIRECTORY`` until a signal arrives.
+On the head of a group it watches the group (``group_guard``). On the other nodes it listens on the interconnect address
+for the head's guard, which has the cluster's token. If the model is loaded on demand, the head listens on the address
+of its API for the ``door``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sparkcluster.node.programs import Failed
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Run the guard of the directory ``argv[1]``: watch the group on its head, and listen on its other nodes."""
+    """Run the guard with the directory ``argv[1]``: watch the group on its head, listen on its other nodes."""
     own = OwnRank(os.path.abspath(argv[1]))
-    lock = unit.alone(own.directory)  # noqa: F841 - as long as it is open
+    lock = unit.alone(own.directory)  # noqa: F841 - held while it is open
     own.say("guards %(cluster)s on %(node)s" % own.config)
     group = GroupGuard(own)
     listening: dict[str, wire.Greeter] = {}
@@ -40,18 +40,18 @@ def main(argv: list[str]) -> NoReturn:
             else:
                 own.wait_for(None)
         except Exception as error:
-            # Also a full disk, or an answer of a peer that is none: without systemd nothing starts it again.
-            own.wait_for("it cannot look at the group: %s" % error)
+            # Includes a full disk and an invalid answer of a peer: without systemd nothing would restart the guard.
+            own.wait_for("it cannot check the group: %s" % error)
         time.sleep(group.limits["look_s"])
 
 
 def listen(own: OwnRank, listening: dict[str, wire.Greeter], address: str | None, group: GroupGuard | None) -> None:
-    """Listen at ``address``, None for nowhere, and at no other: for the head of this group, or for the door.
+    """Listen only at ``address`` (None: nowhere), for the head of this group or for the door.
 
-    Whoever comes is answered in a thread, also while ``group``, that of a head, starts its ranks.
+    Each client is answered in a thread, even while the ``group`` of a head starts its ranks.
 
     Raises:
-        Failed: that is not possible now.
+        Failed: it cannot listen now.
     """
     for other in listening.keys() - {address}:
         listening.pop(other).close()
@@ -62,17 +62,17 @@ def listen(own: OwnRank, listening: dict[str, wire.Greeter], address: str | None
 
 
 def welcome(directory: str, greeter: wire.Greeter, group: GroupGuard | None) -> None:
-    """Answer everybody who proves the token, until ``greeter`` is closed."""
-    with contextlib.suppress(OSError, ValueError):  # it was
+    """Answer all clients that prove the token, until ``greeter`` is closed."""
+    with contextlib.suppress(OSError, ValueError):  # closed
         while True:
             for sock in greeter.poll(1.0):
                 threading.Thread(target=answer, args=(directory, sock, group), daemon=True).start()
 
 
 def answer(directory: str, sock: socket.socket, group: GroupGuard | None) -> None:
-    """Say how the rank is, and do what the head's guard asks, until the connection ends; its lease ends with that.
+    """Report the rank's state, and run the commands of the head's guard, until the connection and so its lease ends.
 
-    On a head, say how the ``group`` is, and note what the gateway wants.
+    On a head, report the state of the ``group``, and note what the gateway wants.
     """
     own = OwnRank(directory)
     with contextlib.closing(own), contextlib.suppress(OSError), sock, sock.makefile("rb") as lines:

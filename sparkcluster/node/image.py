@@ -1,6 +1,6 @@
-"""An image of this node's Docker engine: what is known of it, what it contains, and which GPUs its containers have.
+"""An image in this node's Docker: its metadata, its content, and the GPUs of its containers.
 
-What it contains is read once, and kept: an image ID is a hash, so its content never changes.
+The content is read once and cached: an image ID is a hash, so its content never changes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from sparkcluster.node import common, docker, engine, interpreter
 from sparkcluster.node.machine import Machine, Unreadable, because, failed, quoted
 from sparkcluster.node.shared import repository_of, staged_as
 
-INSPECTION = 6  # version of what is read of an image; an older result is read again
-# Without `utility` the toolkit brings no nvidia-smi (NVIDIA Container Toolkit, "Driver Capabilities").
+INSPECTION = 6  # version of the inspection; results of older ones are discarded
+# Without `utility` the toolkit does not add nvidia-smi (NVIDIA Container Toolkit, "Driver Capabilities").
 _GPUS = ("--gpus", "all", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 _TOOLKIT = "nvidia-container-cli: .*"
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
-    """What the image contains, or with ``count`` its containers' GPUs; ``{"unread": "why"}`` where that is unknown.
+    """The content of the image, or with ``count`` its containers' GPUs; ``{"unread": "why"}`` if that is unknown.
 
     Args:
-        request: image_id, of this node's Docker engine; count (``gpus``), or state_dir and keep (false: leave nothing
-            on the node, the answer neither).
+        request: image_id, in this node's Docker; count (``gpus``), or state_dir and keep (false: write nothing on the
+            node).
         machine: the node.
     """
     machine = machine or Machine()
@@ -37,26 +37,26 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 
 
 def gpus(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
-    """``{"gpus": N}``; null where the container has no nvidia-smi, which tells nothing.
+    """``{"gpus": N}``; null if the container has no nvidia-smi, which proves nothing.
 
-    nvidia-smi makes no CUDA context: beside a release that fills a Spark, one more could take the node down with it.
+    nvidia-smi creates no CUDA context: next to a model that fills the memory, one could bring the node down.
     """
     code, output = run(machine, request["image_id"], ["nvidia-smi", "-L"], _GPUS)
     said = re.search(_TOOLKIT, output)
     if said is None and code in (docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         return {"gpus": None}
     if code:
-        # Docker's last line points to its help.
+        # The last line of Docker's output refers to its help.
         said = said or re.search(r".*\S.*", output)
         raise Unreadable(said[0].strip() if said else "nvidia-smi exit %d" % code)
     return {"gpus": sum(line.startswith("GPU ") for line in output.splitlines())}
 
 
 def inspect(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
-    """The engine facts of the image, as kept from an earlier run or read now.
+    """The engine facts of the image, from the cache or read now.
 
     Raises:
-        Unreadable: it has no Python, or that did not answer.
+        Unreadable: it has no Python, or its Python did not answer.
     """
     image_id = str(request["image_id"])
     state_dir = common.private(request["state_dir"])
@@ -78,9 +78,9 @@ def inspect(machine: Machine, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def python_of(machine: Machine, image_id: str) -> dict[str, Any]:
-    """What the image's Python reports.
+    """The report of the image's Python.
 
-    Its environment is left as the image sets it, PYTHONPATH too, since the engine runs in the same.
+    Its environment is unchanged, including PYTHONPATH, since the engine runs in the same one.
     """
     exit_code, output = run(machine, image_id, ["python3", "-c", interpreter.SNIPPET])
     if exit_code:
@@ -95,7 +95,7 @@ def run(machine: Machine, image_id: str, words: Sequence[str], options: Sequence
 
 
 def family(config: dict[str, Any]) -> str:
-    """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's makers), or ``other``."""
+    """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's project), or ``other``."""
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
     if engine.nvidias(config.get("Labels") or {}, names):
         return "ngc"
@@ -103,10 +103,11 @@ def family(config: dict[str, Any]) -> str:
 
 
 def pullable(reference: str, digests: list[str]) -> str | None:
-    """The name by digest under which any node can pull the image, None for one that came from no registry.
+    """The name by digest under which any node can pull the image; None for an image from no registry.
 
-    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. A digest that the
-    ``reference`` has is none of them where the image was loaded.
+    ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. If the image was loaded,
+    they
+    do not include the digest of the ``reference``.
     """
     own, digest = repository_of(reference), reference.partition("@")[2]
     other = None if digest else next(iter(digests), None)
@@ -114,10 +115,10 @@ def pullable(reference: str, digests: list[str]) -> str | None:
 
 
 def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | None:
-    """The image ``reference`` on this node; None if there is none, or nothing but its name.
+    """The image ``reference`` on this node; None if it is missing or incomplete.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     paths = dict.fromkeys((image_path(reference), image_path(staged_as(reference))))
     found = next(filter(None, map(machine.docker_document, paths)), None)
@@ -131,7 +132,7 @@ def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | 
         "layers": (found.get("RootFS") or {}).get("Layers") or [],
         "entrypoint": config.get("Entrypoint") or [],
         "user": str(config.get("User") or ""),
-        "labels_vllm": (config.get("Labels") or {}).get(engine.LABEL) or None,
+        "label_version": (config.get("Labels") or {}).get(engine.LABEL) or None,
         "env_names": sorted({each.partition("=")[0] for each in config.get("Env") or []}),
         "config_sum": docker.config_sum(config),
         "architecture": found.get("Architecture") or None,
@@ -141,20 +142,20 @@ def facts(machine: Machine, reference: str, state_dir: str) -> dict[str, Any] | 
 
 
 def image_path(reference: str) -> str:
-    """Path of an image in the Docker engine's API."""
+    """Path of an image in Docker's API."""
     return "/images/%s/json" % quoted(reference)
 
 
 def inside_path(state_dir: str, image_id: str) -> str:
-    """File with the inspection of an image; it never changes, since the ID is a hash of the image."""
+    """File with the cached inspection of an image; never changes, since the ID is a hash of the image."""
     return "%s/images/%s.json" % (state_dir, image_id.replace(":", "-"))
 
 
 def inside(machine: Machine, state_dir: str, image_id: str) -> dict[str, Any] | None:
-    """The stored inspection of the image; None if it was not inspected yet."""
+    """The cached inspection of the image; None if there is none."""
     try:
         kept = machine.document(inside_path(state_dir, image_id))
     except Unreadable:
         return None
-    # if another version wrote it, the image is inspected again
+    # written by another version: inspect the image again
     return kept if kept.get("asked") == INSPECTION and kept.get("engine", "") == engine.NAME else None

@@ -1,20 +1,20 @@
-"""An image as a directory of blobs: made of what ``docker save`` prints, copied as any files, and loaded by Docker.
+"""An image as a directory of blobs: made from ``docker save``, copied like other files, loaded by ``docker load``.
 
-An image has a configuration, which lists its layers by the SHA-256 of their content (diff IDs), a file for each layer,
-and from Docker 25 on a manifest, which lists these files: containerd's store compresses layers. All of these are blobs,
-files called by their SHA-256.
+An image has a configuration, which lists its layers by the SHA-256 of their content (diff IDs); a file for each layer;
+and since Docker 25 a manifest, which lists these files, as containerd's store compresses layers. All of these are
+blobs: files named by their SHA-256.
 
 The request has the lease, and
 
 - ``do``: save, load or clear;
 - ``root``: the directory;
-- ``image``: ``id`` (where it is), ``size_bytes``, ``layers`` (diff IDs) and ``config_sum`` (a hash of what a container
-  of it starts with; None for any), as facts have them;
-- ``reference``: what it is called once it was loaded and is the right one;
-- ``engine``: as ``image_layers`` takes it;
-- ``have``: of each layer that is left out (diff ID) the SHA-256 of the file that all receivers have, empty where any
-  file of that content will do;
-- ``blobs``: SHA-256 of those that belong to the copy; not for save, which emits them as ``listing`` does.
+- ``image``: ``id`` (on the source), ``size_bytes``, ``layers`` (diff IDs) and ``config_sum`` (a hash of a container's
+  start settings; None for any), as in the facts;
+- ``reference``: the name to give the image after it was loaded and verified;
+- ``engine``: see ``image_layers``;
+- ``have``: for each layer to skip (diff ID), the SHA-256 of the file that all receivers have; empty if any file with
+  that content will do;
+- ``blobs``: SHA-256 of the blobs of the copy; not for save, which emits them as ``listing`` does.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from sparkcluster.node.wire import CHUNK, Check, Failed, Pace
 
 Request = dict[str, Any]
 
-_STEP_BYTES = 16 * CHUNK  # that are written before they leave the page cache
-_API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # that both client and engine speak
-_OTHER = "the image's archive is that of another image: its configuration or its layers differ"
+_STEP_BYTES = 16 * CHUNK  # bytes that are written before they are dropped from the page cache
+_API_VERSION = ["docker", "version", "--format", "{{.Client.APIVersion}}"]  # supported by both client and engine
+_OTHER = "the archive contains another image: its configuration or its layers differ"
 _PLATFORMS = {"aarch64": "linux/arm64", "x86_64": "linux/amd64"}
-_INCOMPLETE = "does not provide the specified platform"  # Docker 28, of an image of which it has the name alone
+_INCOMPLETE = "does not provide the specified platform"  # Docker 28, for an image without its content
 _NO_ENGINE = re.compile("cannot connect|connection (?:refused|reset)|EOF", re.IGNORECASE)
 _DIGEST = re.compile(r"^sha256:([0-9a-f]{64})\Z")
 _DOCUMENT_BYTES = 4 << 20
@@ -56,13 +56,13 @@ _MALFORMED = (AttributeError, LookupError, TypeError, ValueError, OverflowError,
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Do it; the answer is that of ``wire.answer``."""
+    """Run the action; answers as ``wire.answer``."""
     action = {"save": save, "load": load, "clear": clear}[request["do"]]
     return wire.answer(request, stdin, lambda check: action(request, check))
 
 
 def clear(request: Request, _check: Check) -> dict[str, Any]:
-    """Remove all files but ``blobs``, whole or in part; without any, the directory."""
+    """Remove all files except ``blobs``, complete or partial; without ``blobs``, the directory."""
     folder = os.path.join(request["root"], BLOBS)
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(folder):
@@ -74,10 +74,10 @@ def clear(request: Request, _check: Check) -> dict[str, Any]:
 
 
 def save(request: Request, check: Check) -> dict[str, Any]:
-    """Make the directory, or find it complete, and emit its blobs as ``listing`` does.
+    """Create the directory, or find it complete, and emit its blobs as ``listing`` does.
 
     Raises:
-        Failed: Docker cannot save the image, or it is another one; of kind ``blobs`` if it has not all of it.
+        Failed: Docker cannot save the image, or saved another one; of kind ``blobs`` if parts of it are missing.
     """
     folder, asked = os.path.join(request["root"], BLOBS), [request["image"]["id"], request["have"]]
     complete = os.path.join(request["root"], "complete.json")  # written last
@@ -93,10 +93,10 @@ def save(request: Request, check: Check) -> dict[str, Any]:
 
 
 def load(request: Request, check: Check) -> dict[str, Any]:
-    """Load, compare and tag the image; its ID here. The blobs go one by one, as Docker has read them.
+    """Load, verify and tag the image; return its ID here. Each blob is removed after Docker has read it.
 
     Raises:
-        Failed: it is another image, or Docker does not load it; of kind ``partial`` where it may if no layer is absent.
+        Failed: it is another image, or Docker cannot load it; of kind ``partial`` if it may work with all layers.
     """
     blobs = Blobs(request, request["blobs"])
     if not blobs.config:
@@ -124,17 +124,17 @@ class Manifest(NamedTuple):
 
 
 class Blobs:
-    """The blobs ``names`` of the image of ``request``.
+    """The blobs ``names`` of the image in ``request``.
 
     Attributes:
-        folder: where they are.
-        sizes: bytes of each, by its SHA-256.
-        sent: bytes that Docker has read of them.
-        config: SHA-256 of the image's configuration; empty if it is not there.
-        starts: hash of what a container starts with by that.
-        manifests: by SHA-256, each that has as many layers as the image.
-        manifest: SHA-256 of the image's; empty if it is not there.
-        layers: SHA-256 and bytes of each layer's file, also of one that is not there; the bytes are 0 without manifest.
+        folder: directory of the blobs.
+        sizes: size of each, by SHA-256.
+        sent: bytes that Docker has read.
+        config: SHA-256 of the image's configuration; empty if it is missing.
+        starts: hash of a container's start settings in that configuration.
+        manifests: by SHA-256, every manifest with as many layers as the image.
+        manifest: SHA-256 of the image's manifest; empty if it is missing.
+        layers: SHA-256 and size of each layer's file, even if it is missing; size 0 without a manifest.
     """
 
     def __init__(self, request: Request, names: Iterable[str]) -> None:
@@ -154,7 +154,7 @@ class Blobs:
                 self.manifest, self.layers = name, manifest.layers
 
     def _read(self, name: str, image: dict[str, Any]) -> None:
-        """Take in a configuration or a manifest; any other file raises one of ``_MALFORMED``."""
+        """Store a configuration or a manifest; any other file raises one of ``_MALFORMED``."""
         with open(self.folder + name, "rb") as file:
             document = json.loads(file.read())
         if "rootfs" in document:
@@ -167,7 +167,7 @@ class Blobs:
             self.manifests[name] = Manifest(kind, _sha256(document["config"]["digest"]), layers)
 
     def end(self) -> Iterator[tuple[str, bytes]]:
-        """Name and content of what makes an archive of the blobs: one image, and no name for it."""
+        """Names and contents of the files that turn the blobs into an archive of one unnamed image."""
         layers = [BLOBS + name for name, _ in self.layers]
         documents: dict[str, Any] = {
             "manifest.json": [{"Config": BLOBS + self.config, "RepoTags": None, "Layers": layers}]
@@ -189,9 +189,9 @@ def _sha256(digest: str) -> str:
 
 
 def _saved(request: Request, folder: str, pace: Pace) -> dict[str, int]:
-    """Fill the folder; bytes of the blobs that receivers need, by SHA-256."""
+    """Fill the directory; return the sizes of the blobs that receivers need, by SHA-256."""
     have = request["have"]
-    skipped = {digest or diff[7:] for diff, digest in have.items()}  # names, from Docker 25 on
+    skipped = {digest or diff[7:] for diff, digest in have.items()}  # file names, since Docker 25
     command = docker.save(request["image"]["id"], _platform(request["engine"]))
     with tempfile.TemporaryFile() as errors, programs.started(command, stderr=errors) as process:
         _take_apart(_printed(process, errors, pace), folder, skipped)
@@ -202,9 +202,10 @@ def _saved(request: Request, folder: str, pace: Pace) -> dict[str, int]:
         needed = {name for diff, (name, _) in files if have.get(diff) not in ("", name)}
         needed |= {blobs.config, blobs.manifest or blobs.config}
     if not needed <= blobs.sizes.keys():
-        # containerd's store downloads no layer whose content another image there has, compressed otherwise; such an
-        # image can be neither saved nor copied (containerd#8973, moby#49473)
-        raise Failed("blobs", "the image's archive lacks files that it names")
+        # containerd's store does not download a layer if another image has the same content in another compression;
+        # such
+        # an image can be neither saved nor copied (containerd#8973, moby#49473)
+        raise Failed("blobs", "the archive of the image lacks files")
     if not blobs.config:
         raise Failed("archive", _OTHER)
     for name in blobs.sizes.keys() - needed:
@@ -214,9 +215,9 @@ def _saved(request: Request, folder: str, pace: Pace) -> dict[str, int]:
 
 
 def _platform(engine: dict[str, Any]) -> str | None:
-    """Platform to save; None where none is to be named.
+    """Platform to save; None if it must not be specified.
 
-    Only containerd's store has images for several platforms, of most of which it lacks the layers.
+    Only containerd's store has multi-platform images, and it lacks the layers of most platforms.
     """
     if not engine["containerd_store"]:
         return None
@@ -225,7 +226,7 @@ def _platform(engine: dict[str, Any]) -> str | None:
 
 
 def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, pace: Pace) -> Iterator[bytes]:
-    """What ``docker save`` prints: for minutes nothing, while it writes all layers to disk."""
+    """Output of ``docker save``: nothing for minutes, while it writes all layers to disk."""
     for chunk in programs.chunks(process, 1):
         pace.add(len(chunk))
         if chunk:
@@ -237,7 +238,7 @@ def _printed(process: subprocess.Popen[bytes], errors: BinaryIO, pace: Pace) -> 
 
 
 def _take_apart(printed: Iterator[bytes], folder: str, skipped: Collection[str]) -> None:
-    """Write the files of an archive by their SHA-256, but for those that are called by one to be ``skipped``."""
+    """Write the files of an archive under their SHA-256, except files named in ``skipped``."""
     output: Any = types.SimpleNamespace(read=lambda _size: next(printed, b""))
     try:
         with tarfile.open(fileobj=output, mode="r|", bufsize=CHUNK) as archive:
@@ -247,11 +248,11 @@ def _take_apart(printed: Iterator[bytes], folder: str, skipped: Collection[str])
         for _ in printed:
             continue
     except tarfile.TarError as error:
-        raise Failed("archive", "the image's archive is damaged: %s" % error) from None
+        raise Failed("archive", "the archive of the image is damaged: %s" % error) from None
 
 
 def _write_blob(source: IO[bytes], folder: str) -> None:
-    """Write a file by its SHA-256, and leave none of it in the page cache."""
+    """Write a file under its SHA-256, without keeping it in the page cache."""
     digest, partial = hashlib.sha256(), os.path.join(folder, ".partial")
     with open(partial, "wb") as file:
         for chunk in iter(lambda: source.read(_STEP_BYTES), b""):
@@ -260,7 +261,7 @@ def _write_blob(source: IO[bytes], folder: str) -> None:
             file.flush()
             os.fdatasync(file.fileno())
             forget(file.fileno())
-    os.utime(partial, (0, 0))  # what arrived is resumed also where it was saved again
+    os.utime(partial, (0, 0))  # constant, so that a copy can resume after saving again
     os.replace(partial, os.path.join(folder, digest.hexdigest()))
 
 
@@ -268,9 +269,9 @@ def _write_blob(source: IO[bytes], folder: str) -> None:
 
 
 def _absent(request: Request, blobs: Blobs) -> bool:
-    """Whether files of layers did not come, since the engine has them.
+    """Whether files of layers were skipped, since Docker has them.
 
-    An engine with a store of its own says itself if it has not. containerd's would load the image without them.
+    Docker's own store reports missing layers. containerd's would load the image without them.
     """
     files = zip(request["image"]["layers"], blobs.layers, strict=True)
     absent = {(diff, name) for diff, (name, _) in files if name not in blobs.sizes}
@@ -279,22 +280,22 @@ def _absent(request: Request, blobs: Blobs) -> bool:
             held = image_layers.held(Machine(), request["state_dir"], request["engine"])["blobs"]
             if absent <= {(each["layer"], each["digest"]) for each in held}:
                 return True
-        raise Failed("partial", "the image's archive lacks files that are not here either")
+        raise Failed("partial", "the archive of the image lacks files that this node does not have")
     return bool(absent)
 
 
 def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
-    """What ``docker load`` prints when it has read the archive of ``blobs``, each of which is removed then."""
+    """Output of ``docker load`` after it has read the archive of ``blobs``; each blob is removed after it was read."""
     pace = Pace(sum(blobs.sizes.values()), check)
     with tempfile.TemporaryFile() as output:
         with programs.started(docker.load(), stdin=subprocess.PIPE, stdout=output, bufsize=0) as process:
-            # Another thread, since it reads nothing for minutes while it syncs a large layer.
+            # In a thread, since docker load may read nothing for minutes while it syncs a large layer.
             threading.Thread(target=_write, args=(blobs, process.stdin), daemon=True).start()
             while process.poll() is None:
                 pace.add(blobs.sent - pace.done)
                 time.sleep(0.2)
         text = _last_line(output)
-    if process.returncode or text.startswith("Error unpacking"):  # containerd's store exits with 0 then
+    if process.returncode or text.startswith("Error unpacking"):  # with containerd's store the exit code is then 0
         partial = may_lack and process.returncode >= 0 and not _NO_ENGINE.search(text)
         kind = "disk" if docker.disk_is_full(text) else "partial" if partial else "docker"
         raise Failed(kind, "docker load: %s" % text)
@@ -302,8 +303,8 @@ def _piped(blobs: Blobs, check: Check, *, may_lack: bool) -> str:
 
 
 def _write(blobs: Blobs, stdin: IO[bytes]) -> None:
-    """Write the archive to ``docker load``, and remove each blob that it has read."""
-    ended = contextlib.suppress(BrokenPipeError, ValueError)  # its output says why; or it was killed
+    """Write the archive to ``docker load``, and remove each blob after it was read."""
+    ended = contextlib.suppress(BrokenPipeError, ValueError)  # its output has the reason; or it was killed
     sizes: Any = {"bufsize": CHUNK, "copybufsize": CHUNK}
     with ended, stdin, tarfile.open(fileobj=stdin, mode="w|", format=tarfile.GNU_FORMAT, **sizes) as archive:
         for name in dict.fromkeys([blobs.config, blobs.manifest, *(name for name, _ in blobs.layers)]):
@@ -323,7 +324,7 @@ def _header(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _read(file: BinaryIO, blobs: Blobs, size: int) -> bytes:
-    """The next bytes of a file, which leave the page cache."""
+    """The next bytes of a file; drops them from the page cache."""
     chunk = file.read(size)
     forget(file.fileno(), file.tell() - len(chunk), len(chunk))
     blobs.sent += len(chunk)
@@ -331,6 +332,6 @@ def _read(file: BinaryIO, blobs: Blobs, size: int) -> bytes:
 
 
 def _last_line(output: BinaryIO) -> str:
-    """The last line of what Docker wrote to a file."""
+    """The last line of Docker's output in a file."""
     output.seek(0)
     return programs.last_lines(output.read()) or "no output"

@@ -1,9 +1,9 @@
-"""Which layers of images this node has, so that a copy brings the others alone.
+"""Finds the layers of images that this node has, so that a copy transfers only the others.
 
-An engine with a store of its own knows a layer by the hash of its content (diff ID) on top of those below it, so that
-an image shares with another one the layers from the lowest up to the first that differs. In archives of Docker 25 and
-newer the file of a layer is called by its diff ID. containerd's store knows files by their own hash, compressed or
-not, wherever they are; which files an image has it does not tell. What was copied from here or to here is recorded::
+Docker's own store identifies a layer by the hash of its content (diff ID) and of all layers below it, so two images
+share layers from the lowest up to the first that differs. In archives of Docker 25 and newer the file of a layer is
+named by its diff ID. containerd's store identifies files by their own hash, compressed or not, and does not tell which
+files an image has. So files that were copied from or to this node are recorded::
 
     state_dir/images/layers.json   {ID of an image: {"layers": [[diff ID, SHA-256, bytes], ...]}}
 """
@@ -20,17 +20,17 @@ from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, quoted
 
 _IMAGES, _FILE_BYTES = 64, 1 << 50
-# In which an archive that lacks files was loaded, the image ran, and its archive was whole again.
+# Versions for which it was tested that an incomplete archive loads, the image runs, and its archive is complete again.
 _PROVEN = ("26", "27", "28")
 
 
 def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict[str, Any] | None) -> dict[str, Any]:
-    """The files of the layers of ``image``, and what images here have of others; nothing that is in ``image`` as well.
+    """The files of the layers of ``image``, and layers of other images here; for layers in both, only the former.
 
-    ``engine`` and ``image`` are facts of ``container_facts``.
+    ``engine`` and ``image`` are from ``container_facts``.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     containerd: bool = engine["containerd_store"]
     found: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def layers(machine: Machine, state_dir: str, engine: dict[str, Any], image: dict
 
 
 def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> dict[str, Any]:
-    """What images that are here and whole have: ``chains`` of diff IDs, in containerd's store recorded ``blobs``."""
+    """Layers of complete images here: ``chains`` of diff IDs, or in containerd's store the recorded ``blobs``."""
     if engine["containerd_store"]:
         recorded = _record(state_dir) if str(engine["version"]).partition(".")[0] in _PROVEN else {}
         gone = _without_files(machine) if recorded else frozenset()
@@ -61,15 +61,15 @@ def held(machine: Machine, state_dir: str, engine: dict[str, Any]) -> dict[str, 
 
 
 def _diffs(machine: Machine, image_id: str) -> list[str]:
-    """Diff IDs of an image; none of one that is a name alone (``docker.is_whole``)."""
+    """Diff IDs of an image; empty if it is incomplete (``docker.is_whole``)."""
     image = machine.docker_document(_path(image_id)) or {}
     return (image.get("RootFS") or {}).get("Layers") or []
 
 
 def _without_files(machine: Machine) -> frozenset[str]:
-    """IDs of images of which containerd's store lacks files; Docker says that since version 28.
+    """IDs of images for which containerd's store lacks files, as reported by Docker since version 28.
 
-    One that was removed and pulled again, beside another one with the same layers, is such an image (containerd#8973).
+    This happens if an image is removed and pulled again while another has the same layers (containerd#8973).
     """
     listed = machine.docker_document("/images/json?manifests=1", list) or []
     return frozenset(
@@ -81,16 +81,17 @@ def _without_files(machine: Machine) -> frozenset[str]:
 
 
 def _recorded(state_dir: str, image: dict[str, Any]) -> list[tuple[str | None, int]]:
-    """SHA-256 and bytes of each layer's file in a copy of ``image``; None and 0 where that is not known."""
+    """SHA-256 and size of each layer's file in a copy of ``image``; None and 0 if unknown."""
     known = {layer: (digest, size) for kept in _record(state_dir).values() for layer, digest, size in kept}
     return [known.get(diff, (None, 0)) for diff in image["layers"]]
 
 
 def _by_content(machine: Machine, image: dict[str, Any]) -> list[tuple[str, int]]:
-    """Likewise of an engine with a store of its own; together they are no larger than this.
+    """The same for Docker's own store; the sum of sizes is an upper bound.
 
-    The history has the sizes in order, and does not tell a layer without bytes from a step that made none: these come
-    first here.
+    The history has the sizes in order, but does not distinguish empty layers from steps without a layer: here empty
+    layers
+    come first.
     """
     history = machine.docker_document(_path(image["id"], "history"), list) or []
     names = [diff.partition(":")[2] for diff in image["layers"]]
@@ -99,9 +100,9 @@ def _by_content(machine: Machine, image: dict[str, Any]) -> list[tuple[str, int]
 
 
 def record(request: dict[str, Any], image_id: str, files: Sequence[tuple[str, int]]) -> None:
-    """Note the files of an image's layers in containerd's store, each a SHA-256 and its bytes, if these are known.
+    """Record the files of an image's layers in containerd's store, each with SHA-256 and size, if known.
 
-    The request has the lease, ``engine`` and ``image`` with its layers. Without the record the next copy takes longer.
+    The request has the lease, ``engine``, and ``image`` with its layers. Without the record the next copy is slower.
     """
     if not request["engine"]["containerd_store"] or not all(0 < size < _FILE_BYTES for _, size in files):
         return

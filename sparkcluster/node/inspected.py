@@ -1,4 +1,4 @@
-"""A container that somebody started, as ``docker inspect`` prints it, and the processes in it."""
+"""A container started by a user: the output of ``docker inspect`` and its processes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sparkcluster.node import docker
 from sparkcluster.node.machine import Machine, Unreadable, because, quoted
 
 _LIMIT_S = 20.0
-# Without programs that an image may lack; base64 since arguments have line ends, and `ps` joins them with blanks.
+# Uses no programs that an image may lack; base64, since arguments may contain newlines and `ps` joins them with spaces.
 _LIST = """cd /proc; for p in [0-9]*; do
 echo "$p $(base64 -w0 $p/cmdline) $(base64 -w0 $p/environ)"; done 2>/dev/null"""
 
 
 def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = None) -> dict[str, Any]:
-    """``{"documents": [container, image, processes]}``, ``{"names": what else runs}`` or ``{"unread": why}``.
+    """``{"documents": [container, image, processes]}``, ``{"names": running containers}`` or ``{"unread": why}``.
 
     Args:
-        request: name of the container; ``engines``, words of which one is in the command of each engine. Variables of
-            other processes are left here.
+        request: name of the container; ``engines``, words of which each engine's command contains one. The environment
+            of other processes is not sent.
         machine: the node.
     """
     machine = machine or Machine("/", _LIMIT_S)

@@ -1,4 +1,4 @@
-"""What an engine's Python has installed, without importing the engine (which would take many seconds)."""
+"""Reads what an engine's Python has installed, without importing the engine (which takes many seconds)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from sparkcluster.node import engine
 from sparkcluster.node.machine import Unreadable, marked
 from sparkcluster.node.shared import COMPILERS, PACKAGES
 
-# Runs in the interpreter in question, on the node or inside the image; the engine's part makes ``ENGINE`` of what it
-# reads there itself.
+# Runs in the interpreter, on the node or inside the image; the engine's part of the program sets ``ENGINE``.
 _READERS = """
 import ast, ctypes, glob, importlib.util, json, os, platform, re, shutil, sys
 from importlib.metadata import version
@@ -28,7 +27,7 @@ tag = "manylinux_%s_%s_%s" % (*libc[:2], platform.machine())
 def text(*parts):
     with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
         return file.read()
-# NCCL that the engine loads in place of torch's own, if its variables name one.
+# NCCL libraries that the engine loads instead of torch's, if its variables name any.
 NCCL_PATHS = []
 def loads(path):
     try:
@@ -43,12 +42,12 @@ def nccl_loaded():
     number = ctypes.c_int()
     if library is None or library.ncclGetVersion(ctypes.byref(number)):
         return None
-    # nccl.h, NCCL_VERSION: two digits for the minor number from 2.9 on
+    # nccl.h, NCCL_VERSION: two digits for the minor number since 2.9
     parts = (10000, 100) if number.value >= 10000 else (1000, 100)
     major, rest = divmod(number.value, parts[0])
     return "%d.%d.%d" % (major, *divmod(rest, parts[1]))
 def verbs():
-    # libibverbs loads the providers that its configuration names (rdma-core, Documentation/libibverbs.md)
+    # libibverbs loads the providers in its configuration (rdma-core, Documentation/libibverbs.md)
     if loads("libibverbs.so.1") is None:
         return "no libibverbs"
     libraries = [found for place in ("lib", "lib64", "lib/*") for found in glob.glob(
@@ -77,10 +76,10 @@ SNIPPET = _READERS + engine.INSPECTION + _ANSWER
 
 
 def parse(output: str) -> dict[str, Any]:
-    """The document that SNIPPET printed; an image's entrypoint may have printed something before it.
+    """The document printed by SNIPPET; an image's entrypoint may print something before it.
 
     Raises:
-        Unreadable: it printed none.
+        Unreadable: there is none.
     """
     found = marked(output, "sparkcluster-engine ")
     if found is None:

@@ -1,12 +1,12 @@
-"""Work of a process of its own on this node, which outlives the operator's connection.
+"""A job: work in a separate process on this node, which survives a lost connection of the operator.
 
-A program starts it, or finds it at work, and follows it: the next operator's program follows the same process. It goes
-on until it is done, or until the last program that follows it cancels it. A job has a directory::
+A program starts the process, or finds it running, and follows it; the next operator's program follows the same process.
+It runs until it is done, or until the last program that follows it cancels it. A job has a directory::
 
-    lock          flock held by the process that works
-    state.json    its ``pid``, the ``cluster`` that it is for, ``what`` tells its work from other work in the same
-                  place, what it ``said`` last, and in ``end`` how it ended
-    orders        what operators ordered, an object in each line
+    lock          flock held by the process
+    state.json    its ``pid``, its ``cluster``, ``what`` it does, if different jobs use the directory, the last report
+                  ``said``, and the result ``end``
+    orders        orders of operators, one object per line
     followers     shared flock of the programs that follow it
 """
 
@@ -28,14 +28,14 @@ from sparkcluster.node.wire import Check, Failed
 
 Document = dict[str, Any]
 
-PAUSE_S = 0.5  # between two looks at everything, and two words of a job
-GLANCE_S = 0.05  # between two looks whether a file was replaced
+PAUSE_S = 0.5  # between two complete checks, and two reports of a job
+GLANCE_S = 0.05  # between two checks whether a file was replaced
 STOPPED_S = 30.0
-_ENDING_S = 8.0  # for a process that was told to end
+_ENDING_S = 8.0  # for a process to exit after SIGTERM
 
 
 class Job:
-    """What the process that works knows of its job."""
+    """The job, as seen by its process."""
 
     def __init__(self, directory: str, state: Document) -> None:
         self.directory = directory
@@ -44,13 +44,13 @@ class Job:
         self._read = 0
 
     def say(self, said: Document) -> None:
-        """Say how the work stands, in place of what was said before; nobody hears it while the disk is full."""
+        """Report progress; replaces the last report. Not reported while the disk is full."""
         self._state["said"] = said
         with contextlib.suppress(OSError):
             _write(self.directory, self._state)
 
     def order(self) -> Document:
-        """What operators ordered so far, of each name the last."""
+        """All orders so far; for each key the last value."""
         with open(os.path.join(self.directory, "orders"), "rb") as file:
             file.seek(self._read)
             for line in file:
@@ -60,17 +60,17 @@ class Job:
         return self._order
 
     def work(self, action: Callable[[Job], Document]) -> None:
-        """Do it, and say how it ended."""
+        """Run the action and store its result."""
         try:
             end_by_signal()
             how = wire.outcome(lambda: action(self))
         except KeyboardInterrupt:
-            how = {"failed": "it was cancelled", "kind": "cancelled"}
+            how = {"failed": "cancelled", "kind": "cancelled"}
         except Exception as error:
             how = {"failed": "%s: %s" % (type(error).__name__, error), "kind": "other"}
         try:
             _write(self.directory, {**self._state, "end": how})
-        except OSError:  # a full disk is one of the ends
+        except OSError:  # a full disk may be the reason
             common.write_block(_path(self.directory), json.dumps({"end": how}).encode())
 
 
@@ -85,21 +85,22 @@ def run(
     lines: BinaryIO | None = None,
     report: Callable[[Document], None] = common.emit,
 ) -> Document:
-    """Start the job unless it is at work, follow it, and return what ``action`` returns.
+    """Start the job unless it is running, follow it, and return the result of ``action``.
 
-    ``what`` tells its work from other work in the same place, which ends first. ``order`` and each of ``lines`` are
-    orders; ``report`` gets what the job says. This program ends with the lines, and the job does not; who gives them
-    has to end this program by ``os._exit``, as a thread still reads.
+    If the directory has a job with another ``what``, that job is ended first. ``order`` and each of ``lines`` are
+    orders;
+    ``report`` gets the job's reports. This program ends when the lines end, but the job does not. A caller that passes
+    ``lines`` must exit by ``os._exit``, since a thread still reads them.
 
     Raises:
-        Failed: ``action`` failed, or its process was ended, or it was cancelled.
-        Refused: the lease went to another operator.
-        Busy: other work, or what was cancelled before, does not end.
-        OSError: the job cannot be written, as on a full disk.
+        Failed: ``action`` failed, or its process was ended or cancelled.
+        Refused: another operator has got the lease.
+        Busy: another or a cancelled job does not end.
+        OSError: the job cannot be written, for example since the disk is full.
     """
     os.makedirs(directory, mode=0o700, exist_ok=True)
     with open(os.path.join(directory, "followers"), "wb") as followers:
-        fcntl.flock(followers, fcntl.LOCK_SH)  # from here on nobody cancels it
+        fcntl.flock(followers, fcntl.LOCK_SH)  # from here on it cannot be cancelled
         first = json.dumps(order or {}).encode() + b"\n"
         if not _start(directory, {"cluster": cluster, "what": what}, first, action, check):
             _order(directory, first)
@@ -109,9 +110,10 @@ def run(
 
 
 def answer(request: Document, stdin: BinaryIO, folder: str, key: str, action: Callable[[Job], Document]) -> Document:
-    """What a program answers whose job does ``action``: follow it, or cancel it where the request wants that.
+    """The answer of a program with a job that runs ``action``: follow the job, or cancel it if requested.
 
-    The job's directory in ``folder`` of the state directory is by ``key``, which tells what it does.
+    The job's directory is in ``folder`` of the state directory; its name is derived from ``key``, which identifies the
+    job.
     """
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -126,7 +128,7 @@ def answer(request: Document, stdin: BinaryIO, folder: str, key: str, action: Ca
 
 
 def cancel(directory: str) -> None:
-    """End the job, and what it started, unless another program follows it; who comes meanwhile waits for the end."""
+    """End the job and its children, unless another program follows it. A program that starts meanwhile has to wait."""
     alone = common.try_lock(os.path.join(directory, "followers"))
     if alone is not None:
         with alone:
@@ -135,7 +137,7 @@ def cancel(directory: str) -> None:
 
 
 def end_by_signal() -> None:
-    """Have SIGTERM raise KeyboardInterrupt in this process, once."""
+    """Make SIGTERM raise KeyboardInterrupt in this process, once."""
 
     def end(*_: Any) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -145,7 +147,7 @@ def end_by_signal() -> None:
 
 
 def _follow(directory: str, check: Check, report: Callable[[Document], None]) -> Document:
-    """Pass on what the job says until its end, and return its result."""
+    """Pass on the job's reports until its end, and return its result."""
     alive = time.monotonic()
     while True:
         stamp, running = _stamp(directory), common.is_locked(os.path.join(directory, "lock"))
@@ -153,14 +155,14 @@ def _follow(directory: str, check: Check, report: Callable[[Document], None]) ->
         alive = alive if common.is_stopped(state.get("pid")) else time.monotonic()
         if time.monotonic() - alive > STOPPED_S:
             raise Failed("stuck", "its process %d was stopped (SIGSTOP): kill -CONT %d" % (state["pid"], state["pid"]))
-        report(state.get("said", {}))  # of nothing, too: a sign of life
+        report(state.get("said", {}))  # empty reports, too, as a heartbeat
         end = state.get("end")
         if end and "done" in end:
             return dict(end["done"])
         if end:
             raise Failed(end.get("kind", "other"), end.get("failed") or end["refused"])
         if not running:
-            raise Failed("lost", "its process on this node was ended")
+            raise Failed("lost", "its process on this node was killed")
         check()
         until = time.monotonic() + PAUSE_S
         while _stamp(directory) == stamp and time.monotonic() < until:
@@ -168,7 +170,7 @@ def _follow(directory: str, check: Check, report: Callable[[Document], None]) ->
 
 
 def _start(directory: str, state: Document, order: bytes, action: Callable[[Job], Document], check: Check) -> bool:
-    """Start a process that does ``action``, and return whether none is at work; one at work on something else ends."""
+    """Start a process for ``action``; return False if one is running. One with another ``what`` is ended first."""
     until = time.monotonic() + _ENDING_S
     while (lock := common.try_lock(os.path.join(directory, "lock"))) is None:
         found = _state(directory)
@@ -176,9 +178,9 @@ def _start(directory: str, state: Document, order: bytes, action: Callable[[Job]
             return False
         _end(directory)
         if time.monotonic() > until:
-            raise common.Busy("what was at work before has not ended after %.0f s" % _ENDING_S)
+            raise common.Busy("the previous job has not ended after %.0f s" % _ENDING_S)
     with lock:
-        check()  # it may have waited for long
+        check()  # this may have waited long
         _write(directory, state)
         common.write_atomically(os.path.join(directory, "orders"), order, sync=False)
         if os.fork():
@@ -194,7 +196,7 @@ def _start(directory: str, state: Document, order: bytes, action: Callable[[Job]
 
 
 def _let_go(lock: int) -> None:
-    """Keep nothing but the ``lock`` of what this program had open, other locks among it."""
+    """Close all files of this program, including other locks, except for ``lock``."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -209,7 +211,7 @@ def _end(directory: str) -> None:
 
 
 def _listen(directory: str, lines: BinaryIO) -> None:
-    """Pass the orders in ``lines`` on, and end this program with them."""
+    """Pass on the orders in ``lines``; exit when they end."""
     try:
         for line in iter(lines.readline, b""):
             _order(directory, line)
@@ -228,7 +230,7 @@ def _path(directory: str) -> str:
 
 
 def _stamp(directory: str) -> tuple[int, int]:
-    """What tells the state from the one that replaces it, most of the time."""
+    """Distinguishes a state from the next one, most of the time."""
     found = os.stat(_path(directory))
     return found.st_ino, found.st_mtime_ns
 
@@ -238,4 +240,4 @@ def _state(directory: str) -> Document:
 
 
 def _write(directory: str, state: Document) -> None:
-    common.write_atomically(_path(directory), json.dumps(state).encode(), sync=False)  # no job outlives a power failure
+    common.write_atomically(_path(directory), json.dumps(state).encode(), sync=False)  # no job survives a power failure

@@ -1,13 +1,13 @@
-"""The launcher of one rank: makes the node ready, waits for all ranks, then becomes the engine, or runs its worker.
+"""The launcher of a rank: prepares it, waits for all ranks, then becomes the engine, or runs its node's Ray worker.
 
-Travels as one file with what it imports (``hosts.program.standalone``) and runs as ``python3 entry.py
-LAUNCHER.json``, in the serving container or directly on the host. Every step
-is announced by one line that begins with ``[sparkcluster] phase=``; the last step is ``exec``, so that
-the engine's end is the container's end. A worker's Ray is a child instead, which ends after the engine's processes.
+It is sent as one file with its imports (``hosts.program.standalone``) and runs as ``python3 entry.py LAUNCHER.json``,
+in the serving container or directly on the host. Every step prints a line that starts with ``[sparkcluster] phase=``.
+The last step is ``exec``, so that the container exits with the engine. A worker's Ray is a child process instead, which
+ends after the engine's processes.
 
-Exit codes before the engine takes over: 2 the document makes no sense, 3 a setup line failed, 4 a rank
-did not come in time, 5 Ray did not start or did not let us in, 6 the model's files cannot be read, 127 no such
-engine, 143 SIGTERM; at any time 90: killed to protect the memory of the node.
+Exit codes before the engine starts: 2 invalid document, 3 a setup line failed, 4 a rank did not come up in time, 5 Ray
+did not start or rejected the connection, 6 the model's files cannot be read, 127 no such engine, 143 SIGTERM; at any
+time 90: killed to protect the memory of the node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sparkcluster.node import common
+from sparkcluster.node import common, engine
 from sparkcluster.node.bind import ADDRESS
 from sparkcluster.node.machine import Machine
 from sparkcluster.node.network import wildcards
@@ -48,13 +48,13 @@ from sparkcluster.node.programs import chunks, started
 from sparkcluster.node.victim import protect
 
 ENGINE_S, RAY_S = 20, 5
-"""Seconds that the engine's processes of a worker, and then its Ray, get to end; less than the rank's own grace."""
-# As Ray and engines name their processes (``ray::RayWorkerProc``, ``NAME::Worker_TP1``); Ray's own agents end its node
-# when they end.
+"""Seconds for a worker's engine processes, and then its Ray, to end; less than the rank's own grace period."""
+# Process names of Ray and engines (``ray::RayWorkerProc``, ``NAME::Worker_TP1``). Ray's own agents are excluded: Ray
+# ends its node when they end.
 ACTOR = re.compile(rb"\w+::(?!(DashboardAgent|RuntimeEnvAgent)\b)")
 
-# Runs in the image's Python: asks Ray once a second which nodes are alive, by address. Public API alone,
-# so that it works with every Ray that an image may carry.
+# Runs in the image's Python: prints once a second which nodes are alive in Ray, by address. Uses the public API only,
+# so that it works with any version of Ray.
 _RAY_NODES = """
 import json, os, sys, time
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -71,25 +71,25 @@ except Exception as error:
 """
 
 
-def ray_python(ray_path: str | None, engine: str) -> str:
+def ray_python(ray_path: str | None, program: str) -> str:
     """Interpreter that can import Ray: our own when Ray was brought along, else the one that has it."""
     if ray_path:
-        return interpreter_of(engine) or sys.executable
-    for python in (sys.executable, interpreter_of("ray"), interpreter_of(engine)):
+        return interpreter_of(program) or sys.executable
+    for python in (sys.executable, interpreter_of("ray"), interpreter_of(program)):
         if python and module_directory("ray", python):
             return python
     raise Stop(RAY_FAILED, "No module named 'ray': the image has no Ray, and none was staged")
 
 
 def ray_command(argv: list[str], python: str) -> list[str]:
-    """``ray …`` as a command that runs whether or not the script ``ray`` fits this interpreter."""
+    """``ray …`` as a command that works even if the script ``ray`` belongs to another interpreter."""
     if argv and argv[0] == "ray" and interpreter_of("ray") != python:
         return [python, "-m", "ray.scripts.scripts", *argv[1:]]
     return list(argv)
 
 
 def start_ray_head(argv: list[str], env: dict[str, str], private: str, limit_s: float = 180) -> None:
-    """Start Ray's head. It stays behind as daemons, so its output goes to a file and holds no pipe."""
+    """Start Ray's head. It stays behind as daemons, so its output goes to a file instead of a pipe."""
     log = os.path.join(private, "ray-start.log")
     with open(log, "wb") as output:
         try:
@@ -112,7 +112,7 @@ def wait_for_members(
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait until every member is alive in Ray, by its address: a count would include nodes of others."""
+    """Wait until every member is alive in Ray, by address: a count would include foreign nodes."""
     address, members = document["ray"]["address"], document["members"]
     until, shown, shown_at, missing = clock() + limit_s, "", 0.0, list(members)
     error = None
@@ -131,7 +131,7 @@ def wait_for_members(
             data = next(output, None)
             if data is None:
                 raise Stop(RAY_FAILED, "cannot query Ray at %s: %s" % (address, error or "no answer"))
-            for text in data.splitlines():  # each is written at once, and shorter than a pipe splits
+            for text in data.splitlines():  # each is written in one piece, shorter than a pipe would split
                 try:
                     answer = json.loads(text.decode(errors="replace"))
                 except ValueError:
@@ -178,7 +178,7 @@ def wait_for_head(
 
 
 def end_started(mark: str) -> None:
-    """End what this launcher started, by the mark in its environment; other users' Ray is left alone."""
+    """End all processes that this launcher started, found by the mark in their environment; not other users' Ray."""
     needle = ("%s=%s" % (MARK, mark)).encode()
     for sent in (signal.SIGTERM, signal.SIGKILL):
         alive = False
@@ -198,9 +198,10 @@ def end_started(mark: str) -> None:
 
 
 def watch_sockets(document: dict[str, Any], mark: str) -> None:
-    """Fork a process that looks for sockets on all addresses as long as this one, or what it becomes, lives.
+    """Fork a process that looks for sockets on all addresses for as long as this process, or the engine, runs.
 
-    The library of ``bind`` confines what calls libc. Others are reported; if Ray has no token, they end the rank.
+    The library of ``bind`` confines programs that use libc. Others are reported; if Ray has no token, they end the
+    rank.
     """
     parent = os.getpid()
     if os.fork():
@@ -233,7 +234,7 @@ def watch_sockets(document: dict[str, Any], mark: str) -> None:
 
 
 def become(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Turn into ``argv``; from here on its end is ours."""
+    """Execute ``argv`` in place of this process."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -243,7 +244,7 @@ def become(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def descendants(ancestor: int) -> dict[int, bytes]:
-    """Every process below ``ancestor``, with its command line. Ray's own titles overwrite their environment."""
+    """Every process below ``ancestor``, with its command line, since Ray's titles overwrite the environment."""
     parents, found, level = common.processes(), {}, {ancestor}
     while level:
         level = {pid for pid, (parent, _) in parents.items() if parent in level}
@@ -254,9 +255,9 @@ def descendants(ancestor: int) -> dict[int, bytes]:
 
 
 def kill_rank(document: dict[str, Any], mark: str) -> None:
-    """Kill every process of this rank but this one. Ray's daemons, and what they started, are not its descendants."""
+    """Kill every other process of this rank. Ray's daemons and their children are not descendants of this process."""
     if document.get("runtime") == "docker" and os.getppid() == 1:
-        os.kill(-1, signal.SIGKILL)  # everything in the container but its first process
+        os.kill(-1, signal.SIGKILL)  # everything in the container except its first process
         return
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
@@ -267,7 +268,7 @@ def kill_rank(document: dict[str, Any], mark: str) -> None:
 def end_worker(ray: subprocess.Popen[bytes], engine_s: float = ENGINE_S, ray_s: float = RAY_S) -> None:
     """End the engine's processes below ``ray``, then Ray itself.
 
-    Ray kills them one second after it was asked to end itself, so that they could not release the GPU's memory.
+    Ray would kill them one second after its own SIGTERM, before they can release the GPU's memory.
     """
     actors = {pid for pid, line in descendants(ray.pid).items() if ACTOR.match(line)}
     for pid in actors:
@@ -282,7 +283,7 @@ def end_worker(ray: subprocess.Popen[bytes], engine_s: float = ENGINE_S, ray_s: 
 
 
 def supervise(argv: list[str], env: dict[str, str]) -> NoReturn:
-    """Run ``argv``, the Ray of a worker, and end as it does; asked to stop, end the engine before it."""
+    """Run ``argv``, a worker's Ray, and exit like it; on SIGTERM, end the engine before it."""
     try:
         ray = subprocess.Popen(argv, env=env)
     except OSError as error:
@@ -298,7 +299,7 @@ def supervise(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str) -> NoReturn:
-    """Go through the steps of this rank; does not return."""
+    """Run the steps of this rank; does not return."""
     limit_s = document.get("join_timeout_s", 300)
     private = prepare(document, folder, env)
     if ADDRESS in env:
@@ -312,23 +313,27 @@ def launch(document: dict[str, Any], folder: str, env: dict[str, str], mark: str
         env["RAY_ADDRESS"] = ray["address"]
         python = ray_python(document.get("ray_path"), document["engine"][0])
         start = ray_command(ray["start"], python)
-        # For the engine only: ray start gets the address by its arguments.
+        # For the engine only: ray start gets the address in its arguments.
         starting = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
         if document["role"] == "worker":
             wait_for_head(ray["address"], document["address"], limit_s)
             say("phase=ray-start worker %s" % document["address"])
-            # Its head is gone when a worker is asked to end: Ray would wait for it, 30 s.
+            # The head is gone when a worker is stopped: Ray would wait 30 s for it.
             starting.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
             supervise(start, starting)
         say("phase=ray-start head %s" % ray["address"])
         start_ray_head(start, starting, private)
         wait_for_members(document, python, env, limit_s)
     say("phase=engine %s" % os.path.basename(document["engine"][0]))
-    become(located(document, env), env)
+    try:
+        words = engine.command(located(document, env), env, private)
+    except ValueError as error:
+        raise Stop(BAD_DOCUMENT, str(error)) from error
+    become(words, env)
 
 
 def checked(path: str) -> dict[str, Any]:
-    """The launcher document, complete enough to be used."""
+    """The launcher document, after checking that it is complete."""
     try:
         with open(path) as file:
             document: dict[str, Any] = json.load(file)
@@ -345,12 +350,12 @@ def checked(path: str) -> dict[str, Any]:
 
 
 def terminated(_signal: int, _frame: object) -> NoReturn:
-    """SIGTERM and SIGINT before the engine took over."""
+    """Handle SIGTERM and SIGINT before the engine starts."""
     raise Stop(TERMINATED, "received SIGTERM before the engine started")
 
 
 def main(argv: list[str]) -> int:
-    """Run the launcher document in ``argv[1]``; returns only where the engine was not reached."""
+    """Run the launcher document in ``argv[1]``; returns only if the engine was not started."""
     if len(argv) != 2:
         sys.stderr.write("usage: entry.py LAUNCHER.json\n")
         return BAD_DOCUMENT

@@ -1,13 +1,11 @@
-"""What this node has of a model, with hashes. It only reads.
+"""Lists the files of a model on this node, with hashes. It only reads.
 
-It is asked by staging and by ``preflight --hash``. As a program its request has ``root``, ``choice`` (see
-``model_choice``), ``verify``, with ``revision`` that of a snapshot in Hugging Face's cache, and the lease, without
-which nothing is recorded. The controller makes the list of files of a copy from what it says, so that no node decides
-what is written on another.
+Used by staging and by ``preflight --hash``. As a program its request has ``root``, ``choice`` (see ``model_choice``),
+``verify``, ``revision`` for a snapshot in Hugging Face's cache, and the lease, without which nothing is recorded. The
+controller builds the list of files of a copy from its output, so that no node decides what is written on another.
 
-A file's SHA-256 is that of the record of verified files, or the name of its blob in the hub's cache; of files without
-either, small ones are read. To ``verify`` a model all files are read, and name and record are only compared with the
-content.
+A file's SHA-256 comes from the record of verified files, or from the name of its blob in the hub's cache; small files
+without either are read. To ``verify`` a model all files are read, and compared with name and record.
 """
 
 from __future__ import annotations
@@ -25,19 +23,19 @@ from sparkcluster.node.wire import Check, Failed
 
 _SMALL_BYTES = 32 << 20  # configuration, tokenizer, code
 _SHA256 = re.compile("[0-9a-f]{64}")
-# The hub names small files as Git does, by the SHA-1 of "blob SIZE\0" and the content; Artifactory's mirror of it by
-# that of the content alone.
+# The hub names small files by Git's hash, the SHA-1 of "blob SIZE\0" and the content; Artifactory's mirror by the
+# SHA-1 of the content alone.
 _SHA1 = re.compile("[0-9a-f]{40}")
 
 
 class File:
-    """A file of a model. Tens of thousands take little memory.
+    """A file of a model. Designed to need little memory for tens of thousands of files.
 
     Attributes:
-        blob: what it links to in the hub's cache.
+        blob: the blob that it links to in the hub's cache.
         sha256: None if unknown.
-        git: how Git names the content, or that mirror, of a blob with such a name that was read.
-        recorded: where all files are read to verify them, the SHA-256 of the record.
+        git: the SHA-1 of the content (of either kind above), if the blob's name is a SHA-1 and it was read.
+        recorded: the SHA-256 in the record, if all files are read to verify them.
     """
 
     __slots__ = ("blob", "git", "mtime", "name", "recorded", "sha256", "size")
@@ -50,24 +48,24 @@ class File:
 
     @property
     def is_misnamed(self) -> bool:
-        """Whether a blob has another content than its name says, as far as it was read."""
+        """Whether a blob that was read has content that does not match its name."""
         content = self.sha256 if _SHA256.fullmatch(self.blob or "") else self.git
         return content not in (None, self.blob)
 
     def as_json(self) -> dict[str, Any]:
-        """What the controller is told of it; times in ns."""
+        """The document for the controller; times in ns."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
 
 def listing(
     root: str, revision: str | None, choice: Any, record: Record, *, verify: bool = False, check: Check = lambda: None
 ) -> list[File]:
-    """The files of ``root``, or with ``revision`` of that snapshot in the hub's cache, that ``choice`` leaves in.
+    """The files of ``root``, or of its snapshot ``revision`` in the hub's cache, that ``choice`` selects.
 
     ``check`` is called every second while files are read.
 
     Raises:
-        Failed: there is no such directory, it has no files, or one is a link out of the hub's cache.
+        Failed: the directory does not exist or has no files, or a file is a link out of the hub's cache.
     """
     home = os.path.realpath(common.expand(root))
     below = "snapshots/%s/" % revision if revision else ""
@@ -78,7 +76,7 @@ def listing(
         stay_inside(place, os.path.realpath(place), place)
 
     def recorded(file: File) -> str:
-        """The path by which the record knows ``file``."""
+        """The path of ``file`` in the record."""
         return "blobs/" + file.blob if file.blob else below + file.name
 
     files: list[File] = []
@@ -115,9 +113,9 @@ def listing(
 
 
 def stay_inside(path: str, real: str, inside: str) -> None:
-    """Failed if ``path`` is a link to elsewhere: an image that downloaded the model may have left it there."""
+    """Failed if ``path`` is a link to outside: an image that downloaded the model may have created it."""
     if not real.startswith(inside):
-        text = "%s leads out of the model's cache, to %s; check it: %s" % (path, real, shlex.join(["ls", "-l", path]))
+        text = "%s is a link out of the model's cache, to %s; check: %s" % (path, real, shlex.join(["ls", "-l", path]))
         raise Failed("source", text)
 
 
@@ -130,9 +128,9 @@ def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
 
 
 def list_files(request: dict[str, Any], check: Check) -> dict[str, Any]:
-    """Emit each file of the directory or snapshot: its ``name`` there, and the ``blob`` that it links to.
+    """Emit each file of the directory or snapshot: its ``name``, and the ``blob`` that it links to.
 
-    What was read is recorded under a lease alone, which has a ``state_dir``: without one nothing is changed here.
+    Hashes are recorded only under a lease, which has a ``state_dir``: without it nothing is changed here.
     """
     record = Record(request.get("state_dir"), request["root"])
 

@@ -1,6 +1,6 @@
-"""What the readers of a node can access: files, programs, the Docker engine, addresses; and running them side by side.
+"""Access to files, programs, Docker and addresses of a node, for readers, which can run in parallel.
 
-Tests use a subclass with a tree of files.
+Tests use a subclass with a directory as root.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-LIMIT_S = 3.0  # of one program or one answer of the Docker engine
-GRACE_S = 0.3  # for a reader, so that the limit of a program ends first and is reported
-DOCKER_LIMIT_S = 5.0  # of one answer of the Docker engine while ranks run: it is slow while weights load
+LIMIT_S = 3.0  # for a program or an answer of Docker
+GRACE_S = 0.3  # for a reader, so that a program's limit is reached first and reported
+DOCKER_LIMIT_S = 5.0  # for an answer of Docker while ranks run: it is slow while weights load
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/:@")
 
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 def because(error: BaseException, path: str = "") -> str:
-    """The reason of ``error`` in a few words that a check can match."""
+    """The reason for ``error`` in a few words that a check can match."""
     if isinstance(error, OSError) and error.errno:
         named = path or error.filename
         return os.strerror(error.errno).lower() + (": %s" % named if named else "")
@@ -39,13 +39,13 @@ def because(error: BaseException, path: str = "") -> str:
 
 
 def failed(program: str, exit_code: int, output: str, line: int = -1) -> Unreadable:
-    """The failure of a program, with the last line of its output, or another."""
+    """The error for a failed program, with a line of its output, by default the last."""
     lines = output.strip().splitlines() or ["no output"]
     return Unreadable("%s exit %d: %s" % (program, exit_code, lines[line].strip()))
 
 
 def marked(output: str, mark: str) -> dict[str, Any] | None:
-    """The document after ``mark`` in the last line that begins so; what started before a program may print anything."""
+    """The JSON document after ``mark`` in the last line that starts with it; other output is ignored."""
     line = next((each for each in reversed(output.splitlines()) if each.startswith(mark)), "")
     try:
         document = json.loads(line[len(mark) :])
@@ -55,7 +55,7 @@ def marked(output: str, mark: str) -> dict[str, Any] | None:
 
 
 def owner(uid: int) -> str:
-    """The name of a user, or its number."""
+    """The name of a user, or the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -63,27 +63,27 @@ def owner(uid: int) -> str:
 
 
 class Machine:
-    """The machine that this runs on, or what lies below ``root``."""
+    """The machine that this runs on, or the file tree below ``root``."""
 
     def __init__(self, root: str = "/", docker_limit_s: float = LIMIT_S) -> None:
         self.root = root
         self.docker_limit_s = docker_limit_s
 
     def at(self, path: str) -> str:
-        """Absolute ``path`` below the root."""
+        """``path`` below the root."""
         return path if self.root == "/" else os.path.join(self.root, path.lstrip("/"))
 
     def bytes(self, path: str) -> bytes:
-        """Content of a file; Unreadable with the reason and ``path``."""
+        """Content of a file; Unreadable with reason and ``path``."""
         try:
-            # without a buffer, which takes half as long again: a GID table is a thousand files
+            # unbuffered, which is 1.5 times as fast: a GID table is a thousand files
             with open(self.at(path), "rb", buffering=0) as file:
                 return file.read()
         except OSError as error:
             raise Unreadable(because(error, path)) from None
 
     def text(self, path: str, default: str | None = None) -> str:
-        """Content of a file as text; invalid UTF-8 is replaced. ``default``, if any, stands for an unreadable file."""
+        """Content of a file as text, with invalid UTF-8 replaced; ``default``, if any, if it cannot be read."""
         try:
             return self.bytes(path).decode("utf-8", "replace")
         except Unreadable:
@@ -96,14 +96,14 @@ class Machine:
         return self.text(path, "").strip().split("\n")[0] or None
 
     def names(self, path: str) -> list[str]:
-        """Sorted names in a directory; none if it does not exist."""
+        """Sorted names in a directory; empty if it does not exist."""
         try:
             return sorted(os.listdir(self.at(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def document(self, path: str) -> dict[str, Any]:
-        """A JSON object in a file; Unreadable if there is none."""
+        """The JSON object in a file; Unreadable if there is none."""
         try:
             document = json.loads(self.text(path))
         except ValueError:
@@ -113,16 +113,16 @@ class Machine:
         return document
 
     def exists(self, path: str) -> bool:
-        """Whether ``path`` exists; a broken link does not."""
+        """Whether ``path`` exists; False for a broken link."""
         return os.path.exists(self.at(path))
 
     def space(self, path: str) -> tuple[int, int]:
-        """Total bytes, and bytes available without root, of the file system of ``path``."""
+        """Total bytes, and bytes available to users, of the file system of ``path``."""
         found = os.statvfs(self.at(path))
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def run(self, argv: list[str], limit_s: float = LIMIT_S) -> tuple[int, str]:
-        """Exit code and output of a program; if it fails without output, its stderr.
+        """Exit code and output of a program; its standard error, if it fails without output.
 
         Raises:
             Unreadable: it is not installed, or did not answer within ``limit_s``.
@@ -147,16 +147,16 @@ class Machine:
     def docker_stream(
         self, path: str, limit_s: float | None, method: str = "GET", headers: Sequence[str] = ()
     ) -> Iterator[tuple[int, BinaryIO]]:
-        """HTTP status and body of ``GET path``, or another ``method``, from the Docker engine, as they come.
+        """HTTP status and body stream of ``GET path`` (or another ``method``) from Docker.
 
         HTTP/1.0 avoids chunked responses, and importing an HTTP client takes 40 ms.
 
         Raises:
-            Unreadable: no engine answers, it pauses for longer than ``limit_s``, or this user has no permission.
+            Unreadable: Docker does not answer, pauses for longer than ``limit_s``, or denies access.
         """
         host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         if not host.startswith("unix://"):
-            raise Unreadable("DOCKER_HOST is %s, and only unix:// can be read" % host)
+            raise Unreadable("DOCKER_HOST is %s, but only unix:// is supported" % host)
         where = host[len("unix://") :]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -177,10 +177,10 @@ class Machine:
             raise Unreadable("not a Docker engine: %s" % where) from None
 
     def docker_document(self, path: str, kind: type = dict) -> Any:
-        """The JSON document of ``GET path`` from the Docker engine; None if it has no such thing.
+        """The JSON document of ``GET path`` from Docker; None for status 404.
 
         Raises:
-            Unreadable: it gives any other answer than a document of this ``kind``.
+            Unreadable: the answer is not a document of this ``kind``.
         """
         with self.docker_stream(path, self.docker_limit_s) as (status, body):
             document = json.loads(body.read() or b"null")
@@ -191,7 +191,7 @@ class Machine:
         return document
 
     def addresses(self) -> dict[str, list[str]]:
-        """IPv4 addresses with prefix of every interface."""
+        """IPv4 addresses with prefix, by interface."""
         found: dict[str, list[str]] = {}
         for each in json.loads(self.run(["ip", "-j", "addr"])[1]):
             ipv4 = [entry for entry in each["addr_info"] if entry["family"] == "inet"]
@@ -199,7 +199,7 @@ class Machine:
         return found
 
     def resolve(self, name: str) -> list[str]:
-        """IPv4 addresses of ``name``, none if it does not exist.
+        """IPv4 addresses of ``name``; empty if it does not exist.
 
         Raises:
             Unreadable: the resolver failed.
@@ -213,7 +213,7 @@ class Machine:
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     def reached_at(self) -> str | None:
-        """The node's address of this SSH connection; None without SSH."""
+        """The node's address in this SSH connection; None without SSH."""
         fields = os.environ.get("SSH_CONNECTION", "").split()
         return fields[2] if len(fields) == 4 else None
 
@@ -228,14 +228,14 @@ class Machine:
             "python": {"executable": sys.executable, "version": sys.version.split()[0]},
             "architecture": os.uname().machine,
             "hostname": socket.gethostname(),
-            # the file first, as other tools on the node do
+            # prefer the file, as other tools on the node do
             "kernel": self.line("/proc/sys/kernel/osrelease") or os.uname().release,
             "clock_s": time.time(),
         }
 
 
 class Readings:
-    """Readers in threads, and what they returned within ``limit_s`` after the first of them could start."""
+    """Runs readers in threads, and collects their results within ``limit_s``."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -244,7 +244,7 @@ class Readings:
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, key: str, reader: Callable[[], Any]) -> None:
-        """Start a reader; its thread is a daemon, so that a hanging disk does not block the exit."""
+        """Start a reader, in a daemon thread, so that a hanging disk does not block the exit."""
 
         def work() -> None:
             try:
@@ -256,13 +256,13 @@ class Readings:
         self._threads[key].start()
 
     def all(self, readers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """What all ``readers`` return."""
+        """The results of all ``readers``."""
         for key, reader in readers.items():
             self.start(key, reader)
         return {key: self.value(key) for key in readers}
 
     def value(self, key: str) -> Any:
-        """What the reader of ``key`` returned, or why it returned nothing; None where there is no such reader."""
+        """The result of the reader ``key``, or why there is none; None if there is no such reader."""
         if key not in self._threads:
             return None
         self._threads[key].join(max(0.0, self._began + self._limit_s - time.monotonic()))
@@ -270,13 +270,13 @@ class Readings:
 
 
 def unread(value: Any) -> bool:
-    """Whether ``value`` is the reason why a reading failed."""
+    """Whether ``value`` is the reason for a failed reading."""
     return isinstance(value, dict) and set(value) == {"unread"}
 
 
 def quoted(text: str) -> str:
-    """``text`` as a part of a URL's path; an image reference keeps its slashes and colons.
+    """``text`` quoted for a URL's path; an image reference keeps its slashes and colons.
 
-    Not with ``urllib.parse``, which takes 2 ms to import.
+    Avoids ``urllib.parse``, which takes 2 ms to import.
     """
     return "".join(chr(each) if each in _PLAIN else "%%%02X" % each for each in text.encode("utf-8", "replace"))

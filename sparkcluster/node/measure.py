@@ -1,7 +1,7 @@
-"""Measures what a link carries. Nothing is written.
+"""Measures the rate of a link. Nothing is written.
 
-One end receives and the other sends, over several TCP connections that know a token; or one command of perftest, or one
-container, is run and its output reported. What was started ends with this program, and this program with its input.
+One end receives and the other sends, over several TCP connections that require a token; or a perftest command or a
+container is run, and its output reported. Its children end with this program, which ends with its input.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Request = dict[str, Any]
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Do ``request["do"]``; the answer is its ``outcome``."""
+    """Run ``request["do"]``; the answer is its ``outcome``."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    # What was started is in this group, and Docker's client passes the signal on to its container.
+    # Children are in this process group; Docker's client passes the signal on to its container.
     common.end_with(stdin, lambda _: os.killpg(0, signal.SIGTERM))
     return outcome(lambda: DO[request["do"]](request))
 
@@ -50,17 +50,17 @@ def receive(request: Request) -> dict[str, Any]:
 
 
 def take(sock: socket.socket) -> None:
-    """Receive until the end; the sender waits for ours."""
+    """Receive until the end of the stream; the sender waits for ours."""
     sock.settimeout(STALL_S)
     buffer = bytearray(_CHUNK)
     with sock:
-        # Discarded in the kernel (tcp(7)): what is measured is the link, not this processor's memory.
+        # Discarded in the kernel (tcp(7)), so that the link is measured, and not the memory.
         while sock.recv_into(buffer, len(buffer), socket.MSG_TRUNC):
             continue
 
 
 def send(request: Request) -> dict[str, Any]:
-    """The latency of ``messages``, and the bytes that ``streams`` connections carried in about ``seconds``."""
+    """The latency of ``messages``, and the bytes that ``streams`` connections transferred in about ``seconds``."""
     ends = request["address"], request["port"], request["token"], request["source"]
     socks = [dial(*ends) for _ in range(request["streams"])]
     latency_ms = round_trip_ms(socks[0], request["messages"])
@@ -102,7 +102,7 @@ def together(work: Callable[[socket.socket], Any], socks: list[socket.socket]) -
 
 
 def run(request: Request) -> dict[str, Any]:
-    """Output and exit code of ``argv``; reports when port ``listens``, if any, is open.
+    """Output and exit code of ``argv``; reports when port ``listens``, if given, is open.
 
     Raises:
         Failed: it is not installed, or takes longer than ``limit_s``.
@@ -124,7 +124,7 @@ def run(request: Request) -> dict[str, Any]:
 
 
 def contain(request: Request) -> dict[str, Any]:
-    """Run a container to its end, under the lease; what an earlier run left of this ``name`` is removed before."""
+    """Run a container until it exits, under the lease; a leftover container of this ``name`` is removed first."""
     with common.changing(request):
         programs.succeeds(docker.remove(request["name"]), 20)
         return run(request)

@@ -1,6 +1,6 @@
-"""The memory of this node around a rank: before its start, after its end, and the page cache between the two.
+"""Memory of this node around a rank: before its start, after its end; and dropping the page cache.
 
-Steps of ``agent``, and a program that waits and changes nothing.
+Has steps of ``agent``, and a program that waits and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sparkcluster.node.programs import Failed, run, run_once
 from sparkcluster.node.shared import GATEWAY_GROUP, LABEL_CLUSTER, LABEL_GROUP, MEMORY_FILE, SHARED_MEMORY, SHARED_NAME
 
 MEMINFO, SHARED = "/proc/meminfo", SHARED_MEMORY
-# What a node takes and releases by itself in the meantime.
+# Normal fluctuation of a node's memory.
 TOLERANCE = 2 << 30
-# Less than this in STILL_S is no return any more.
+# If less than this is freed in STILL_S, the memory is considered stable.
 RISE, STILL_S = 256 << 20, 10.0
 NAMED_BYTES = 1 << 20
 
-# Runs on the node for weights, and for an image in it, as root, without a network, capabilities or writing: files below
-# the folders leave the page cache. Those that it may not open stay, but root owns nearly all of an image.
+# Drops files below the given directories from the page cache. Runs on the node for weights; for an image in a container
+# as root, without network, capabilities or write access. Files it cannot open are skipped; root owns nearly all files.
 EVICT = """
 import os, stat, sys
 def device(path):
@@ -58,10 +58,10 @@ def main(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Wait until the memory of ranks that ended has come back; what has not, and what they left in /dev/shm.
+    """Wait until the memory of ended ranks is free; return what is missing, and files left in /dev/shm.
 
-    ``request`` has rank_dirs and limit_s. Memory that programs have taken or released since the start is not counted.
-    No lock is taken, and no lease needed.
+    ``request`` has rank_dirs and limit_s. Memory that programs allocated or freed since the start is not counted.
+    Takes no lock and needs no lease.
     """
     files = [os.path.join(common.expand(path), MEMORY_FILE) for path in request["rank_dirs"]]
     earlier = [found for path in files if (found := common.read_json(path))]
@@ -80,7 +80,7 @@ def main(
             break
         pause(0.5)
     known = set.intersection(*(set(each["shm"]) for each in earlier))
-    # What another model took since, in memory and /dev/shm, is not told from what was left.
+    # Memory and /dev/shm that another model has used since cannot be distinguished from leftovers.
     alone = not beside(request["rank_dirs"])
     return {
         "missing_bytes": missing if alone and missing > TOLERANCE else 0,
@@ -91,7 +91,7 @@ def main(
 
 
 def beside(rank_dirs: list[str]) -> list[str]:
-    """Other engines' ranks that run on this node: containers, where the Docker engine answers, and processes."""
+    """Other running engine ranks on this node: containers, if Docker answers, and processes."""
     machine, own = Machine(), [common.expand(path) for path in rank_dirs]
     found = []
     for state_dir in {path.rpartition("/clusters/")[0] for path in own}:
@@ -103,22 +103,22 @@ def beside(rank_dirs: list[str]) -> list[str]:
 
 
 def meminfo() -> dict[str, int]:
-    """MemFree, MemAvailable and AnonPages in bytes, by these names."""
+    """MemFree, MemAvailable and AnonPages in bytes, by name."""
     with open(MEMINFO) as file:
         found = re.findall(r"^(MemFree|MemAvailable|AnonPages):\s+(\d+) kB", file.read(), re.MULTILINE)
     return {name: int(kib) * 1024 for name, kib in found}
 
 
 def record(directory: str) -> None:
-    """Write what is free before a rank starts, and what lies in /dev/shm, to its directory."""
+    """Write free memory and the content of /dev/shm to the directory of a rank before it starts."""
     before: dict[str, Any] = dict(meminfo(), shm=os.listdir(SHARED))
     common.write_atomically(os.path.join(directory, MEMORY_FILE), json.dumps(before).encode())
 
 
 def left(known: set[str]) -> list[dict[str, Any]]:
-    """The large files in /dev/shm that are not ``known``, and that no process uses as far as this user can see.
+    """Large files in /dev/shm that are not ``known``, and that no process visible to this user has mapped.
 
-    Those with names that a command cannot have plainly are left out.
+    Names that need quoting in a shell are skipped.
     """
     found: list[dict[str, Any]] = []
     for name in filter(re.compile(SHARED_NAME).fullmatch, set(os.listdir(SHARED)) - known):
@@ -142,10 +142,10 @@ def mapped() -> str:
 
 
 def evict(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Drop the files below ``paths`` from the page cache, and those of the image; MemFree before and after.
+    """Drop the files below ``paths``, and the image's, from the page cache; return MemFree before and after.
 
-    Pages that were not written to the disk yet stay. All stays if ``enough_bytes`` are free, which makes a restart
-    fast, and the image if they are once the files are dropped.
+    Pages that are not yet written to the disk stay. Nothing is dropped if ``enough_bytes`` are free, which makes a
+    restart fast; the image is kept if they are free after dropping the files.
     """
     before, enough, why = meminfo()["MemFree"], step.get("enough_bytes"), None
     if enough is None or before < enough:

@@ -1,9 +1,10 @@
-"""Which files of a model an engine reads, by their names. Pure.
+"""Selects the files of a model that an engine reads, by name. Pure.
 
-What is downloaded, copied, verified and counted is chosen here. A choice is a document: ``include`` and ``exclude``
-are patterns (``model.files`` and ``model.exclude`` of the playbook), ``format`` is what the engine loads: ``mistral``
-(the consolidated files), ``any``, or None for safetensors, and only without those other weights. By its
-``model_executor/model_loader/default_loader.py``; it ignores ``original/`` as well (``LoadConfig.ignore_patterns``).
+Used for download, copy, verification and sizes. A choice is a document: ``include`` and ``exclude`` are patterns
+(``model.files`` and ``model.exclude`` of the playbook). ``format`` is what the engine loads: ``mistral`` (the
+consolidated files), ``any``, or None for safetensors, and other weights only if there are none. The loader in
+``model_executor/model_loader/default_loader.py`` does the same, and ignores ``original/``, too
+(``LoadConfig.ignore_patterns``).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _INDEX, _CONSOLIDATED_INDEX, _PICKLED_INDEX = (
 
 
 def chosen(names: Iterable[str], shards: Collection[str], choice: Choice | None) -> list[str]:
-    """Those of ``names`` that are served, sorted; ``shards`` are the files that the index lists. All without a choice.
+    """The files of ``names`` that are served, sorted; ``shards`` are the files in the index. All without a choice.
 
-    Where the rules leave no weights of those that are there, all are chosen: never less than what works.
+    If the rules would exclude all weights, all files are chosen.
     """
     every = sorted(names)
     if choice is None:
@@ -49,19 +50,19 @@ def chosen(names: Iterable[str], shards: Collection[str], choice: Choice | None)
 
 
 def wanted(name: str, choice: Choice | None) -> bool:
-    """Whether the patterns of ``choice`` leave ``name`` in."""
+    """Whether the patterns of ``choice`` include ``name``."""
     include, exclude = (list((choice or {}).get(key) or ()) for key in ("include", "exclude"))
     return (not include or _matches(name, include)) and not _matches(name, exclude)
 
 
 def series_of(names: Iterable[str], choice: Choice | None) -> list[str]:
-    """All files of each numbered series that one of ``names`` is in, as ``a-00001-of-00003.safetensors``.
+    """All files of each numbered series that one of ``names`` is in, such as ``a-00001-of-00003.safetensors``.
 
-    A download that was cut off may have some of them and no index yet.
+    After an interrupted download, some may exist without an index.
     """
     there = list(names)
     if any("/" not in name and name.endswith(WEIGHTS) for name in there):
-        there = [name for name in there if "/" not in name]  # those in folders are not read
+        there = [name for name in there if "/" not in name]  # files in folders are not read
     matches = list(filter(None, map(_NUMBERED.match, there)))
     found = {match.group(1, 3, 4) for match in matches}
     from_zero = {match.group(1, 3, 4) for match in matches if not int(match.group(2))}
@@ -75,7 +76,7 @@ def series_of(names: Iterable[str], choice: Choice | None) -> list[str]:
 
 
 def index_of(names: Collection[str], choice: Choice | None) -> str | None:
-    """The index among ``names`` of the weights that are read; None if they have none."""
+    """The index among ``names`` for the weights that are read; None if they have none."""
     top = [name for name in names if name.endswith(".safetensors") and "/" not in name]
     order = [_INDEX, "" if any(not name.startswith(_CONSOLIDATED) for name in top) else _CONSOLIDATED_INDEX]
     if (choice or {}).get("format") == "mistral":
@@ -86,7 +87,7 @@ def index_of(names: Collection[str], choice: Choice | None) -> str | None:
 
 
 def _unread(top: Sequence[str], every: Sequence[str], shards: set[str], loads: str | None) -> set[str]:
-    """Files at the top that are weights in a form that is not loaded."""
+    """Top-level weight files in a format that is not loaded."""
     unread = {name for name in top if name.endswith(_OTHER_ENGINES)}
     if loads == "any":
         return unread
@@ -106,5 +107,5 @@ def _unread(top: Sequence[str], every: Sequence[str], shards: set[str], loads: s
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    # as huggingface_hub has it: a folder stands for what is in it
+    # as in huggingface_hub: a folder matches everything in it
     return any(fnmatch.fnmatchcase(name, each + "*" if each.endswith("/") else each) for each in patterns)

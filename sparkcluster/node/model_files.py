@@ -13,7 +13,7 @@ from sparkcluster.node.shared import UNFINISHED
 
 
 class Status(NamedTuple):
-    """What is kept of the status of a file."""
+    """The parts of a file's status that are kept."""
 
     st_size: int
     st_mtime_ns: int
@@ -21,7 +21,7 @@ class Status(NamedTuple):
 
 
 def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator[tuple[str, str, Status]]:
-    """Name, path with links resolved, and status of the finished files below ``top`` that ``choice`` leaves in."""
+    """Name, resolved path and status of the complete files below ``top`` that ``choice`` selects."""
     found, _ = present(top)
     index = model_choice.index_of(found, choice)
     listed = shards(os.path.join(top, index)) if index else ()
@@ -30,7 +30,7 @@ def model_files(top: str, choice: model_choice.Choice | None = None) -> Iterator
 
 
 def shards(path: str) -> list[str] | None:
-    """The files that an index lists, sorted; None if it is invalid."""
+    """The files in an index, sorted; None if it is invalid."""
     try:
         with open(path, encoding="utf-8") as file:
             return sorted(set(map(str, json.load(file)["weight_map"].values())))
@@ -39,10 +39,10 @@ def shards(path: str) -> list[str] | None:
 
 
 def present(top: str) -> tuple[dict[str, Status], list[str]]:
-    """The finished files below ``top`` with their status, links followed; and the links to blobs that were removed.
+    """The complete files below ``top`` with their status, following links; and the links to removed blobs.
 
     Raises:
-        OSError: a folder cannot be read, whose files would be left out.
+        OSError: a folder cannot be read.
     """
 
     def fail(error: OSError) -> None:
@@ -67,6 +67,6 @@ def present(top: str) -> tuple[dict[str, Status], list[str]]:
 
 
 def forget(descriptor: int, offset: int = 0, size: int = 0) -> None:
-    """Drop a file from the page cache, or ``size`` bytes of it: on a Spark it takes memory from the GPU."""
+    """Drop a file, or ``size`` bytes of it, from the page cache: on a Spark it takes memory from the GPU."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)

@@ -1,9 +1,10 @@
-"""The models on this node, and the removal of what staging wrote of one.
+"""Lists the models on this node, and removes files that staging wrote.
 
-A model is a repository in Hugging Face's cache, or a directory that has a record of verified files (``record``). Only
-files that the record says staging wrote, and that are still as it wrote them, are ever removed; with them the links to
-them, and folders that are empty then. A blob that a snapshot of the user's links to as well stays. What came from
-beside a playbook (``state_dir/files/MARK``) is listed likewise: all of it is staging's.
+A model is a repository in Hugging Face's cache, or a directory with a record of verified files (``record``). Only files
+that staging wrote according to the record, and that are unchanged, are removed, with links to them and folders that
+become empty. A blob is kept if a user's snapshot also links to it. Playbook files (``state_dir/files/MARK``) are
+listed,
+too; all of them belong to staging.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import LAUNCHER_FILE, SWITCH_FILE
 from sparkcluster.node.tree import Tree
 
-# A whole value, or in an argument, a mount or a line of shell.
+# A complete value, or a path in an argument, a mount or a line of shell.
 _PATHS = (re.compile(r"(?<=\")[/~][^\"]*(?=\")"), re.compile(r"[/~][^\s\"':,;=\\]*"))
 
 Model = dict[str, Any]
 Named = dict[str, "str | None"]
-"""By cluster all that its releases and ranks name, as one text of JSON; None where it was not read, and may be all."""
+"""By cluster, the text of its releases and ranks as JSON; None if they could not be read and may name anything."""
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
-    """``{"models": [...]}`` by ``hf_home``, ``state_dir`` and directories (``paths``) that ``request`` names."""
+    """``{"models": [...]}`` for ``hf_home``, ``state_dir`` and the directories ``paths`` in ``request``."""
     state_dir = request["state_dir"]
     hub = os.path.join(common.expand(request.get("hf_home") or "~/.cache/huggingface"), "hub")
     found = [os.path.join(hub, name) for name in _names(hub) if name.startswith("models--")]
@@ -47,7 +48,7 @@ def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
 
 
 def _named(state_dir: str, cluster: str) -> str | None:
-    """What releases and ranks of ``cluster`` on this node say, and where the paths in it lead."""
+    """The text of the releases and ranks of ``cluster`` on this node, with the targets of the paths in it."""
     folder = glob.escape(common.cluster_dir(state_dir, cluster))
     places = ("releases/*.json", "ranks/*/" + LAUNCHER_FILE, SWITCH_FILE)
     documents = [common.read_json(path) for place in places for path in glob.glob("%s/%s" % (folder, place))]
@@ -63,13 +64,13 @@ def _text(value: Any) -> str:
 
 
 def _users(named: Named, *names: str) -> list[str]:
-    """The clusters of ``named`` that name one of ``names``, or something in it."""
+    """The clusters in ``named`` whose text contains one of ``names``, or a path in it."""
     pattern = re.compile(r"(?<![\w.-])(?:%s)(?![\w.-])" % "|".join(re.escape(_text(name)[1:-1]) for name in names))
     return [cluster for cluster, text in named.items() if text is None or pattern.search(text)]
 
 
 def _beside(state_dir: str, named: Named) -> list[Model]:
-    """What was staged from beside playbooks, each with its place below ``state_dir``."""
+    """Staged playbook files, each with its path below ``state_dir``."""
     folder = os.path.join(common.expand(state_dir), "files")
     found = []
     for mark in _names(folder):
@@ -81,7 +82,7 @@ def _beside(state_dir: str, named: Named) -> list[Model]:
 
 
 def _model(state_dir: str, root: str, path: str, named: Named) -> Model:
-    """The model in ``root``, to which ``path`` leads."""
+    """The model in ``root``; ``path`` is its path before links were resolved."""
     record = Record(state_dir, root)
     name = os.path.basename(path)
     repository = name[len("models--") :].replace("--", "/") if name.startswith("models--") else None
@@ -123,17 +124,17 @@ def _clusters(state_dir: str) -> list[str]:
 
 
 def remove(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Remove what staging wrote in ``roots`` of ``step``; the bytes by root.
+    """Remove what staging wrote in ``roots`` of ``step``; return freed bytes by root.
 
     Raises:
-        Failed: another cluster has a lease: nothing names what it stages until its ranks start. Or one of them is
-            being copied to.
+        Failed: another cluster has a lease, as files that it stages are not recorded until its ranks start; or a
+            root is being copied to.
     """
     state_dir = request["state_dir"]
     for cluster in _clusters(state_dir):
         for kind in ("cluster", "staging") if cluster != request["cluster"] else ():
             if common.is_locked(common.lease_files({"state_dir": state_dir, "cluster": cluster, "kind": kind})[0]):
-                raise Failed("cluster %s is being changed, and may use these files; run this again later" % cluster)
+                raise Failed("cluster %s is being changed and may use these files; retry later" % cluster)
     beside = os.path.join(os.path.realpath(common.expand(state_dir)), "files")
     freed = {}
     for root in step["roots"]:
@@ -181,6 +182,6 @@ def _remove_empty(root: str) -> None:
 
 
 def _links(root: str) -> dict[str, str]:
-    """The links below ``root``, and where they lead."""
+    """The links below ``root``, with their targets."""
     paths = (os.path.join(here, name) for here, folders, names in os.walk(root) for name in folders + names)
     return {path: os.path.realpath(path) for path in paths if os.path.islink(path)}

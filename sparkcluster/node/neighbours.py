@@ -1,7 +1,6 @@
-"""Which machines answer on the QSFP ports of this node.
+"""Finds machines that answer on the QSFP ports of this node.
 
-A port without IPv4 address has the link-local IPv6 address that the kernel gives it; one that was set up has an IPv4
-address and no other.
+A port without IPv4 address has the link-local IPv6 address from the kernel; a configured port has only an IPv4 address.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from typing import Any
 
 from sparkcluster.node.machine import LIMIT_S, Machine, Readings
 
-DRIVER = "mlx5_core"  # of a ConnectX-7
+DRIVER = "mlx5_core"  # driver of ConnectX-7
 _ALL_NODES = "ff02::1"  # RFC 4291, 2.7.1
-_DISCARD = 9  # a datagram to this port is thrown away where it arrives, RFC 863
+_DISCARD = 9  # the receiver discards datagrams to this port, RFC 863
 _BIND_TO_DEVICE = 25  # SO_BINDTODEVICE in asm-generic/socket.h
-_ANSWER_S = 0.25  # for an answer on one link, which takes less than 1 ms
+_ANSWER_S = 0.25  # an answer on a link takes less than 1 ms
 _ANSWERED = {"REACHABLE", "STALE", "DELAY", "PROBE"}
 
 
 def neighbours(
     machine: Machine, interfaces: list[dict[str, Any]], look_for: Iterable[str] = ()
 ) -> list[dict[str, str]]:
-    """Who answers on the interfaces of ConnectX-7 that have a carrier: interface, mac and address.
+    """Machines that answer on ConnectX-7 interfaces with a carrier: interface, mac and address.
 
     Args:
         machine: this node.
-        interfaces: what ``network.interfaces`` found.
+        interfaces: result of ``network.interfaces``.
         look_for: IPv4 addresses of other nodes that may be at the other end.
     """
     names = [each["name"] for each in _cabled(interfaces)]
@@ -39,8 +38,8 @@ def neighbours(
         return []
     began = time.monotonic()
     answers = Readings(LIMIT_S)
-    # One that was set up has no such address, and a ping from it waits a second for nothing. There is one ping, since
-    # iputils leaves a second before the next; it ends with the first answer, often its own, and others come meanwhile.
+    # A configured port has no such address; a ping from it would wait a second in vain. A single ping, since iputils
+    # waits a second before the next; it ends with the first answer, often its own, but others arrive meanwhile.
     pinged = having_ipv6(machine).intersection(names)
     for name in pinged:
         argv = ["ping", "-6", "-n", "-q", "-c", "1", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]
@@ -55,14 +54,14 @@ def neighbours(
     found: dict[tuple[str, str], dict[str, str]] = {}
     for each in table(machine):
         key = each["interface"], each["mac"]
-        # an IPv4 address says more than the IPv6 address that the kernel derived from the hardware address
+        # an IPv4 address is more useful than the IPv6 address that the kernel derived from the MAC address
         if each["interface"] in names and each["mac"] not in own and (key not in found or "." in each["address"]):
             found[key] = each
     return list(found.values())
 
 
 def unaddressed(machine: Machine, interfaces: list[dict[str, Any]]) -> list[str]:
-    """Interfaces of ConnectX-7 that have a carrier and no address, without which they find no neighbour."""
+    """ConnectX-7 interfaces with a carrier but no address; they cannot find neighbours."""
     having = having_ipv6(machine)
     return [each["name"] for each in _cabled(interfaces) if not each["addresses"] and each["name"] not in having]
 
@@ -72,14 +71,14 @@ def _cabled(interfaces: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def having_ipv6(machine: Machine) -> set[str]:
-    """Interfaces that have an IPv6 address: the last field of each line."""
+    """Interfaces with an IPv6 address: the last field of each line."""
     return {line.split()[-1] for line in machine.text("/proc/net/if_inet6", "").splitlines()}
 
 
 def resolve(interface: str, addresses: Iterable[str]) -> None:
-    """Let the kernel ask by ARP who has IPv4 ``addresses`` on ``interface``, which needs neither address nor route.
+    """Make the kernel send ARP requests for IPv4 ``addresses`` on ``interface``; needs neither address nor route.
 
-    What is sent is one empty datagram to each. Binding to an interface needs no privilege since Linux 5.7.
+    Sends an empty datagram to each. Binding to an interface needs no privilege since Linux 5.7.
     """
     kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, kind) as sender:
@@ -90,9 +89,9 @@ def resolve(interface: str, addresses: Iterable[str]) -> None:
 
 
 def table(machine: Machine) -> list[dict[str, str]]:
-    """The kernel's table of neighbours, IPv4 and IPv6, of those that answered.
+    """Entries of the kernel's neighbour table, IPv4 and IPv6, that have answered.
 
-    It is read whole, since iproute2 6.1 leaves the interface out where it is asked for that of one.
+    The complete table is read: for a single interface, iproute2 6.1 omits the interface's name.
     """
     return [
         {"interface": each["dev"], "mac": each["lladdr"].lower(), "address": each["dst"]}

@@ -20,9 +20,9 @@ _EMPTY_GIDS = ("0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:0
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # GT/s, drivers/pci/probe.c
 _LISTEN = "0A"  # TCP_LISTEN in linux's tcp_states.h
 _ANY = ("0.0.0.0", "::")
-# Address, port, user and inode of one listening socket.
+# Address, port, user and inode of a listening socket.
 Socket = tuple[str, int, int, str]
-_PROCESS_SEARCH_S = 0.4  # the process of a listener is optional, and a busy node has many descriptors
+_PROCESS_SEARCH_S = 0.4  # finding a listener's process is optional, and a busy node has many descriptors
 
 
 def interfaces(machine: Machine) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
 
 
 def rdma_bytes(machine: Machine, counter: str) -> dict[str, int]:
-    """Bytes by HCA since boot, by a ``counter`` of its port: ``port_xmit_data`` or ``port_rcv_data``."""
+    """Bytes since boot by HCA, from a ``counter`` of its port: ``port_xmit_data`` or ``port_rcv_data``."""
     found = {}
     for name in machine.names(_INFINIBAND):
         word = machine.line("%s/%s/ports/1/counters/%s" % (_INFINIBAND, name, counter)) or ""
@@ -67,7 +67,7 @@ def rdma_bytes(machine: Machine, counter: str) -> dict[str, int]:
 
 
 def errors(machine: Machine) -> dict[str, dict[str, int]]:
-    """By HCA those of ``HCA_ERRORS`` that its port counts."""
+    """The ``HCA_ERRORS`` counters of each HCA's port."""
     found: dict[str, dict[str, int]] = {}
     for name, folder, counter in itertools.product(machine.names(_INFINIBAND), ("counters", "hw_counters"), HCA_ERRORS):
         word = machine.line("%s/%s/ports/1/%s/%s" % (_INFINIBAND, name, folder, counter)) or ""
@@ -77,7 +77,7 @@ def errors(machine: Machine) -> dict[str, dict[str, int]]:
 
 
 def traffic(machine: Machine, counted: dict[str, dict[str, int]]) -> dict[str, dict[str, Any]]:
-    """By HCA what its port has sent and received since boot in bytes, with what of ``errors`` it has ``counted``."""
+    """Bytes sent and received since boot by HCA, with its error counters in ``counted``."""
     sent, received = rdma_bytes(machine, "port_xmit_data"), rdma_bytes(machine, "port_rcv_data")
     return {
         name: {"sent_bytes": sent[name], "received_bytes": received[name], "errors": counted.get(name, {})}
@@ -87,7 +87,7 @@ def traffic(machine: Machine, counted: dict[str, dict[str, int]]) -> dict[str, d
 
 
 def hcas(machine: Machine) -> list[dict[str, Any]]:
-    """All RDMA devices with port 1; none without a cable, since a Spark then hides the card."""
+    """All RDMA devices, with port 1; empty without a cable, since a Spark then hides the card."""
     found = []
     for name in machine.names(_INFINIBAND):
         port = "%s/%s/ports/1/" % (_INFINIBAND, name)
@@ -109,16 +109,16 @@ def hcas(machine: Machine) -> list[dict[str, Any]]:
 
 
 def pcie(machine: Machine, device: str) -> str | None:
-    """What a device's PCIe link was trained at, such as ``Gen5 x4``; None where the kernel does not say."""
+    """The negotiated PCIe link of a device, such as ``Gen5 x4``; None if the kernel does not report it."""
     generation = _GENERATIONS.get((machine.line(device + "current_link_speed") or "").partition(" ")[0])
     width = machine.line(device + "current_link_width") or ""
     return "Gen%d x%s" % (generation, width) if generation and re.match(r"^[1-9]\d?$", width, re.ASCII) else None
 
 
 def gids(machine: Machine, port: str) -> list[dict[str, Any]]:
-    """The non-empty entries of a port's GID table, by index.
+    """Non-empty entries of a port's GID table, by index.
 
-    The whole table is read, since removed entries leave gaps.
+    The complete table is read, since removed entries leave gaps.
     """
     found = []
     for index in sorted(map(int, machine.names(port + "gids"))):
@@ -145,7 +145,7 @@ def listeners(machine: Machine) -> list[dict[str, Any]]:
     """Listening TCP sockets, with the process if this user may see it."""
     found = listening(machine)
     sockets = {inode: {"address": address, "port": port, "process": None} for address, port, _, inode in found}
-    # processes of other users are not readable, except by root
+    # processes of other users are visible to root only
     searched = {inode for _, _, uid, inode in found if os.geteuid() in (0, uid)}
     for inode, process in _processes(machine, searched, _PROCESS_SEARCH_S).items():
         sockets[inode]["process"] = process
@@ -153,32 +153,33 @@ def listeners(machine: Machine) -> list[dict[str, Any]]:
 
 
 def wildcards(machine: Machine, mark: str | None, allowed: Container[int]) -> dict[int, str]:
-    """Ports other than ``allowed`` on which a rank listens at all addresses, each with the process that does.
+    """Ports, except ``allowed``, on which a rank listens on all addresses, each with its process.
 
-    Its processes are those with ``mark`` in their environment; without one all that are visible, in its container.
+    The rank's processes are those with ``mark`` in their environment; without a mark, all visible processes (in its
+    container).
     """
     ports = {inode: port for address, port, _, inode in listening(machine) if address in _ANY and port not in allowed}
     return {ports[inode]: process for inode, process in _processes(machine, set(ports), 10, mark).items()}
 
 
 def listening(machine: Machine) -> list[Socket]:
-    """Every listening TCP socket, from /proc/net/tcp and tcp6; an IPv4-mapped address as IPv4."""
+    """All listening TCP sockets, from /proc/net/tcp and tcp6; IPv4-mapped addresses as IPv4."""
     lines = machine.text("/proc/net/tcp").splitlines() + machine.text("/proc/net/tcp6", "").splitlines()
     rows = map(str.split, lines)
     return [(*endpoint(row[1]), int(row[7]), row[9]) for row in rows if row[3] == _LISTEN]
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Address and port of ``0100007F:1F90``, as /proc/net/tcp has them; an IPv4-mapped address as IPv4."""
+    """Address and port from ``0100007F:1F90``, the format of /proc/net/tcp; IPv4-mapped addresses as IPv4."""
     address, _, port = text.partition(":")
     words = struct.unpack(">%dL" % (len(address) // 8), bytes.fromhex(address))
-    packed = struct.pack("=%dL" % len(words), *words)  # each word is in the machine's own byte order
+    packed = struct.pack("=%dL" % len(words), *words)  # each word is in host byte order
     shown = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
     return shown.removeprefix("::ffff:"), int(port, 16)
 
 
 def _processes(machine: Machine, inodes: set[str], limit_s: float, mark: str | None = None) -> dict[str, str]:
-    """Name of the process of each socket, if this user may see it, and it has ``mark`` in its environment."""
+    """Process name of each socket, if visible to this user and, with ``mark``, if that is in its environment."""
     links = {"socket:[%s]" % inode: inode for inode in inodes}
     found: dict[str, str] = {}
     until = time.monotonic() + limit_s

@@ -1,7 +1,7 @@
-"""State of a cluster's ranks on this node, in one round trip; nothing is changed.
+"""Reads the state of a cluster's ranks on this node, in one round trip; nothing is changed.
 
-Answers one document that ``sparkcluster.facts.running`` reads. What moves is read twice, some seconds apart.
-Readers run side by side, and a reader that hangs costs only its own reading, which is then ``{"unread": "why"}``.
+Prints a document for ``sparkcluster.facts.running``. Counters are read twice, some seconds apart. Readers run in
+parallel; a reader that hangs costs only its own value, which becomes ``{"unread": "why"}``.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from sparkcluster.node import common, docker, engine_api, gpu, network, ranks, system
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Readings, Unreadable, marked
-from sparkcluster.node.shared import LAUNCHER_FILE, engine_address
+from sparkcluster.node.shared import LAUNCHER_FILE, SECRETS_FILE, engine_address
 
 LOG_BYTES = 4 << 20
 _LAUNCHER = ("group", "role", "executor", "address", "members", "engine", "ray", "secrets")  # hashes of the secrets
 
-# Runs in the head's container, as a process that its alarm ends: takes the environment of the rank (token, path of a
-# Ray that was brought), then queries Ray in the engine's Python, whatever is in the working directory. Ray 2.60 answers
-# within two seconds.
+# Runs in the head's container, and is ended by its alarm: uses the environment of the rank (token, path of a staged
+# Ray), and queries Ray with the engine's Python, independent of the working directory. Ray 2.60 answers within two
+# seconds.
 _QUERY_RAY = r"""
 import json, os, shutil, signal, sys
 signal.alarm(int(sys.argv[3]))
@@ -60,7 +60,7 @@ os.execve(python, [python, "-c", query, sys.argv[1]], env)
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> None:
-    """Write the document, then exit at once, whether or not a reader hangs."""
+    """Write the document, then exit immediately, even if a reader hangs."""
     common.emit(observe(request, Machine(docker_limit_s=DOCKER_LIMIT_S)))
     os._exit(0)
 
@@ -69,12 +69,11 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
     """Read the state of the ranks of ``request["cluster"]`` on this node.
 
     Args:
-        request: cluster, state_dir (absolute: whose ranks), runtime, interval_s between the two readings, limit_s for
-            everything, how many log lines from the start (head_lines) and the end (tail_lines) of each rank,
-            secrets_file, the name of the file with a rank's secrets, whose values are removed from logs, and of the
-            engine api_key (its name in that file), api_flags and counters.
+        request: cluster; state_dir (absolute, of its ranks); runtime; interval_s between the two readings; limit_s for
+            everything; head_lines and tail_lines, the number of log lines from the start and the end of each rank; and
+            for the engine api_key (its name among a rank's secrets), api_flags and counters.
         machine: the node.
-        sleep: what waits between the readings.
+        sleep: waits between the readings.
     """
     began = time.monotonic()
     limit_s, interval_s = float(request["limit_s"]), float(request["interval_s"])
@@ -100,7 +99,10 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
             readings.start("gpu " + rank["name"], partial(gpu_inside, rank["name"]))
     for head in heads[:1]:
         url = "http://" + engine_address(head["launcher"].get("engine") or [], request["api_flags"])
-        readings.start("counters", partial(twice, partial(counters, url, request["counters"], keyed(head, request))))
+        if request["counters"]:
+            readings.start(
+                "counters", partial(twice, partial(counters, url, request["counters"], keyed(head, request)))
+            )
         readings.start("health", partial(health, url))
         if head["launcher"].get("executor") == "ray":
             readings.start("ray", partial(ray_nodes, request["runtime"], head, limit_s))
@@ -113,10 +115,10 @@ def observe(request: dict[str, Any], machine: Machine, sleep: Callable[[float], 
 
 
 def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
-    """Every rank of the cluster on this node, with the parts of its launcher document that matter.
+    """Every rank of the cluster on this node, with the parts of its launcher document that are used.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     found = ranks.of_cluster(machine, request["runtime"], request["state_dir"], request["cluster"])
     for rank in found:
@@ -126,42 +128,39 @@ def ranks_of(request: dict[str, Any], machine: Machine) -> list[dict[str, Any]]:
 
 
 def log(machine: Machine, rank: dict[str, Any], request: dict[str, Any]) -> list[str]:
-    """First and last lines of a rank's log, without secrets: the start has the configuration, the end why it exited."""
+    """First and last lines of a rank's log, without secrets: the configuration at its start, the error at its end."""
     first, last = int(request["head_lines"]), int(request["tail_lines"])
+    hidden = [*ranks.secrets(rank["rank_dir"]), *serial(machine)]
     if request["runtime"] == "docker":
-        lines = container_log(machine, rank["name"], "all", first + 1)
+        lines = container_log(machine, rank["name"], "all", first + 1, hidden)
         if len(lines) > first:
-            lines = lines[:first] + container_log(machine, rank["name"], str(last), last)
+            lines = lines[:first] + container_log(machine, rank["name"], str(last), last, hidden)
     else:
         with open(os.path.join(rank["rank_dir"], "log"), "rb") as file:
-            start = ranks.text_lines(file.read(LOG_BYTES))
+            start = ranks.text_lines(file.read(LOG_BYTES), hidden)
             file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - LOG_BYTES))
-            lines = start[:first] + (start[first:] + ranks.text_lines(file.read()))[-last:]
-    for secret in secrets(machine, rank, request["secrets_file"]):
-        lines = [line.replace(secret, "(removed)") for line in lines]
+            lines = start[:first] + (start[first:] + ranks.text_lines(file.read(), hidden))[-last:]
     return lines
 
 
-def secrets(machine: Machine, rank: dict[str, Any], name: str) -> list[str]:
-    """A rank's secrets and the node's serial number, longest first; shorter ones than these may be ordinary words."""
-    values = re.findall(r'SERIAL\w*="?([^"\n]+)', machine.text("/etc/dgx-release", ""))
-    with contextlib.suppress(OSError):
-        values += common.read_env_file(os.path.join(rank["rank_dir"] or "/", name)).values()
-    return sorted((value for value in values if len(value) >= 6), key=len, reverse=True)
+def serial(machine: Machine) -> list[str]:
+    """The node's serial numbers."""
+    found: list[str] = re.findall(r'SERIAL\w*="?([^"\n]{6,})', machine.text("/etc/dgx-release", ""))
+    return found
 
 
-def container_log(machine: Machine, name: str, tail: str, most: int) -> list[str]:
+def container_log(machine: Machine, name: str, tail: str, most: int, hidden: Iterable[str]) -> list[str]:
     """At most ``most`` lines from the start of the ``tail`` of a container's log."""
     lines: list[str] = []
     for piece in ranks.log_pieces(machine, name, "tail=" + tail, machine.docker_limit_s):
-        lines += ranks.text_lines(piece)
+        lines += ranks.text_lines(piece, hidden)
         if len(lines) >= most:
             break
     return lines[:most]
 
 
 def gpu_inside(name: str) -> str:
-    """What nvidia-smi prints in a container, which can lose a GPU that its host still has.
+    """Output of nvidia-smi in a container, which can lose a GPU that the host still has.
 
     Raises:
         Unreadable: the container has no nvidia-smi, or it did not answer.
@@ -169,18 +168,18 @@ def gpu_inside(name: str) -> str:
     code, output = Machine().run(docker.execute(name, "nvidia-smi", "-L"), 5)
     if code in (125, docker.NOT_EXECUTABLE, docker.NOT_FOUND):
         raise Unreadable("no nvidia-smi in the container")
-    # The card's UUID is left out: no check uses it.
+    # The card's UUID is removed: no check uses it.
     return re.sub(r"\s*\(UUID:.*?\)", "", output.strip())[:300]
 
 
 def ray_nodes(runtime: str, head: dict[str, Any], limit_s: float) -> dict[str, bool]:
-    """Whether each node that ever joined is alive, by address, as Ray itself lists them.
+    """Whether each node that ever joined is alive, by address, from Ray's own list.
 
     Raises:
         Unreadable: Ray could not be queried.
     """
     if runtime != "docker":
-        raise Unreadable("with runtime process Ray is not queried")
+        raise Unreadable("Ray is not queried with runtime process")
     document = head["launcher"]
     alarm_s = max(2, int(limit_s) - 1)
     words = [head["python"] or "python3", "-c", _QUERY_RAY]
@@ -200,21 +199,21 @@ def health(url: str) -> int:
 
 def keyed(rank: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
     """The header with the API key of a rank, without which some engines show no metrics; empty if it has none."""
-    path = os.path.join(rank["rank_dir"] or "/", request["secrets_file"])
+    path = os.path.join(rank["rank_dir"] or "/", SECRETS_FILE)
     with contextlib.suppress(OSError):
         return engine_api.keyed({"key_file": path, "key_name": request["api_key"]})
     return {}
 
 
 def counters(url: str, names: dict[str, list[str]], headers: dict[str, str]) -> dict[str, float | None]:
-    """Token counters and queues of the engine; None for those that it lacks."""
+    """Token counters and queues of the engine; None for missing ones."""
     return engine_api.metrics(engine_api.get(url + "/metrics", headers)[1], names)
 
 
 def traffic(machine: Machine) -> dict[str, Any]:
-    """Bytes that left by RDMA and by sockets of the same ports since boot, and pages swapped.
+    """Bytes sent since boot by RDMA and by sockets of the same ports, and pages swapped.
 
-    The counters of mlx5's RDMA ports count RDMA only, and those of its network devices sockets only.
+    mlx5's counters of RDMA ports count only RDMA, and those of network devices only sockets.
     """
     sockets = {}
     for name in machine.names("/sys/class/infiniband"):

@@ -1,6 +1,6 @@
-"""What a guard does on its own node: says how its rank is, holds the node's lease, starts and stops the rank.
+"""A guard's actions on its own node: report the rank's state, hold the node's lease, start and stop the rank.
 
-Everything goes through the agent's own functions, under the lease and the change lock of this node.
+All of them use the agent's functions, under the lease and the change lock of this node.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_FILE, SWITCH_FILE, VICTIM, WAITS_FILE
 
 OPERATION = "restart"
-CHANGE_S = 15.0  # for a change of the last operator to end
+CHANGE_S = 15.0  # for a change of the previous operator to end
 
 Report = dict[str, Any]
 
 
 class OwnRank:
-    """This node's rank of an enabled cluster, by the guard's ``directory``. To be closed by who asked it to take."""
+    """This node's rank of an enabled cluster, from the guard's ``directory``. Must be closed after ``take``."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -40,14 +40,14 @@ class OwnRank:
         self.waits: str | None = None
 
     def say(self, text: str) -> None:
-        """Write a line of the guard's log."""
+        """Write a line to the guard's log."""
         sys.stdout.write("[sparkcluster] %s\n" % text)
         sys.stdout.flush()
 
     def wait_for(self, why: str | None) -> None:
-        """Say what is waited for, in the log and in a file, which is what ``status`` shows; None for nothing.
+        """Report why the guard is waiting (None: it is not), in the log and in a file that ``status`` shows.
 
-        On a full disk the log alone has it.
+        On a full disk, only in the log.
         """
         path = os.path.join(self.directory, WAITS_FILE)
         changed, self.waits = why != self.waits, why
@@ -55,21 +55,21 @@ class OwnRank:
             self.say("waits: %s" % why)
         with contextlib.suppress(OSError):
             if why is None:
-                os.unlink(path)  # also one that was left before a reboot
+                os.unlink(path)  # also one left from before a reboot
             elif changed or not os.path.exists(path):
                 common.write_atomically(path, json.dumps({"why": why}).encode())
 
     def start_document(self) -> dict[str, Any]:
-        """What starts the rank of the recorded release; empty without one. OSError where it is damaged."""
+        """The steps that start the rank of the recorded release; empty if there is none. OSError if it is damaged."""
         return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
 
     def ask(self, word: str) -> Report:
-        """Take start lock and lease of this node, stop or start its rank under it, or do nothing (hello); how it is.
+        """Run a command: take the locks, stop or start the rank, or nothing (hello); return the report.
 
-        To take them at once does not wait until memory is stable, which is for who starts a rank.
+        ``take-at-once`` does not wait until memory is stable, which matters only before a start.
 
         Raises:
-            Failed: it cannot be done, or must not.
+            Failed: the command failed or is not allowed.
         """
         if word in ("take", "take-at-once"):
             self._take(settle=word == "take")
@@ -79,18 +79,21 @@ class OwnRank:
         return self._report()
 
     def close(self) -> None:
-        """Let go of start lock and lease, if they were taken."""
+        """Release start lock and lease, if they were taken."""
         for lock in (self._lease, self._start):
             if lock is not None:
                 lock.close()
 
     def _report(self) -> Report:
-        """How this node is: ``release``, operators' ``leases`` since it was recorded, and ``ranks``, states by name.
+        """This node's state: ``release``, operators' ``leases`` since it was recorded, states of ``ranks`` by name.
 
-        Nodes count their own leases, which differ; what an operator did on all of them counts the same on all.
-        ``why`` is what keeps the guard from changing anything, or None; ``busy`` whether that is an operator at work;
-        ``delay`` what only keeps its rank from being started now, ``locked`` that another cluster has the start lock;
-        ``victims`` which ranks were killed for memory by their launchers, and what these said.
+        Each node counts its own leases; a lease taken on all nodes adds one on each. ``why`` is the reason why the
+        guard must
+        not change anything, or None; ``busy`` is whether that is an operator. ``delay`` is a reason that only prevents
+        a
+        start for now; ``locked`` is whether another cluster has the start lock. ``victims`` are ranks that their
+        launchers
+        killed for lack of memory, with their messages.
         """
         found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
         found.update(victims=[], locked=False)
@@ -108,47 +111,47 @@ class OwnRank:
                 found["ranks"] = {name: present.get(name, "gone") for name in start["ranks"]}
                 others = [each for each, state in present.items() if each not in start["ranks"] and state == "running"]
                 if others:
-                    text = "%s runs on %s, and is not of the recorded release"
+                    text = "%s runs on %s but is not part of the recorded release"
                     found["why"] = text % (", ".join(sorted(others)), self.node)
                 other = None if self._start is not None else start_lock.held_by(self.config)
                 found["locked"] = other is not None
                 found["delay"] = "%s on %s" % (other, self.node) if other else self._delay(start, present)
-        except Exception as error:  # also of a document that is not what it should be
+        except Exception as error:  # includes malformed documents
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
     def _delay(self, start: Report, present: dict[str, str]) -> str | None:
-        """That the recorded ``planned_bytes`` are not available."""
+        """A message, if the recorded ``planned_bytes`` are not available."""
         needed, free = int(start.get("planned_bytes") or 0), start_lock.available()
         if needed <= free or any(state not in ranks.OVER for state in present.values()):
             return None
-        return "%s: its rank needs %.1f GB, and %.1f GB are available" % (self.node, needed / 1e9, free / 1e9)
+        return "%s: its rank needs %.1f GB, but only %.1f GB are available" % (self.node, needed / 1e9, free / 1e9)
 
     def _operator(self) -> str | None:
-        """Who has the lease of this node, if that is not this guard."""
+        """Who holds the lease of this node, if not this guard."""
         if self._lease is not None or not common.is_locked(self._lock):
             return None
         last = common.read_json(self._lease_record)
         return str(last.get("operator") or "an operator")[:200]
 
     def _unwanted(self, start: dict[str, Any]) -> str | None:
-        """Why nothing is to be started here, whoever has the lease."""
+        """Why nothing may be started here, whoever has the lease."""
         if not start:
             return "%s has recorded no release" % self.node
         if os.path.exists(os.path.join(self.directory, STOPPED_FILE)):
-            return "the cluster was stopped by an operator; the next up that succeeds ends that"
+            return "the cluster was stopped by an operator; sparkcluster up starts it"
         switch = common.read_document(os.path.join(os.path.dirname(self.directory), SWITCH_FILE))
         if switch is not None and switch["number"] > start["release"] and start["group"] in switch["groups"]:
-            return "a switch to another release was cut off; sparkcluster upgrade --resume ends it"
+            return "a switch to another release was interrupted; sparkcluster upgrade --resume finishes it"
         return None
 
     def _take(self, *, settle: bool) -> None:
-        """Take start lock and lease, as an operator does, without an epoch: what the last operator sends is refused.
+        """Take start lock and lease like an operator, but without an epoch: requests of the last operator are refused.
 
         Raises:
-            Failed: somebody has one of them, nothing is to be started here, or memory is still changing.
+            Failed: another holder has one of them, nothing may be started here, or memory is still changing.
         """
-        # Not only the head looks: whoever has the token may ask.
+        # Checked again: any client with the token may ask.
         unwanted = self._unwanted(self.start_document())
         if unwanted is not None:
             raise Failed(unwanted)
@@ -167,19 +170,19 @@ class OwnRank:
             last = common.read_json(record)
             who, what = last.get("operator") or "its guard", last.get("cluster") or self.cluster
             raise Failed("%s is changing %s on %s" % (str(who)[:200], str(what)[:100], self.node))
-        # Read under the lock: until then an operator may have been granted the next one.
+        # Read under the lock: before, an operator may have been granted the next one.
         lease: dict[str, Any] = {"epoch": epoch(), "granted": False, "since": time.time(), "cluster": self.cluster}
         lease.update(operator="the guard on %s" % self.node, operation=OPERATION)
         common.write_atomically(record, json.dumps(lease).encode())
         return file
 
     def _start_steps(self) -> list[dict[str, Any]]:
-        """What starts the rank of the recorded release."""
+        """The steps that start the rank of the recorded release."""
         start = self.start_document()
-        return [{**step, "number": start["number"]} for step in start["steps"]]  # whose secrets are restored
+        return [{**step, "number": start["number"]} for step in start["steps"]]  # to restore its secrets
 
     def _stop_steps(self) -> list[dict[str, Any]]:
-        """What stops and removes every rank of the cluster on this node."""
+        """The steps that stop and remove every rank of the cluster on this node."""
         places: dict[str, list[str]] = {"containers": [], "processes": []}
         kind, key = ("processes", "rank_dir") if self.config["runtime"] == "process" else ("containers", "name")
         places[kind] = [rank[key] for rank in self._present()]

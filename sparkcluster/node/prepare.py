@@ -1,10 +1,11 @@
-"""Makes a rank's surroundings ready before anything starts: paths, setup, ptxas, carry-over file.
+"""Prepares a rank before anything starts: paths, setup, ptxas, variables that Ray must not carry over.
 
-Part of ``launcher``;
+Part of ``launcher``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,19 +24,19 @@ from sparkcluster.node.shared import hub_folder
 
 PREFIX = "[sparkcluster] "
 MARK = "SPARKCLUSTER_RANK"
-MODEL_LINK = "/sparkcluster/model"  # in the container: playbooks name files of the model by it
+MODEL_LINK = "/sparkcluster/model"  # in the container, for playbooks that refer to files of the model
 
 BAD_DOCUMENT, SETUP_FAILED, RANK_MISSING, RAY_FAILED, UNREADABLE, NO_ENGINE, TERMINATED = 2, 3, 4, 5, 6, 127, 143
 
-# Where CUDA's own images have it.
+# Its place in CUDA's own images.
 CUDA_PTXAS = "/usr/local/cuda/bin/ptxas"
 
-# PTX has sm_121a, the GB10, since ISA 8.8 (PTX ISA release notes, CUDA 12.9).
+# PTX supports sm_121a, the GB10, since ISA 8.8 (PTX ISA release notes, CUDA 12.9).
 _TRIAL_PTX = ".version 8.8\n.target sm_121a\n.address_size 64\n.visible .entry k() { ret; }\n"
 
 
 class Stop(Exception):
-    """The launch ends here, with an exit code and one line that says why."""
+    """Ends the launch with an exit code and a message of one line."""
 
     def __init__(self, code: int, message: str) -> None:
         Exception.__init__(self, message)
@@ -43,13 +44,13 @@ class Stop(Exception):
 
 
 def say(text: str) -> None:
-    """One line that the watcher on the controller reads."""
+    """Print a line for the watcher on the controller."""
     sys.stdout.write(PREFIX + text.replace("\n", " | ") + "\n")
     sys.stdout.flush()
 
 
 def tail(path: str, lines: int = 15) -> str:
-    """Last lines of a file, or an empty text."""
+    """Last lines of a file; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return b"\n".join(file.read().splitlines()[-lines:]).decode(errors="replace")
@@ -58,7 +59,7 @@ def tail(path: str, lines: int = 15) -> str:
 
 
 def interpreter_of(program: str) -> str | None:
-    """Python that runs ``program`` by its first line, or None where it is no Python script."""
+    """The Python in the first line of ``program``; None if it is not a Python script."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -74,7 +75,7 @@ def interpreter_of(program: str) -> str | None:
     return shutil.which(name)
 
 
-# Without the working directory, where a folder may have the module's name.
+# Without the working directory, which may contain a folder with the module's name.
 _FIND = """
 import importlib.util, sys
 sys.path = [path for path in sys.path if path]
@@ -85,7 +86,7 @@ sys.stdout.write(places[0] if places else "")
 
 
 def module_directory(name: str, python: str | None = None) -> str | None:
-    """Folder of an installed top-level module as this or another interpreter finds it, or None.
+    """Directory of an installed top-level module, as found by this or another interpreter, or None.
 
     The module is not imported: triton takes seconds and may fail without a driver.
     """
@@ -96,7 +97,7 @@ def module_directory(name: str, python: str | None = None) -> str | None:
 
 
 def ptxas_name(triton_dir: str) -> str:
-    """Name under which this Triton looks for the assembler of a GB10 (triton#10331: its own from 3.6 on)."""
+    """Name under which this Triton looks for the assembler of a GB10 (triton#10331: a separate one since 3.6)."""
     try:
         with open(os.path.join(triton_dir, "__init__.py"), encoding="utf-8", errors="replace") as file:
             found = re.search(r"__version__\s*=\s*['\"](\d+)\.(\d+)", file.read())
@@ -107,7 +108,7 @@ def ptxas_name(triton_dir: str) -> str:
 
 
 def assembles(ptxas: str) -> bool:
-    """Whether this ptxas can make code for a GB10."""
+    """Whether this ptxas can assemble code for a GB10."""
     if not os.path.isfile(ptxas) or not os.access(ptxas, os.X_OK):
         return False
     with tempfile.TemporaryDirectory(prefix="sparkcluster-ptxas-") as folder:
@@ -119,10 +120,10 @@ def assembles(ptxas: str) -> bool:
 
 
 def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
-    """Give this Triton a ptxas that supports the GB10, before the engine starts.
+    """Provide a ptxas that supports the GB10 to this Triton, before the engine starts.
 
-    ``in_place`` is False where the installation is the user's, and only a variable may be set.
-    Returns what was done, in words.
+    ``in_place`` is False if the installation belongs to the user; then only a variable is set. Returns the result in
+    words.
     """
     name = ptxas_name(triton_dir)
     variable = "TRITON_" + name.upper().replace("-", "_") + "_PATH"
@@ -153,11 +154,11 @@ def place_ptxas(triton_dir: str, env: dict[str, str], in_place: bool) -> str:
 
 
 def prepend(env: dict[str, str], name: str, value: str) -> None:
-    """Put ``value`` before what a path variable holds."""
+    """Prepend ``value`` to a path variable."""
     env[name] = value + (os.pathsep + env[name] if env.get(name) else "")
 
 
-# Runs in the engine's Python: which of these distributions does it lack?
+# Runs in the engine's Python: prints which of these distributions are missing.
 _LACKING = """
 import json, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -172,9 +173,10 @@ print(json.dumps(lacking))
 
 
 def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
-    """What the brought Ray requires and ``python`` has not: names in the folder ``needs`` by distribution.
+    """Requirements of the staged Ray that ``python`` lacks: names in the folder ``needs``, by distribution.
 
-    What it has is not replaced: folders in PYTHONPATH come first, so ours would shadow what the engine was built with.
+    Installed ones are not replaced: folders in PYTHONPATH come first, so ours would shadow what the engine was built
+    with.
     """
     try:
         with open(os.path.join(ray_path, "needs.json")) as file:
@@ -189,7 +191,7 @@ def missing_needs(ray_path: str, python: str) -> dict[str, list[str]]:
 
 
 def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> str:
-    """A folder with links to what is ``lacking`` and nothing else, for PYTHONPATH."""
+    """A folder with links to only the ``lacking`` distributions, for PYTHONPATH."""
     folder = tempfile.mkdtemp(prefix="ray-needs-", dir=private)
     for names in lacking.values():
         for name in names:
@@ -198,34 +200,29 @@ def show_needs(ray_path: str, lacking: dict[str, list[str]], private: str) -> st
 
 
 def private_directory(beside: str) -> str:
-    """A folder that only we may read: beside the launcher if that is writable, else a temporary one."""
+    """A directory that only we can read: next to the launcher if that is writable, else a temporary one."""
     path = os.path.join(beside, "private")
-    try:
+    with contextlib.suppress(OSError):
         os.makedirs(path, mode=0o700, exist_ok=True)
         if os.access(path, os.W_OK):
             return path
-    except OSError:
-        pass
     return tempfile.mkdtemp(prefix="sparkcluster-")
 
 
 def model_paths(model: dict[str, str], env: dict[str, str]) -> list[str]:
-    """Where the model's files are, and before that what leads there and has to be read."""
+    """Paths that must be readable to find the model's files; the last is their directory."""
     if model.get("path"):
         return [model["path"]]
     folder = os.path.join(env.get("HF_HOME", ""), hub_folder(model["id"]))
     revision = model.get("revision") or "main"
     ref = os.path.join(folder, "refs", *revision.split("/"))
-    try:
-        with open(ref) as file:
-            revision = file.read().strip()
-    except OSError:
-        pass  # a commit is its own name
+    with contextlib.suppress(OSError), open(ref) as file:  # a commit is its own name
+        revision = file.read().strip()
     return [folder, ref, os.path.join(folder, "snapshots", revision)]
 
 
 def unreadable(paths: list[str]) -> str | None:
-    """The first file or folder that this user may not read: of ``paths``, and below the last one; None without one."""
+    """The first path that this user may not read, of ``paths`` and below the last one; None if all are readable."""
     waiting, below = list(paths), paths[-1]
     while waiting:
         path = waiting.pop(0)
@@ -234,7 +231,7 @@ def unreadable(paths: list[str]) -> str | None:
         except PermissionError:
             return path
         except OSError:
-            continue  # what is missing is another error
+            continue  # a missing file is another error
         if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
             return path
         if is_folder and (path == below or (path.startswith(below + os.sep) and not os.path.islink(path))):
@@ -243,7 +240,7 @@ def unreadable(paths: list[str]) -> str | None:
 
 
 def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LINK) -> str:
-    """Link ``link`` to the model's files, so that a playbook can name one of them. Returns what was done."""
+    """Link ``link`` to the model's files, so that a playbook can refer to them. Returns the result in words."""
     path = model_paths(model, env)[-1]
     fresh = "%s.%d" % (link, os.getpid())
     try:
@@ -255,7 +252,7 @@ def link_model(model: dict[str, str], env: dict[str, str], link: str = MODEL_LIN
 
 
 def located(document: dict[str, Any], env: dict[str, str]) -> list[str]:
-    """The engine's command; the model's directory in place of ``MODEL_LINK``, which only a container has."""
+    """The engine's command, with the model's directory instead of ``MODEL_LINK``, which exists only in a container."""
     words: list[str] = document["engine"]
     if document.get("runtime") != "process" or not document.get("model"):
         return words
@@ -281,12 +278,12 @@ def run_setup(lines: list[str], env: dict[str, str], limit_s: float) -> None:
 
 
 def has_open_ray(document: dict[str, Any]) -> bool:
-    """Whether who reaches Ray may run code in it."""
+    """Whether any client of Ray may run code in it."""
     return bool(document["executor"] == "ray" and not document["ray"].get("token"))
 
 
 def prepare(document: dict[str, Any], folder: str, env: dict[str, str]) -> str:
-    """What holds for every executor: paths, setup, ptxas, carry-over file. Returns the private folder."""
+    """The steps common to all executors; returns the private directory."""
     inside = document.get("runtime", "docker") == "docker"
     before = dict(env)
     private = private_directory(folder)

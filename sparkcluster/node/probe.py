@@ -1,4 +1,4 @@
-"""Reads all facts of a node in well under a second."""
+"""Reads all facts of a node, in well under a second."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sparkcluster.node.common import expand
 from sparkcluster.node.machine import LIMIT_S, Machine, Readings, failed, unread
 from sparkcluster.node.shared import COMPILERS, LABEL_CLUSTER
 
-_NAME_S = 1.5  # for all look-ups; an unreachable resolver takes 5 s and more
-_ENGINE_S = 10.0  # without containers; 0.3 s, and without an answer nothing can be started
-# What is read of each release that is asked about.
+_NAME_S = 1.5  # for all DNS look-ups; an unreachable resolver takes 5 s or more
+_ENGINE_S = 10.0  # without containers; normally 0.3 s, and required to start anything
+# Readings for each requested release.
 _OF_CLUSTER = ("release", "switch", "enabled", "lease", "staging")
 _OF_RELEASE = ("image", "layers", "weights", "companions", *_OF_CLUSTER)
 
@@ -24,9 +24,9 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 
     Args:
         request: cluster, state_dir, hf_home, image (reference or None), model (id, revision, path; or None),
-            companions (repositories beside the model, likewise), also (cluster, image, model and companions of other
-            specs, of which ``also`` of the document has the readings), runtime (docker or process), python (of runtime
-            process, or None), names (to be resolved here) and kernel_log (whether it is wanted).
+            companions (like model), also (cluster, image, model and companions of other specs; their readings are in
+            ``also`` of the document), runtime (docker or process), python (for runtime process, or None), names (to
+            resolve on the node) and kernel_log (whether to read it).
         machine: the node.
     """
     machine = machine or Machine()
@@ -84,7 +84,7 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
 def _of_release(
     machine: Machine, wanted: dict[str, Any], value: Callable[[str], Any], *, state_dir: str, hf_home: str
 ) -> Readings:
-    """Readers of image, model and companions that ``wanted`` names, and of what this node has of its cluster."""
+    """Readers of the image, model and companions in ``wanted``, and of this node's files of its cluster."""
     reference, model, companions = wanted.get("image"), wanted.get("model"), wanted.get("companions") or ()
     readings = Readings(LIMIT_S)
     readings.start("image", lambda: image.facts(machine, reference, state_dir) if reference else None)
@@ -100,12 +100,12 @@ def _of_release(
 
 
 def _layers(machine: Machine, state_dir: str, engine: Any, found: Any) -> dict[str, Any] | None:
-    """What ``image_layers`` finds, once engine and image are read; None if one of them cannot be."""
+    """Result of ``image_layers``, after engine and image were read; None if one of them cannot be."""
     return None if unread(engine) or unread(found) else image_layers.layers(machine, state_dir, engine, found)
 
 
 def _engine(machine: Machine, python: str) -> dict[str, Any]:
-    """What the engine's own Python holds."""
+    """The content of the engine's Python."""
     exit_code, output = machine.run([python, "-I", "-c", interpreter.SNIPPET], _ENGINE_S)
     if exit_code:
         raise failed(python, exit_code, output)

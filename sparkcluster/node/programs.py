@@ -17,7 +17,7 @@ _TAIL_BYTES = 1 << 16
 
 
 class Failed(Exception):
-    """A program failed; the message has its last output lines.
+    """A program failed; the message has the last lines of its output.
 
     ``kind`` is ``docker`` unless a subclass sets another.
     """
@@ -26,10 +26,10 @@ class Failed(Exception):
 
 
 def run(argv: list[str], limit_s: float = 120, *, sent: bytes = b"", **options: Any) -> str:
-    """Standard output of ``argv``, to which ``sent`` is its input; ``options`` as of ``started``.
+    """Standard output of ``argv``, with ``sent`` as its input; ``options`` as in ``started``.
 
     Raises:
-        Failed: it is not installed, takes longer than ``limit_s``, or exits with another code than 0.
+        Failed: it is not installed, takes longer than ``limit_s``, or exits with a code other than 0.
     """
     with started(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         try:
@@ -51,26 +51,26 @@ def succeeds(argv: list[str], limit_s: float, **options: Any) -> bool:
 
 
 def last_lines(output: bytes, count: int = 1) -> str:
-    """The last lines of ``output``, as one."""
+    """The last lines of ``output``, joined to one."""
     return " ".join(output.decode(errors="replace").strip().splitlines()[-count:])
 
 
 def run_once(
     purpose: str, image: str, source: str, options: Sequence[str], *, words: Sequence[str] = (), limit_s: float = 120
 ) -> None:
-    """Run a Python program in a container of ``image``, which ends with it.
+    """Run a Python program in a temporary container of ``image``.
 
     Raises:
-        Failed: as ``run``.
+        Failed: as in ``run``.
     """
     with docker.named(purpose, lambda argv: run(argv, 20)) as name:
         run([*docker.run_once(image, "python3", source, [*name, *options]), *words], limit_s)
 
 
 def watched(argv: list[str], tell: Callable[[bytes], None], **options: Any) -> tuple[int, bytes]:
-    """Run ``argv``; its exit code, and the last of its output.
+    """Run ``argv``; return its exit code and the last part of its output.
 
-    ``tell`` gets the last output once a second; it may raise, which ends the program. ``options`` as of ``started``.
+    ``tell`` gets the last output once a second; if it raises, the program is ended. ``options`` as in ``started``.
     """
     tail, told = b"", 0.0
     with started(argv, **options) as process:
@@ -83,7 +83,7 @@ def watched(argv: list[str], tell: Callable[[bytes], None], **options: Any) -> t
 
 
 def inspect(argv: list[str]) -> Any:
-    """What Docker prints of one container or image; None if there is none."""
+    """The output of ``docker inspect`` for a container or image; None if it does not exist."""
     try:
         return json.loads(run(argv))[0]
     except Failed as error:
@@ -94,9 +94,9 @@ def inspect(argv: list[str]) -> Any:
 
 @contextlib.contextmanager
 def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A running program, whose end is awaited, and which is killed if the block raises.
+    """A running program; waits for its exit, and kills it if the block raises.
 
-    ``options`` are those of ``subprocess.Popen``. By default its input is empty, and ``chunks`` reads all its output.
+    ``options`` are those of ``subprocess.Popen``. By default its input is empty, and its output is read by ``chunks``.
     """
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
@@ -114,7 +114,7 @@ def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]
 
 
 def chunks(process: subprocess.Popen[bytes], pause_s: float) -> Iterator[bytes]:
-    """The output of ``process`` as it comes, until its end; an empty chunk for each ``pause_s`` without output."""
+    """The output of ``process`` as it arrives, until its end; an empty chunk after each ``pause_s`` without output."""
     output = process.stdout.fileno()  # type: ignore[union-attr]
     while True:
         if not select.select([output], [], [], pause_s)[0]:

@@ -1,7 +1,8 @@
-"""Makes files visible that arrived whole, below one directory.
+"""Makes complete files visible below a directory.
 
-What arrived next to its target is renamed to it, and recorded; what a user has there is set aside. What makes a copy
-complete comes last: the links and the ref of the hub's cache.
+A file arrives next to its target and is renamed to it and recorded; a user's file in its place is moved aside. The
+links
+and the ref of the hub's cache, which mark a copy as complete, come last.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from sparkcluster.node.tree import Tree
 
 
 class Publisher:
-    """Gives the ``files`` of a job in ``tree`` their names once they have arrived, and records them.
+    """Renames the ``files`` of a job in ``tree`` after they have arrived, and records them.
 
-    ``request`` is that of ``Files``. ``gate`` is called before anything is changed, ``reading`` while a file is read.
+    ``request`` as in ``Files``. ``gate`` is called before every change, ``reading`` while a file is read.
 
     Attributes:
-        replace: numbers of files that are there, and corrupt.
-        kept: what was set aside, as it is called now.
+        replace: numbers of corrupt files to replace.
+        kept: new paths of the user's files that were moved aside.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class Publisher:
         self._recording = threading.Lock()
 
     def large(self, number: int, partial: str, sha256: str) -> None:
-        """Make a file visible that was synced: it is in ``partial``, and has ``sha256``."""
+        """Make a synced file visible, from ``partial``, with its ``sha256``."""
         self._publish(number, partial, sha256)
         self.save()
 
     def small(self, arrived: Iterable[tuple[int, str, str]]) -> Iterator[int]:
-        """Make files visible that were not synced, by number, partial name and SHA-256; the numbers, one by one."""
-        # thousands at once, in place of one by one
+        """Make unsynced files visible, given by number, partial name and SHA-256; yields their numbers."""
+        # one sync for thousands of files
         if subprocess.call(["sync", "--file-system", self._tree.root]):
             raise OSError(errno.EIO, os.strerror(errno.EIO), self._tree.root)
         for number, partial, sha256 in arrived:
@@ -65,7 +66,7 @@ class Publisher:
         self.save()
 
     def _publish(self, number: int, partial: str, sha256: str) -> None:
-        """Rename a file, and record it as written by staging unless there was one of the user's."""
+        """Rename a file, and record it as written by staging unless it replaces a user's file."""
         self._gate()
         path, in_cache = self._files[number].path, self._revision is not None
         before, own = self._tree.status(path), self._tree.status(path, follow=False)
@@ -80,7 +81,7 @@ class Publisher:
             self._record.add(path, os.fstat(file.fileno()), sha256, ours=ours)
 
     def _keep(self, path: str) -> None:
-        """Rename what the user has there to ``NAME.replaced``, or ``NAME-1.replaced``."""
+        """Rename the user's file to ``NAME.replaced``, or ``NAME-1.replaced``."""
         names = (path + ("-%d" % place if place else "") + REPLACED for place in itertools.count())
         aside = next(name for name in names if self._tree.status(name, follow=False) is None)
         self._tree.move(path, aside)
@@ -88,7 +89,7 @@ class Publisher:
             self.kept = [*self.kept, os.path.join(self._tree.root, aside)][-MOST_NAMED:]
 
     def _clear(self, link: str, number: int) -> None:
-        """Set aside what the user has in the place of a link, unless it is the file itself."""
+        """Move aside a user's file in the place of a link, unless it has the same content."""
         own = self._tree.status(link, follow=False)
         if own is None or stat.S_ISLNK(own.st_mode) or self._record.is_ours(link, own):
             return
@@ -98,7 +99,7 @@ class Publisher:
             self._keep(link)
 
     def finish(self) -> None:
-        """Links and the ref come last."""
+        """Create links and the ref, which come last."""
         for number, file in enumerate(self._files):
             for link in file.links if number in self.replace or not self._request.get("keep") else ():
                 self._gate()
@@ -117,7 +118,7 @@ class Publisher:
         self.save()
 
     def note(self, number: int, status: os.stat_result, sha256: str) -> None:
-        """Record a file of this node that was read while it was served."""
+        """Record a file of this node that was read while serving it."""
         with self._recording:
             self._record.add(self._files[number].path, status, sha256)
         self.save()

@@ -1,9 +1,9 @@
 """Pulls an image from its registry to this node.
 
-The engine ends a pull when the connection that asked for it ends, so a job (``job``) asks, which outlives the
-operator's connection; it changes nothing but Docker's store of images, and ends by itself. The request says ``do``
-(run or cancel), ``reference``, ``tag`` (a name that the image gets, or None), and the lease. Each reference has a job,
-in ``state_dir/pulls/HASH``.
+Docker ends a pull when the connection that requested it ends, so the request comes from a job (``job``), which survives
+a lost connection of the operator. It changes only Docker's image store, and ends by itself. The request has ``do`` (run
+or cancel), ``reference``, ``tag`` (a name to give the image, or None), and the lease. Each reference has one job, in
+``state_dir/pulls/HASH``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparkcluster.node.wire import Failed
 
 Request = dict[str, Any]
 Layers = dict[str, tuple[int, int | None]]
-"""Of each layer the bytes that were downloaded, and all of them, None until the engine says it."""
+"""Per layer the bytes downloaded, and its size, None until Docker reports it."""
 
-_HUB = "https://index.docker.io/v1/"  # Docker Hub's name in config.json
+_HUB = "https://index.docker.io/v1/"  # Docker Hub in config.json
 _LOADED = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete", "Already exists")
-# Of the engine, of containerd's resolver, and of registries; a layer's digest or a tag may have 401 in it.
+# Messages of Docker, of containerd's resolver, and of registries; a layer's digest or a tag may contain 401.
 _DENIED = re.compile(
     r"^(?:pull access denied|unauthorized|denied)\b|: (?:pull access denied|unauthorized|denied)\b"
     r"|unexpected status.*: (?:401|403)\b|(?:401 Unauthorized|403 Forbidden|no basic auth credentials)$"
@@ -36,15 +36,15 @@ _NO_BUILD = re.compile(r"no matching manifest for |no match for platform in mani
 
 
 def main(request: Request, stdin: BinaryIO) -> dict[str, Any]:
-    """Pull, or end the pull; the answer is that of ``wire.answer``."""
+    """Pull, or cancel the pull; answers as ``wire.answer``."""
     key = json.dumps([request["reference"], request.get("tag")])
     return job.answer(request, stdin, "pulls", key, lambda own: pull(request, own.say))
 
 
 def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, int]:
-    """Pull the image and name it; ``say`` gets the ``bytes`` that were downloaded, and their ``total``, 0 until known.
+    """Pull the image and tag it; ``say`` gets the ``bytes`` downloaded, and their ``total``, 0 until known.
 
-    Both are the same while the engine unpacks, of which containerd's image store may say nothing (moby#49064).
+    They are equal while Docker unpacks; containerd's image store may not report that (moby#49064).
     """
     layers: Layers = {}
     said, told, status = {"bytes": 0, "total": 0}, time.monotonic(), ""
@@ -55,7 +55,7 @@ def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, i
             said, told = found, now
             say(said)
     if not status.startswith("Status: "):
-        raise Failed("docker", "the Docker engine ended the pull without a result")
+        raise Failed("docker", "Docker ended the pull without a result")
     image = programs.inspect(docker.inspect_image(request["reference"]))
     if image is not None and not docker.is_whole(image):
         raise Failed("blobs", "it was pulled without its layers")
@@ -65,13 +65,13 @@ def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, i
 
 
 def count(layers: Layers, document: dict[str, Any]) -> dict[str, int]:
-    """Take a document of the engine's stream into ``layers``; the bytes of all of them."""
+    """Update ``layers`` from a document of Docker's stream; return the total bytes."""
     name, status, detail = str(document.get("id")), document.get("status"), document.get("progressDetail") or {}
     done, size = layers.get(name, (0, None))
     if status == "Pulling fs layer":
         layers[name] = 0, None
     elif status == "Downloading" and detail:
-        left = detail.get("total", 0)  # of a request that was resumed, what remained then
+        left = detail.get("total", 0)  # for a resumed request, the remaining bytes
         size = max(size or 0, left)
         layers[name] = size - left + detail.get("current", 0), size
     elif status in _LOADED:
@@ -82,7 +82,7 @@ def count(layers: Layers, document: dict[str, Any]) -> dict[str, int]:
 
 
 def _pulled(reference: str) -> Iterator[dict[str, Any]]:
-    """What the engine says of a pull, which goes on as long as this connection lives."""
+    """Docker's progress documents of a pull, which lasts as long as this connection."""
     login = auth_header(reference, _config())
     headers = ["Content-Length: 0"] + (["X-Registry-Auth: " + login] if login else [])
     try:
@@ -97,14 +97,14 @@ def _pulled(reference: str) -> Iterator[dict[str, Any]]:
 
 
 def pull_path(reference: str) -> str:
-    """Path of the API that pulls ``reference``; without a tag it would pull all of the repository's."""
+    """API path that pulls ``reference``; without a tag, Docker would pull all tags of the repository."""
     name, _, digest = reference.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return "/images/create?fromImage=%s&tag=%s" % (quoted(repository_of(name)), quoted(digest or tag or "latest"))
 
 
 def auth_header(reference: str, config: dict[str, Any]) -> str | None:
-    """Value of X-Registry-Auth by the user's ``config.json``, or the helper that it names; None without a login."""
+    """Value of X-Registry-Auth from the user's ``config.json`` or its credential helper; None without a login."""
     host = registry_of(reference)
     server = _HUB if host in ("", "docker.io", "index.docker.io") else host
     helper = config.get("credHelpers", {}).get(server) or config.get("credsStore")
@@ -115,7 +115,7 @@ def auth_header(reference: str, config: dict[str, Any]) -> str | None:
         entry = config.get("auths", {}).get(server, {})
         user, _, secret = base64.b64decode(entry.get("auth", "")).decode().partition(":")
         if entry.get("identitytoken"):
-            user, secret = "<token>", entry["identitytoken"]  # as helpers have it
+            user, secret = "<token>", entry["identitytoken"]  # as helpers return it
     if not user:
         return None
     login = {"identitytoken": secret} if user == "<token>" else {"username": user, "password": secret}
@@ -123,7 +123,7 @@ def auth_header(reference: str, config: dict[str, Any]) -> str | None:
 
 
 def _config() -> dict[str, Any]:
-    """What ``docker login`` has written for this user."""
+    """The file written by ``docker login`` for this user."""
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
     try:
         return Machine().document(os.path.join(os.path.abspath(folder), "config.json"))
@@ -132,7 +132,7 @@ def _config() -> dict[str, Any]:
 
 
 def ask_helper(name: str, server: str) -> dict[str, str]:
-    """What ``docker-credential-NAME`` knows of ``server``; empty if that is nothing."""
+    """Login for ``server`` from ``docker-credential-NAME``; empty if it has none."""
     try:
         output = programs.run(["docker-credential-" + name, "get"], sent=server.encode())
     except programs.Failed:
@@ -141,7 +141,7 @@ def ask_helper(name: str, server: str) -> dict[str, str]:
 
 
 def kind_of(message: str, status: int) -> str:
-    """Kind of a failed pull, by the HTTP ``status`` of the engine or by its message."""
+    """Kind of a failed pull, from Docker's HTTP ``status`` or its message."""
     if status in (401, 403) or _DENIED.search(message):
         return "auth"
     if _NO_BUILD.search(message):

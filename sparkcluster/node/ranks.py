@@ -1,4 +1,4 @@
-"""The ranks that sparkcluster started on this node, as containers or as processes, and the logs of containers.
+"""The ranks of sparkcluster on this node, as containers or as processes, and the logs of containers.
 
 A rank is ``created``, ``running``, ``restarting``, ``paused``, ``removing``, ``exited``, ``dead`` or ``gone``.
 """
@@ -10,36 +10,45 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sparkcluster.node import common
 from sparkcluster.node.machine import Machine, Unreadable, quoted
-from sparkcluster.node.shared import LABEL_CLUSTER, LABEL_RANK_DIR, LABEL_STATE_DIR, RANK_FILE, VICTIM, VICTIM_LINE
+from sparkcluster.node.shared import (
+    LABEL_CLUSTER,
+    LABEL_RANK_DIR,
+    LABEL_STATE_DIR,
+    RANK_FILE,
+    SECRETS_FILE,
+    VICTIM,
+    VICTIM_LINE,
+)
 
 OVER = ("exited", "dead", "gone")
 LINE_BYTES = 4096
-# In images and commands of engines that people run on Sparks.
-_ENGINE = re.compile("vllm|sglang|llama|trtllm|tensorrt", re.IGNORECASE)
-_NOT_ENDED = ("created", "running", "paused")  # Docker's exit code of these is 0
+# Parts of image names and commands of engines that users run on Sparks, the first match counts; and their names here.
+_ENGINE = re.compile("vllm|sglang|ollama|llama|trtllm|tensorrt", re.IGNORECASE)
+_CALLED = (("llama", "llama.cpp"), ("trtllm", "tensorrt-llm"), ("tensorrt", "tensorrt-llm"))
+_NOT_ENDED = ("created", "running", "paused")  # for these Docker reports exit code 0
 _PYTHON = re.compile(r"^(?:.*/)?python[\d.]*$")
 
 
 def containers(machine: Machine, label: str) -> list[dict[str, Any]]:
-    """Every container with ``label`` (``NAME`` or ``NAME=VALUE``), by name.
+    """All containers with ``label`` (``NAME`` or ``NAME=VALUE``), by name.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     filters = quoted(json.dumps({"label": [label]}))
     listed = machine.docker_document("/containers/json?all=1&filters=" + filters, list) or []
     found = [_listed(machine, each) for each in listed]
-    # one that was removed since it was listed is gone
+    # drop containers that were removed since they were listed
     return sorted((rank for rank in found if rank["state"] != "gone"), key=lambda rank: str(rank["name"]))
 
 
 def _listed(machine: Machine, each: dict[str, Any]) -> dict[str, Any]:
-    """A container of the engine's list: what is left of a removal that was cut off cannot be inspected (moby#51724)."""
+    """A container in Docker's list; leftovers of an interrupted removal cannot be inspected (moby#51724)."""
     try:
         return container(machine, each["Id"])
     except Unreadable:
@@ -48,10 +57,10 @@ def _listed(machine: Machine, each: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_cluster(machine: Machine, runtime: str, state_dir: str, cluster: str) -> list[dict[str, Any]]:
-    """Every rank of the ``cluster`` whose state directory this is.
+    """Every rank of ``cluster`` with this state directory.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     if runtime == "process":
         return processes(machine, state_dir, cluster)
@@ -60,16 +69,16 @@ def of_cluster(machine: Machine, runtime: str, state_dir: str, cluster: str) -> 
 
 
 def others(machine: Machine) -> list[dict[str, Any]]:
-    """Running containers that no sparkcluster started, as the list of the Docker engine has them.
+    """Running containers that sparkcluster did not start, from Docker's list.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     listed = machine.docker_document("/containers/json", list) or []
     return [
         {
             "name": (each.get("Names") or [""])[0].lstrip("/") or each["Id"],
-            "engine": (_ENGINE.findall("%s %s" % (each.get("Image"), each.get("Command"))) or [""])[0].lower(),
+            "engine": _engine("%s %s" % (each.get("Image"), each.get("Command"))),
             "host_network": (each.get("HostConfig") or {}).get("NetworkMode") == "host",
             "ports": sorted({port["PublicPort"] for port in each.get("Ports") or [] if port.get("PublicPort")}),
         }
@@ -78,11 +87,17 @@ def others(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
+def _engine(words: str) -> str:
+    found = _ENGINE.search(words)
+    name = found.group().lower() if found else ""
+    return dict(_CALLED).get(name, name)
+
+
 def container(machine: Machine, name: str) -> dict[str, Any]:
     """The container with this name or ID.
 
     Raises:
-        Unreadable: the Docker engine does not answer.
+        Unreadable: Docker does not answer.
     """
     document = machine.docker_document("/containers/%s/json" % quoted(name))
     if document is None:
@@ -109,7 +124,7 @@ def container(machine: Machine, name: str) -> dict[str, Any]:
 
 
 def processes(machine: Machine, state_dir: str, cluster: str = "") -> list[dict[str, Any]]:
-    """Every rank of runtime ``process`` that was started below ``state_dir``, of ``cluster`` alone if it is given."""
+    """Every rank of runtime ``process`` below ``state_dir``; only of ``cluster`` if given."""
     found = []
     for name in [cluster] if cluster else machine.names(state_dir + "/clusters"):
         folder = "%s/clusters/%s/ranks" % (state_dir, name)
@@ -119,9 +134,9 @@ def processes(machine: Machine, state_dir: str, cluster: str = "") -> list[dict[
 
 
 def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
-    """The rank of runtime ``process`` with this directory.
+    """The rank of runtime ``process`` in this directory.
 
-    With its process ID alone, a later process with the same ID would be taken for the rank.
+    The start time is compared, since a later process may have the same ID.
     """
     record = common.read_json(machine.at("%s/%s" % (rank_dir, RANK_FILE)))
     if record and common.ticks_of(machine.text("/proc/%d/stat" % record["pid"], "")) == record["start_ticks"]:
@@ -134,17 +149,17 @@ def process(machine: Machine, rank_dir: str) -> dict[str, Any]:
 
 
 def _why_killed(log: str) -> str:
-    """What the launcher of a victim said, or what that is for sure: some log drivers of Docker keep nothing."""
+    """The message of a victim's launcher; a default if it is missing, as some of Docker's log drivers keep nothing."""
     return "".join(re.findall(VICTIM_LINE + "(.{1,300})", log)[-1:]) or "killed to protect the machine"
 
 
 def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -> Iterator[bytes]:
-    """A container's log as the Docker engine logged it, piece by piece: a line, or a part of a long one.
+    """A container's log from Docker, in pieces: a line, or a part of a long one.
 
-    ``limit_s`` is the longest wait for the next of them.
+    ``limit_s`` is the longest wait for the next piece.
 
     Raises:
-        Unreadable: the Docker engine has no log of it, or takes longer.
+        Unreadable: Docker has no log of it, or takes longer.
     """
     path = "/containers/%s/logs?stdout=1&stderr=1&%s" % (quoted(name), query)
     with machine.docker_stream(path, limit_s) as (status, stream):
@@ -158,13 +173,27 @@ def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -
             yield stream.read(struct.unpack(">xxxxL", header)[0])
 
 
-def text_lines(data: bytes) -> list[str]:
-    """The lines of a part of a log that are not empty; a progress bar's carriage return ends a line too."""
+def secrets(rank_dir: str) -> list[str]:
+    """Values of a rank's secrets, longest first; shorter ones than these may be ordinary words."""
+    try:
+        values = common.read_env_file(os.path.join(rank_dir or "/", SECRETS_FILE)).values()
+    except OSError:
+        return []
+    return sorted((value for value in values if len(value) >= 6), key=len, reverse=True)
+
+
+def text_lines(data: bytes, hidden: Iterable[str] = ()) -> list[str]:
+    """The lines of a part of a log that are not empty, without what is ``hidden``.
+
+    A progress bar's carriage return ends a line too.
+    """
+    for secret in hidden:
+        data = data.replace(secret.encode(), b"(removed)")
     return [line[:LINE_BYTES].decode(errors="replace") for line in data.splitlines() if line.strip()]
 
 
 def _rank(record: dict[str, Any], state: str, rank_dir: str, **more: Any) -> dict[str, Any]:
-    """A rank by its record: that of a process, or one with the same keys of a container."""
+    """A rank from its record: of a process, or of a container with the same keys."""
     own = {key: record.get(key) for key in ("name", "image_id", "started_at")}
     labels = record.get("labels") or {}
     unknown = {"exit_code": None, "pid": None, "oom_killed": False, "error": ""}
@@ -172,5 +201,5 @@ def _rank(record: dict[str, Any], state: str, rank_dir: str, **more: Any) -> dic
 
 
 def _time(text: str) -> str | None:
-    """A time that is set; Docker reports the year 1 for one that is not."""
+    """A time, None if unset: Docker then reports the year 1."""
     return None if text.startswith("0001-") else text

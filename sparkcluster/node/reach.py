@@ -1,14 +1,12 @@
-"""Whether this node reaches others and they reach it.
+"""Tests whether this node reaches others and they reach it.
 
-It needs no privileges and writes no file.
+It needs no privileges and writes no file. There are three exchanges over one connection. First it listens on each of
+``addresses`` by UDP and TCP, on ports that the kernel chooses, and on the ports in ``fixed``, and reports them. Then it
+gets the list of probes, and runs all at the same time, each in a thread. Last it reports, on request, what it received
+from others: if a packet arrived but its answer did not, the answer was lost.
 
-Three exchanges over one connection. First it listens: on every address of ``addresses`` by UDP and by TCP on ports that
-the kernel chooses, and on the ports of ``fixed``; it says where. Then it is sent what to try, and tries everything at
-once, in a thread each. Last it says, when asked, what it heard of the others: a packet that arrived while its answer
-did not is lost on the way back.
-
-Two kinds of small packet tell a firewall from a dead cable: UDP to a socket of ours, and ``ping``. The echo of a large
-UDP packet is small, so that each direction is judged by itself.
+Two kinds of small packets distinguish a firewall from a dead cable: UDP to our own socket, and ``ping``. The echo of a
+large UDP packet is small, so that each direction is tested separately.
 """
 
 from __future__ import annotations
@@ -28,34 +26,34 @@ from typing import Any, BinaryIO
 from sparkcluster.node import common
 from sparkcluster.node.network import endpoint
 
-LIMIT_S = 1.5  # for a silent target: the kernel repeats a lost SYN after one second
-AGAIN_S = (0.25, 0.7)  # when a packet is sent again; a single one may be lost on a network that works
-_LIFE_S = 20  # a connection that was lost is noticed after hours, and the ports are those of a launch
-_BACKLOG = 1024  # a connection is never accepted: its other end drops it as soon as it is there
-_STATES = {"01", "03"}  # established, SYN received: in /proc/net/tcp a connection that came this far
-# Values of linux/in.h, which the socket module has no name for. PROBE: never fragment, and do not believe a
-# smaller path MTU that was learned earlier.
+LIMIT_S = 1.5  # for a silent target; the kernel resends a lost SYN after one second
+AGAIN_S = (0.25, 0.7)  # times to resend a packet; a single loss is normal
+_LIFE_S = 20  # a lost connection is noticed only after hours, and a launch needs these ports
+_BACKLOG = 1024  # connections are never accepted: the client closes them when they are established
+_STATES = {"01", "03"}  # established, SYN received: states in /proc/net/tcp of a connection that arrived
+# Values of linux/in.h, missing in the socket module. PROBE: never fragment, and ignore a smaller path MTU that was
+# learned earlier.
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE = 10, 3
 _HEAD = struct.Struct("!16sI")  # token, number
 _HEADERS_BYTES = 28  # IPv4 and UDP
 _SMALL_BYTES = 64
-# Errors that another machine reported, as opposed to our own kernel.
+# Errors reported by another machine, not by our own kernel.
 _REPORTED = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.ECONNRESET}
 
 Result = dict[str, Any]
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Listen, try, and end when the input does.
+    """Listen, run the probes, and exit when the input ends.
 
-    ``request`` has ``addresses``, ``fixed`` as [address, port], and ``token`` (32 hex digits that every node of this
-    run knows).
+    ``request`` has ``addresses``, ``fixed`` as [address, port], and ``token`` (32 hex digits, known to all nodes of
+    this run).
 
-    Says ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address:
+    Prints ``{"udp": {address: port}, "tcp": {address: port}, "fixed": [[address, port]], "failed": {address:
     why}}``. A line ``{"try": [...]}`` is answered by ``{"results": {id: {...}}}``, ``{"heard": true}`` by
-    ``{"udp": [ids], "tcp": [[address, port, source, source port]]}``. A try has ``id`` (UDP is ``id`` and its large
-    packet ``id`` + 1), ``source``, ``target``, ``udp`` (port), ``size_bytes`` of a packet that fills the MTU or None,
-    and ``tcp``: ports.
+    ``{"udp": [ids], "tcp": [[address, port, source, source port]]}``. A try has ``id`` (the number of the UDP packet;
+    ``id`` + 1 for the large one), ``source``, ``target``, ``udp`` (port), ``size_bytes`` of a packet that fills the MTU
+    or None, and ``tcp``: ports.
     """
     signal.alarm(_LIFE_S)
     node = Node(request)
@@ -71,7 +69,7 @@ def why(error: OSError) -> str:
 
 
 class Node:
-    """The sockets of one run, and what it tries."""
+    """The sockets and probes of a run."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
@@ -80,7 +78,7 @@ class Node:
         self.listeners: dict[tuple[str, int], socket.socket] = {}
 
     def listen(self) -> dict[str, Any]:
-        """Open every socket that others will probe, and report which."""
+        """Open every socket that others will probe, and return them."""
         udp: dict[str, int] = {}
         tcp: dict[str, int] = {}
         failed: dict[str, str] = {}
@@ -101,25 +99,26 @@ class Node:
         return {"udp": udp, "tcp": tcp, "fixed": fixed, "failed": failed}
 
     def listen_on(self, address: str, port: int) -> int:
-        """Listen on TCP; returns the port."""
+        """Listen on TCP; return the port."""
         listener = socket.create_server((address, port), backlog=_BACKLOG)
         chosen = int(listener.getsockname()[1])
         self.listeners[address, chosen] = listener
         return chosen
 
     def echo(self, sock: socket.socket) -> None:
-        """Answer our packets with their heads."""
+        """Answer packets with our token by their header."""
         while True:
-            with contextlib.suppress(OSError):  # a packet that could not be answered
+            with contextlib.suppress(OSError):  # ignore packets that cannot be answered
                 data, source = sock.recvfrom(1 << 16)
                 if len(data) >= _HEAD.size and data[:16] == self.token:
                     self.heard_udp.add(_HEAD.unpack_from(data)[1])
                     sock.sendto(data[: _HEAD.size], source)
 
     def heard(self) -> dict[str, Any]:
-        """Numbers of packets that arrived, and connections to our listeners that began but never came about.
+        """Numbers of packets that arrived, and connections to our listeners that were not completed.
 
-        A connection is [address, port, source, source port]: one that an earlier run left half open has another port.
+        A connection is [address, port, source, source port]; the source port distinguishes it from those of an earlier
+        run.
         """
         found = []
         with open("/proc/net/tcp") as table:
@@ -132,7 +131,7 @@ class Node:
         return {"udp": sorted(self.heard_udp), "tcp": found}
 
     def attempt(self, probes: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The results of everything in ``probes``, all at once, by their IDs."""
+        """Run all ``probes`` at the same time; return the results by ID."""
         results: dict[str, dict[str, Any]] = {str(probe["id"]): {"tcp": {}} for probe in probes}
         threads = []
         for probe in probes:
@@ -150,10 +149,10 @@ class Node:
         return results
 
     def connect(self, probe: dict[str, Any], port: int, found: Result) -> None:
-        """Try one TCP connection."""
+        """Test a TCP connection."""
         result = found[str(port)] = {"ok": False}
         with socket.socket() as sock:
-            # the port would be left in TIME_WAIT, where the launch will want it
+            # avoids TIME_WAIT on a port that the launch will need
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.settimeout(LIMIT_S)
             try:
@@ -165,7 +164,7 @@ class Node:
                 result.update(reason(error))
 
     def packet(self, probe: dict[str, Any], number: int, size: int, found: dict[str, Result], kind: str) -> None:
-        """Send one packet of ``size`` bytes by UDP until it is answered."""
+        """Send a UDP packet of ``size`` bytes until it is answered."""
         result = found[kind] = {"ok": False}
         head = _HEAD.pack(self.token, number)
         pinging = threading.Thread(target=self.ping, args=(probe, found))
@@ -193,16 +192,16 @@ class Node:
             pinging.join()
 
     def ping(self, probe: dict[str, Any], found: dict[str, Result]) -> None:
-        """Send one packet by ICMP, where ``ping`` is installed."""
+        """Send an ICMP packet, if ``ping`` is installed."""
         argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", "-I", probe["source"], probe["target"]]
         with contextlib.suppress(OSError):
             code = subprocess.run(argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, check=False).returncode
-            if code != 2:  # an error of its own, which tells nothing
+            if code != 2:  # 2: an error of ping itself
                 found["icmp"] = {"ok": code == 0, **reason(None)}
 
 
 def reason(error: OSError | None) -> Result:
-    """Why there was no answer; ``own``: nothing left this node."""
+    """Why there was no answer; ``own``: the packet did not leave this node."""
     if error is None or isinstance(error, TimeoutError):
         return {"seen": "no answer within %.1f s" % LIMIT_S}
     return {"seen": why(error), "own": error.errno not in _REPORTED}

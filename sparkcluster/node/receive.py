@@ -1,8 +1,8 @@
-"""Receives what a worker lacks from other workers, in several streams.
+"""Receives the files that a worker lacks from other workers, in several streams.
 
-Each stream takes the next file of the list that nobody receives, of small ones many at once, and asks the node to pull
-from for it. A file of which that has nothing more is passed over, and asked for again later. Where the node says
-nothing for 5 s, or its connection breaks, all streams go on with the next node, each at its byte.
+Each stream claims the next missing file of the list (small files in groups), and requests it from the node to pull
+from. If that node has no new data of a file, the file is skipped and retried later. If the node is silent for 5 s, or
+its connection breaks, all streams continue at the next node, each at its current byte.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sparkcluster.node.sources import SILENT_S, STREAMS, Sources, Way
 from sparkcluster.node.wire import Failed, link_errors
 
 _DIAL_S = 4.0
-_PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before a node that has nothing new is asked again
-_PART_BYTES = 1 << 18  # what a connection that breaks may lose
+_PAUSE_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # before retrying a node that had nothing new
+_PART_BYTES = 1 << 18  # a broken connection may lose this much
 _INVALID = "invalid answer from %s"
 
 
 class Line:
-    """A connection to a worker, each of which has proved to the other that it knows the token.
+    """A connection to a worker; both ends have proved that they know the token.
 
     Raises:
-        Failed: of kind ``link``: there is none within ``limit_s``, or another program answers.
+        Failed: of kind ``link``: no connection within ``limit_s``, or another program answers.
     """
 
     def __init__(self, to: Way, limit_s: float = _DIAL_S) -> None:
@@ -54,7 +54,7 @@ class Line:
         self._line.sock.settimeout(SILENT_S)
 
     def get(self, path: str, **headers: str) -> http.client.HTTPResponse:
-        """The answer to a request, whose body is to be read; Failed of kind ``link`` as above."""
+        """The response to a request; its body must be read. Failed of kind ``link`` as above."""
         self.used = time.monotonic()
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         headers["Authorization"] = "Bearer " + wire.proof(self.to.token, b"dialer", b"").hex()
@@ -65,17 +65,17 @@ class Line:
         if answer.status not in (200, 204, 206, 412, 503) or not sized:
             raise Failed("link", "%s answers with %d at %s" % (self.to.node, answer.status, self.to.address))
         if answer.length == 0:
-            answer.read()  # or the next request is refused
+            answer.read()  # otherwise the next request is refused
         return answer
 
     def some(self, answer: http.client.HTTPResponse, view: memoryview) -> int:
-        """Fill ``view`` with the next bytes of an answer, or those that are left of it: how many; 0 at its end."""
+        """Read the next bytes of a response into ``view``; return their number, 0 at the end."""
         self.used = time.monotonic()
         with link_errors("%s sent nothing" % self.to.node, SILENT_S):
             return answer.readinto(view)
 
     def fill(self, answer: http.client.HTTPResponse, view: memoryview) -> None:
-        """Fill ``view`` with the next bytes of an answer."""
+        """Fill ``view`` completely with the next bytes of a response."""
         while view:
             size = self.some(answer, view)
             if not size:
@@ -88,13 +88,13 @@ class Line:
 
 
 class Receiver:
-    """Receives what ``files`` lacks from ``sources``, in threads; ``arrived`` is set when that is nothing any more.
+    """Receives what ``files`` lacks from ``sources``, in threads; sets ``arrived`` when nothing is missing.
 
     Attributes:
         received: bytes that arrived.
-        first: when the first of them came (``time.monotonic``).
-        wrong: files that arrived with another SHA-256, from whom, and that.
-        error: why it cannot go on.
+        first: when the first byte arrived (``time.monotonic``).
+        wrong: files that arrived with a wrong SHA-256, with their source and that SHA-256.
+        error: why it stopped.
     """
 
     def __init__(self, files: Files, gate: Gate, arrived: threading.Event) -> None:
@@ -103,10 +103,10 @@ class Receiver:
         self.wrong: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self._files, self._gate, self._arrived, self._lock = files, gate, arrived, threading.Lock()
-        self._under_way: list[int] = []  # large files that arrived last where nothing else was new
+        self._under_way: list[int] = []  # large files that were last seen arriving at a source with nothing else
 
     def start(self) -> None:
-        """Begin; nothing moves before ``sources`` are set."""
+        """Start; nothing is received before ``sources`` are set."""
         for stream in range(STREAMS):
             threading.Thread(target=self._run, args=(stream,), daemon=True).start()
 
@@ -136,7 +136,7 @@ class Receiver:
                     line = _closed(line)
                     if error.kind != "link":
                         raise
-                    if closings == self._gate.closings:  # else both ends stood still for another operator
+                    if closings == self._gate.closings:  # else both ends were paused for another operator
                         self.sources.failed(to, str(error))
                 finally:
                     self._files.give_back(numbers)
@@ -196,14 +196,14 @@ class Receiver:
         self._judge(numbers, number, node if file.sources == {node} else None, self._files.arrived(file))
 
     def _nothing(self, answer: http.client.HTTPResponse) -> None:
-        """The node has nothing new of that: what it waits for itself may move, and other files may arrive there."""
+        """Handle that a node has nothing new: note its progress, and the files that are arriving there."""
         with contextlib.suppress(ValueError):
             self._files.moved(max(0.0, float(answer.headers.get("Age", ""))))
             under_way = [int(number) for number in answer.headers.get("Files", "").split(",") if number]
             self._under_way = [number for number in under_way if 0 <= number < len(self._files.listed)]
 
     def _judge(self, claimed: list[int], number: int, node: str | None, sha256: str) -> None:
-        """A file arrived whole, with a wrong ``sha256`` or none: it is claimed no longer, whatever comes of it."""
+        """Handle a complete file with its wrong ``sha256``, if any: a correct one is no longer claimed."""
         if sha256:
             self.is_wrong(number, node, sha256)
             return
@@ -212,14 +212,14 @@ class Receiver:
             self.sources.right(node)
 
     def is_wrong(self, number: int, node: str | None, sha256: str) -> None:
-        """A file arrived with another SHA-256; None where an earlier run, or another node, may be at fault."""
+        """Record a wrong file; ``node`` is None if an earlier run or another node may be at fault."""
         if node is None:
             return
         with self._lock:
             self.wrong = [*self.wrong, {"file": number, "from": node, "sha256": sha256}][-MOST_NAMED:]
         self.sources.corrupt(node)
         if self.sources.all_corrupt():
-            text = "%s arrived with another SHA-256 than it should have, from every node"
+            text = "%s arrived with a wrong SHA-256 from every node"
             raise Failed("hash", text % self._files.listed[number].path)
 
     def _count(self, size: int) -> None:

@@ -1,8 +1,8 @@
-"""The releases on this node: their records, and what going back to one of them needs.
+"""The releases on this node: their records, and the images and secrets that a rollback needs.
 
-Beside ``releases/000007.json`` are the secrets of this node's rank of release 7, ``000007.env``, and Docker has the
-tag ``sparkcluster/CLUSTER:000007`` on the image of that rank, so that ``docker image prune`` leaves it. Kept are the
-releases of the newest images; of older ones the record alone stays.
+``releases/000007.env`` has the secrets of this node's rank of release 7 (``000007.json``), and Docker has the tag
+``sparkcluster/CLUSTER:000007`` for its image, so that ``docker image prune`` keeps it. They are kept for releases with
+the newest images; of older releases only the record is kept.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from sparkcluster.node.programs import Failed, run
 from sparkcluster.node.shared import SWITCH_FILE, kept_image, kept_repository
 
 KEEP, KEEP_IMAGES = 20, 3
-"""The newest records that remain, and images, with the releases that run one of them: what can be gone back to."""
+"""The number of records to keep, and of images; releases with one of these images are rollback targets."""
 _LIST_S, _PRUNE_S = 10, 60
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
-    """What is recorded here of the cluster that ``request`` names, and what is kept for going back to a release.
+    """The records of the cluster in ``request``, and what is kept for a rollback.
 
-    ``records``, oldest first, without unreadable ones; ``images``, the ID that the tag of each kept release leads to,
-    by number in six digits, None if Docker cannot be asked or is not the ``runtime``; ``secrets``, the numbers of the
-    releases whose secrets are kept; ``switch``, the document of the switch under way, or None.
+    ``records``: oldest first, without unreadable ones. ``images``: the image ID of the tag of each kept release, by
+    number
+    in six digits; None if Docker does not answer or is not the ``runtime``. ``secrets``: numbers of the releases whose
+    secrets are kept. ``switch``: the document of an unfinished switch, or None.
     """
     directory = _directory(request)
     records = [common.read_json(_path(directory, number, "json")) for number in _numbers(directory, "json")]
@@ -46,8 +47,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
 def record(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Write release ``number``.
 
-    Image and secrets of this node's ``rank`` are kept first, for as long as the image is one of the newest. ``rank``
-    has its image, its env_file, and the release that it was started as; ``start`` what starts it again (``enabled``).
+    Image and secrets of this node's ``rank`` are kept first, while the image is one of the newest. ``rank`` has image,
+    env_file, and the release it was started as; ``start`` are the steps to start it again (``enabled``).
     """
     cluster, number, directory = request["cluster"], int(step["number"]), _directory(request)
     rank = step.get("rank") or {}
@@ -55,7 +56,7 @@ def record(request: dict[str, Any], step: dict[str, Any]) -> None:
         run(docker.tag(rank["image"], kept_image(cluster, number)))
     if rank.get("env_file"):
         common.write_atomically(_path(directory, number, "env"), _secrets_of(request, directory, rank))
-    enabled.recorded(request, step)  # first: a record without it would be taken for whole
+    enabled.recorded(request, step)  # first: a record without it would look complete
     common.write_atomically(_path(directory, number, "json"), json.dumps(step["record"], sort_keys=True).encode())
     for old in _numbers(directory, "json")[:-KEEP]:
         os.unlink(_path(directory, old, "json"))
@@ -66,7 +67,7 @@ def record(request: dict[str, Any], step: dict[str, Any]) -> None:
 def restore_secrets(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Write the secrets ``names`` of release ``number`` to ``path``, below the state directory.
 
-    They are what is kept of that release, but for those in ``values``.
+    Secrets in ``values`` replace those kept for that release.
     """
     path = common.inside(step["path"], request["state_dir"])
     place = _path(_directory(request), int(step["number"]), "env")
@@ -96,10 +97,10 @@ def _numbers(directory: str, suffix: str) -> list[int]:
 
 
 def _images(cluster: str) -> dict[int, str]:
-    """The image IDs that the tags of ``cluster`` lead to, by release number.
+    """Image IDs of the tags of ``cluster``, by release number.
 
     Raises:
-        Failed: Docker cannot be asked.
+        Failed: Docker does not answer.
     """
     repository = kept_repository(cluster)
     tags = re.escape(repository) + ":([0-9]{6,10}) (.+)"
@@ -108,7 +109,7 @@ def _images(cluster: str) -> dict[int, str]:
 
 
 def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -> bytes:
-    """The secrets of ``rank``; those that are kept of its release if its own file is gone."""
+    """The secrets of ``rank``; from its release, if its own file is missing."""
     own = common.inside(rank["env_file"], request["state_dir"])
     for path in filter(os.path.exists, (own, _path(directory, int(rank["release"]), "env"))):
         with open(path, "rb") as file:
@@ -117,9 +118,9 @@ def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -
 
 
 def _prune(cluster: str, directory: str) -> None:
-    """Remove tags and secrets of releases that have no record, or an older image than the newest.
+    """Remove tags and secrets of releases without a record, or with an image that is not among the newest.
 
-    One without an image is kept if no image of a newer one was dropped.
+    A release without an image is kept if no newer image was dropped.
     """
     tagged: dict[int, str] = {}
     with contextlib.suppress(Failed):
@@ -133,8 +134,8 @@ def _prune(cluster: str, directory: str) -> None:
         if number not in kept:
             os.unlink(_path(directory, number, "env"))
     for name in os.listdir(directory):
-        if name.startswith(".partial-"):  # secrets, perhaps, of an agent that was killed; no other one is at work
+        if name.startswith(".partial-"):  # left by an agent that was killed, maybe with secrets; no other is running
             os.unlink(os.path.join(directory, name))
     over = [kept_image(cluster, number) for number in sorted(tagged.keys() - kept)]
     if over:
-        run(docker.remove_image(*over), _PRUNE_S)  # the last name of an image that a container uses stays
+        run(docker.remove_image(*over), _PRUNE_S)  # Docker keeps the last name of an image that a container uses

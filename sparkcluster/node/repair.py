@@ -1,6 +1,6 @@
-"""Files of root's on this node, made by containers, that its user has to change: by a container, without sudo.
+"""Changes root's files on this node, written by containers, on behalf of its user: in a container, without sudo.
 
-The container is of the serving image, since no other is there; so it sees those directories alone, and has no network.
+The container uses the serving image, since no other is present; it sees only these directories and has no network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkcluster.node.programs import Failed, run_once
 from sparkcluster.node.shared import hub_folder
 
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
-# Links are not followed, nor entered.
+# Does not follow or enter links.
 _OWN = """
 import os, sys
 uid, gid = map(int, sys.argv[2:4])
@@ -32,7 +32,7 @@ for top in sys.argv[4:]:
 
 
 def remove_tree(path: str, image: str | None = None) -> None:
-    """Remove a directory; what a container wrote there may be another user's, and then takes one of ``image``."""
+    """Remove a directory; if it has files of other users, written by containers, in a container of ``image``."""
     try:
         shutil.rmtree(path)
     except OSError as error:
@@ -45,26 +45,26 @@ def remove_tree(path: str, image: str | None = None) -> None:
 
 
 def own(request: dict[str, Any], step: dict[str, Any]) -> None:
-    """Make the folder of ``repository`` in Hugging Face's cache, and its locks, this user's, with what root has there.
+    """Give this user root's files in the folder of ``repository`` in Hugging Face's cache, and in its locks.
 
-    Those that are missing are made. Of root's files alone: nobody else's are ours to take.
+    Missing folders are created. Files of other users are not changed.
 
     Raises:
-        Failed: a container of ``image`` cannot do it; or a folder is or is behind a link, other than ``hf_home``
-            itself: root would change what it leads to.
+        Failed: a container of ``image`` cannot do it; or a folder is a link or behind one, other than ``hf_home``
+            itself: root would change the link's target.
     """
     home, name = os.path.realpath(common.expand(step["hf_home"])), hub_folder(step["repository"])
     folders = [os.path.join(home, name), os.path.join(home, "hub", ".locks", os.path.basename(name))]
     for folder in folders:
         if os.path.realpath(folder) != folder:
             hint = "check it: " + shlex.join(["namei", "-l", folder])
-            raise Failed("%s is, or is behind, a symbolic link; not changed; %s" % (folder, hint))
+            raise Failed("%s is a symbolic link or below one; not changed; %s" % (folder, hint))
     _own("root's", folders, step["image"])
 
 
 def _own(whose: str, folders: Sequence[str], image: str | None) -> None:
-    """Give what is root's in ``folders``, or all, to this user: as root, in a container that sees them alone."""
+    """Change the owner of root's files (or of all files) in ``folders`` to this user, in a container as root."""
     if not image:
-        raise Failed("no image is here, whose container could change it")
+        raise Failed("no image on this node to run a container for that")
     words = [whose, str(os.getuid()), str(os.getgid()), *folders]
     run_once("own", image, _OWN, docker.as_root(_CAPABILITIES, folders), words=words)

@@ -1,10 +1,10 @@
-"""Serves the files of a job by HTTP, those that are whole and those that still arrive.
+"""Serves the files of a job by HTTP, both complete ones and files that are still arriving.
 
-``GET /17`` with ``Range: bytes=A-`` is what there is of large file 17 from byte A on, in chunks as it arrives: 64 MiB
-at most, less where nothing comes for a second. ``ETag`` is its version: with ``If-Match`` another one is answered with
-412. ``GET /12,13,15`` are small files one after the other; ``Files`` says which of them are here. Where there is
-nothing new, the answer is 503 after two seconds at most, with the ``Age`` of what moved here last. Every request has
-what only who knows the job's token can make; so has the answer to ``GET /``, of the ``Nonce`` in that.
+``GET /17`` with ``Range: bytes=A-`` returns large file 17 from byte A on, in chunks as it arrives: at most 64 MiB, less
+if nothing arrives for a second. ``ETag`` is its version; with ``If-Match``, another version is answered by 412. ``GET
+/12,13,15`` returns small files in sequence; ``Files`` lists the ones that are present. If there is nothing new, the
+answer is 503 after at most two seconds, with the ``Age`` of the last progress here. Every request has a proof of the
+job's token; so has the answer to ``GET /``, for the ``Nonce`` in the request.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from sparkcluster.node.files import GROUP_BYTES, MOST_FILES, NEWS_S, SMALL_BYTES
 from sparkcluster.node.model_files import forget
 from sparkcluster.node.wire import CHUNK, Failed
 
-_SILENT_S = 15.0  # a dialer that asks or reads nothing is cut off
+_SILENT_S = 15.0  # a client that is silent or does not read is disconnected
 _RANGE_BYTES, _PART_BYTES = 64 << 20, 1 << 18
-_NEWS_BYTES, _LITTLE_S = 1 << 20, 0.02  # of a file that grows fast, no crumbs are sent
+_NEWS_BYTES, _LITTLE_S = 1 << 20, 0.02  # avoids tiny chunks of a file that grows fast
 _CONNECTIONS, _STRANGERS = 256, 64
 
 
 class Gate:
     """Whether a worker may write: closed while another operator has the lease.
 
-    It also bounds what the worker sends: ``limit_bytes_s`` over all connections.
+    It also limits the rate that the worker sends: ``limit_bytes_s`` over all connections.
 
     Attributes:
         closings: how often it was closed.
-        step: bytes that are to be sent at once.
+        step: number of bytes to send at a time.
     """
 
     def __init__(self, limit_bytes_s: int | None = None) -> None:
         self.open = threading.Event()
         self.open.set()
         self.closings = 0
-        # a reader hears of us several times a second, also where four connections share a low limit
+        # small enough for several chunks per second, even if four connections share a low limit
         self.step = max(4096, min(CHUNK, limit_bytes_s // 16)) if limit_bytes_s else 16 * CHUNK
         self._limit, self._free, self._lock = limit_bytes_s, time.monotonic(), threading.Lock()
 
     def close(self) -> None:
-        """Stop writing for now."""
+        """Pause writing."""
         self.closings += self.open.is_set()
         self.open.clear()
 
     def wait(self) -> None:
-        """Return as soon as the gate is open."""
+        """Return when the gate is open."""
         self.open.wait()
 
     def take(self, size: int) -> None:
@@ -71,13 +71,13 @@ class Gate:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Serves ``files`` on ``address``, on a port that the kernel chooses, to who knows ``token``.
+    """Serves ``files`` on ``address``, on a port that the kernel chooses, to clients that know ``token``.
 
     With ``context`` connections are encrypted. OSError if the node does not have the address.
 
     Attributes:
-        known: the connections of dialers that proved the token.
-        error: why something that should be there could not be read.
+        known: connections of clients that proved the token.
+        error: why a file could not be read.
     """
 
     daemon_threads = True
@@ -94,7 +94,7 @@ class Server(socketserver.ThreadingTCPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Talk to a dialer; those that have not proved the token yet do not keep others out."""
+        """Serve a client; clients that have not yet proved the token cannot block others."""
         request.settimeout(_SILENT_S)
         request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line = request
@@ -114,7 +114,7 @@ class Server(socketserver.ThreadingTCPServer):
             line.close()
 
     def knows(self, line: socket.socket, said: str | None) -> bool:
-        """Whether a dialer that ``said`` this has the token."""
+        """Whether a client that sent ``said`` has the token."""
         if not hmac.compare_digest((said or "").encode(), self._expected):
             return False
         self._strangers.pop(line, None)
@@ -123,26 +123,26 @@ class Server(socketserver.ThreadingTCPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """One connection."""
+    """A connection."""
 
     protocol_version = "HTTP/1.1"
     server: Server
     _buffer = bytearray()
-    _sent: tuple[BinaryIO, int, int] | None = None  # the part of a file that was sent last: its first byte, and end
+    _sent: tuple[BinaryIO, int, int] | None = None  # the part of a file that was sent last: first byte and end
 
     def finish(self) -> None:
         super().finish()
         self._forget()
 
     def _forget(self) -> None:
-        """Drop from the page cache what was sent last: the dialer has read it."""
+        """Drop what was sent last from the page cache: the client has read it."""
         if self._sent is not None:
             file, begin, end = self._sent
             with contextlib.suppress(OSError):
                 forget(file.fileno(), begin, end - begin)
 
     def do_GET(self) -> None:
-        """Answer one request."""
+        """Answer a request."""
         if not self.server.knows(self.connection, self.headers.get("Authorization")):
             self.close_connection = True
             self._answer(401)
@@ -161,7 +161,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._small(numbers)
         except (Failed, OSError) as error:
             self.close_connection = True
-            if isinstance(error, OSError) and error.errno == errno.EIO:  # of the disk: no socket says that
+            if isinstance(error, OSError) and error.errno == errno.EIO:  # EIO comes from the disk, never from a socket
                 error = Failed("source", "a file cannot be read: %s" % wire.because(error))
             if isinstance(error, Failed) and error.kind == "source":
                 self.server.error = error
@@ -203,7 +203,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _there(self, number: int, offset: int) -> tuple[BinaryIO | None, int, int]:
-        """A file as far as it is here, its version, and where that ends: after ``offset``, if so in a second."""
+        """A file as far as it has arrived, its version, and its end; waits up to a second for more than ``offset``."""
         files = self.server.files
         arriving = files.arriving(number)
         if arriving is None:
@@ -215,14 +215,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return arriving.readable(offset + _NEWS_BYTES, _LITTLE_S) if found[2] > offset else found
 
     def _opened(self, number: int) -> BinaryIO | None:
-        """A file that is here whole; Failed if it should be, and cannot be read."""
+        """A complete file; Failed if it should exist but cannot be read."""
         try:
             return self.server.files.reader(number)
         except OSError as error:
             raise Failed("source", wire.because(error)) from None
 
     def _small(self, numbers: list[int]) -> None:
-        """Send of the first 4 MiB of small files those that are here."""
+        """Send the requested small files that are present, up to 4 MiB."""
         data, here, files = bytearray(), [], self.server.files
         numbers = numbers[:MOST_FILES]
         files.wait_for(*numbers)
@@ -245,7 +245,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(part)
 
     def _nothing(self) -> None:
-        """There is nothing new of that: ``Files`` arrive now, ``Age`` says how long ago something moved."""
+        """Answer that there is nothing new: ``Files`` are arriving; ``Age`` is the time since the last progress."""
         files = self.server.files
         under_way = ",".join(map(str, files.under_way()))
         self._answer(503, Files=under_way, Age="%.1f" % (time.monotonic() - files.busy))
@@ -262,9 +262,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             offset += sent
 
     def _encrypted(self, file: BinaryIO, offset: int, size: int) -> int:
-        """Send some of a part of a file, through one buffer.
+        """Send a part of a file through a reusable buffer.
 
-        With new memory for each part this took 1.6 s of the processor for 1 GB, where TLS alone takes 0.4 s.
+        With a new buffer for each part, 1 GB took 1.6 s of CPU; TLS alone takes 0.4 s.
         """
         self._buffer = self._buffer or bytearray(_PART_BYTES)
         with memoryview(self._buffer) as view:

@@ -1,6 +1,6 @@
 """Names that programs on a node and the controller must agree on.
 
-The one module of this room that other rooms import: what both sides say is written here once.
+Other rooms may import only this module of the room.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 # Labels of a container; with runtime process, keys of ``labels`` in its rank.json.
 LABEL_CLUSTER = "io.sparkcluster.cluster"
 LABEL_GROUP = "io.sparkcluster.group"
-GATEWAY_GROUP = "gateway"  # of the container of a gateway, which is no engine
+GATEWAY_GROUP = "gateway"  # of a gateway's container, which is not an engine
 LABEL_NODE = "io.sparkcluster.node"
 LABEL_RANK = "io.sparkcluster.rank"
 LABEL_RELEASE = "io.sparkcluster.release"
@@ -21,7 +21,7 @@ LABEL_PLAN = "io.sparkcluster.plan"
 LABEL_STATE_DIR = "io.sparkcluster.state_dir"
 LABEL_RANK_DIR = "io.sparkcluster.rank_dir"
 LABEL_RUNTIME = "io.sparkcluster.runtime"
-# Seconds that an engine lets requests in flight finish after SIGTERM; none where it aborts them.
+# Seconds that an engine gives requests in flight to finish after SIGTERM; missing if it aborts them.
 LABEL_DRAIN = "io.sparkcluster.drain_s"
 LABEL_MEASURE = "io.sparkcluster.measure"
 
@@ -29,70 +29,71 @@ LABEL_MEASURE = "io.sparkcluster.measure"
 LAUNCHER_FILE = "launcher.json"
 ENTRY_FILE = "entry.py"
 RANK_FILE = "rank.json"
+SECRETS_FILE = "secrets.env"
 MEMORY_FILE = "memory.json"
 SHARED_MEMORY = "/dev/shm"
-SHARED_NAME = r"^[!-.0-~]*[!-\-0-~][!-.0-~]*$"  # of a file in it, in a command: one word, no other folder
-SWITCH_FILE = "switch.json"  # of a cluster: the switch to another release that is under way
-START_FILE = "start.json"  # of a cluster: what starts this node's rank of the recorded release
-# Of a cluster that is enabled: a directory, and files in it.
+SHARED_NAME = r"^[!-.0-~]*[!-\-0-~][!-.0-~]*$"  # of a file there: one shell word, no path
+SWITCH_FILE = "switch.json"  # of a cluster: an unfinished switch to another release
+START_FILE = "start.json"  # of a cluster: the steps that start this node's rank of the recorded release
+# Of an enabled cluster: a directory, and files in it.
 ENABLED_DIR = "enabled"
 GUARD_FILE = "guard.py"
 CONFIG_FILE = "config.json"
 WAITS_FILE = "waits.json"
-GAVE_UP = "it gave up: "  # begins what is in it, once nothing starts the group until an operator does
+GAVE_UP = "it gave up: "  # prefix of its text if only an operator can start the group
 HCA_ERRORS = ("link_downed", "symbol_error", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
-"""Counters of an HCA's port that mean trouble: its link, and RoCE packets that were lost, late or not acknowledged
+"""Error counters of an HCA's port: its link, and RoCE packets that were lost, late or not acknowledged
 (NVIDIA, Understanding mlx5 Linux Counters and Status Parameters)."""
 GUARD_EVENTS = ("restart", "load", "serving", "failed", "load failed", "gave up", "victim", "on_event failed")
-"""What a guard journals."""
-STOPPED_FILE = "stopped"  # written by down: nothing starts until the next release is recorded
+"""Acts in a guard's journal."""
+STOPPED_FILE = "stopped"  # written by down: nothing is started until the next release is recorded
 BIND_FILE = "bind.so"
-_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # of a repository's name, as Docker has it
-_TAG = re.compile(r":[^/]*$")  # a colon before a slash is that of a port
-PACKAGES = ("aiohttp", "prometheus_client")  # what the gateway's program imports
-COMPILERS = ("cc", "gcc", "clang", "tcc")  # what may build it
+_COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # part of a repository's name, as allowed by Docker
+_TAG = re.compile(r":[^/]*$")  # a colon before a slash belongs to a port
+PACKAGES = ("aiohttp", "prometheus_client")  # imported by the gateway's program
+COMPILERS = ("cc", "gcc", "clang", "tcc")  # compilers that may build it
 
-# Prefixes of interfaces behind which no other node is: container networks have the same addresses on every node.
+# Prefixes of interfaces that lead to no other node: container networks use the same addresses on every node.
 CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc")
 # Prefixes of interfaces that reach other nodes through a tunnel, at a fraction of the wire's speed.
 TUNNEL_INTERFACES = ("tun", "tap", "wg", "tailscale", "zt")
 VIRTUAL_INTERFACES = CONTAINER_INTERFACES + TUNNEL_INTERFACES
 
-# The most that a worker says of one kind: nodes that it left, files that arrived corrupt, files that it renamed.
+# Maximum entries in lists of a worker: failed sources, corrupt files, files that were moved aside.
 MOST_NAMED = 32
 
-# What a file of the user's is called from then on, where staging puts another one in its place.
+# Suffix of a user's file that staging has replaced.
 REPLACED = ".replaced"
-# Ends of the names of files that are being written, or were replaced; none belongs to a model.
+# Suffixes of files that are being written or were replaced; they belong to no model.
 UNFINISHED = (".partial", ".incomplete", ".lock", REPLACED)
 
-# Seconds from SIGTERM to SIGKILL, after a failed launch too: an engine that is killed while it releases its memory
-# leaves shared memory behind, and on a Spark memory of the GPU (source: check RUN-005).
+# Seconds from SIGTERM to SIGKILL, also after a failed launch: an engine that is killed while it releases its memory
+# leaves shared memory behind, and on a Spark GPU memory (source: check RUN-005).
 GRACE_S = 30
 
 VICTIM, VICTIM_LINE = 90, "phase=victim "
-"""Of a rank that its launcher killed to protect the node's memory: its exit code, which no engine or shell has, and
-what comes before the reason in its log."""
+"""Exit code of a rank that its launcher killed to protect the node's memory, used by no engine or shell; and the
+prefix of the reason in its log."""
 
 HUB_ADDRESS = "https://huggingface.co"
 """The Hugging Face hub, unless HF_ENDPOINT names a mirror."""
 
 
 def engine_address(words: Sequence[str], flags: Mapping[str, str]) -> str:
-    """``host:port`` at which its node reaches an engine's API, by its command line and the engine's ``flags``."""
+    """``host:port`` of an engine's API as reached from its node, from its command line and the engine's ``flags``."""
     values = dict(itertools.pairwise(words))
     return "%s:%s" % (connectable(values.get(flags["host"], "127.0.0.1")), values.get(flags["port"], "8000"))
 
 
 def connectable(host: str) -> str:
-    """Address at which its own node reaches what listens on ``host``."""
+    """Address to connect to, on the same node, for a server that listens on ``host``."""
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
 BLOBS = "blobs/sha256/"
-"""Folder of the files of an image, which are called by their SHA-256."""
+"""Directory of the files of an image, named by their SHA-256."""
 WHOLE = ".whole"
-"""File that is written last into a directory of ``state_dir/files``."""
+"""File in a directory of ``state_dir/files`` that marks it as complete."""
 
 
 def hub_folder(model_id: str) -> str:
@@ -101,12 +102,12 @@ def hub_folder(model_id: str) -> str:
 
 
 def kept_image(cluster: str, number: int) -> str:
-    """The tag on the image that a rank of release ``number`` of ``cluster`` runs on a node."""
+    """The tag for the image of a node's rank of release ``number`` of ``cluster``."""
     return "%s:%06d" % (kept_repository(cluster), number)
 
 
 def kept_repository(cluster: str) -> str:
-    """Repository of the tags of ``cluster``; a name that Docker does not allow in one is followed by its hash."""
+    """Repository of the tags of ``cluster``; a name that Docker does not allow gets a hash as suffix."""
     if not _COMPONENT.fullmatch(cluster):
         allowed = re.sub("[^a-z0-9]+", "-", cluster.lower()).strip("-")
         cluster = "%s-%s" % (allowed, hashlib.sha256(cluster.encode()).hexdigest()[:8])
@@ -114,45 +115,45 @@ def kept_repository(cluster: str) -> str:
 
 
 def registry_of(reference: str) -> str:
-    """Host of the registry in an image reference; empty for Docker Hub, which ``docker login`` means by itself."""
+    """Host of the registry in an image reference; empty for Docker Hub, the default of ``docker login``."""
     first, slash, _ = reference.partition("/")
-    # as Docker reads it: repositories of the Hub have no capitals
+    # as in Docker: repositories of the Hub have no capitals
     is_host = "." in first or ":" in first or first == "localhost" or first != first.lower()
     return first if slash and is_host else ""
 
 
 def repository_of(reference: str) -> str:
-    """The repository of an image reference as Docker lists it: without tag, digest and the names of Docker Hub."""
+    """The repository of an image reference as listed by Docker: without tag, digest and the name of Docker Hub."""
     name = _TAG.sub("", reference.partition("@")[0])
     return name.removeprefix("docker.io/").removeprefix("library/")
 
 
 def staged_as(reference: str) -> str:
-    """Name that a copy of an image gets: Docker tags nothing with a digest, so that becomes a tag of its own.
+    """Name for a copy of an image: Docker cannot tag with a digest, so the digest becomes a tag.
 
-    ``docker load`` loses the digests of a repository (moby#22011), so the reference itself would not be found.
+    ``docker load`` loses a repository's digests (moby#22011), so the reference itself would not be found.
     """
     name, at, digest = reference.partition("@")
     return "%s:%s" % (_TAG.sub("", name), digest.replace(":", "-")) if at else reference
 
 
 # Llama 3.1 70B in FP8, a dense model that barely fits, prefills 803 tokens/s on a Spark (LMSYS,
-# https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). Over 128K tokens attention costs as much again (4 * tokens *
-# 8192 * 80 layers FLOP per token, half of it on average, beside 2 * 70e9), so this is half of what is left.
+# https://lmsys.org/blog/2025-10-13-nvidia-dgx-spark). With 128K tokens, attention doubles the cost (4 * tokens *
+# 8192 * 80 layers FLOP per token, half of it on average, plus 2 * 70e9); this is half of the remaining rate.
 PREFILL_FLOOR = 200.0
-"""Tokens per second that any model prefills at least."""
+"""Minimum prefill rate of any model, in tokens per second."""
 _LEAST_STALL_S = 60.0
 UNKNOWN_CONTEXT = 262_144
-"""Tokens of the longest prompt where the engine does not say it: that of most models."""
+"""Maximum prompt length in tokens if the engine does not report it; that of most models."""
 
 
 def stall_limit_s(context: int | None) -> float:
-    """Seconds without movement after which an engine that serves ``context`` tokens is dead."""
+    """Seconds without movement after which an engine with a context of ``context`` tokens is considered dead."""
     return max(_LEAST_STALL_S, (context or UNKNOWN_CONTEXT) / PREFILL_FLOOR)
 
 
 class Movement:
-    """For how long an engine's counters have not moved.
+    """Measures how long an engine's counters have not changed.
 
     Attributes:
         moved: whether two readings differed.
@@ -165,7 +166,7 @@ class Movement:
         self._moved_at_s = 0.0
 
     def feed(self, at_s: float, counters: Mapping[str, float]) -> None:
-        """Take in the counters ``at_s`` seconds after the request was sent; none where they could not be read."""
+        """Add the counters ``at_s`` seconds after the request was sent; empty if they could not be read."""
         self._unread = not counters
         if counters and counters != self._last:
             self.moved = self._last is not None
@@ -173,5 +174,5 @@ class Movement:
             self._last = dict(counters)
 
     def stalled_s(self, now_s: float) -> float | None:
-        """Seconds without movement until ``now_s``; None where the counters cannot be read: no evidence of either."""
+        """Seconds without a change until ``now_s``; None if the counters cannot be read."""
         return None if self._unread else now_s - self._moved_at_s

@@ -1,6 +1,6 @@
-"""From which node a worker pulls, by which of its addresses, and when it goes on with the next one.
+"""Selects the node and address that a worker pulls from, and when to switch to the next.
 
-A node is left where all ways to it broke, where it has had nothing new for long, or where what it sends is corrupt.
+A node is abandoned if all connections to it broke, if it has had nothing new for long, or if its files are corrupt.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from sparkcluster.node.shared import MOST_NAMED
 
 SILENT_S = 5.0
-"""A connection on which nothing comes for so long is broken."""
+"""A connection that is silent for this long is considered broken."""
 STREAMS = 4
-_EMPTY_S, _LEAVE_S = 10.0, 30.0  # in which nothing moved: then another node is asked; and then by another network
-_AGAIN_S = 5.0  # before nodes that failed are dialled again, where none is left
-_CORRUPT = 2  # files with another SHA-256 from one node, one after the other, until it is left
+_EMPTY_S, _LEAVE_S = 10.0, 30.0  # without progress, before another node is tried; before another network is tried
+_AGAIN_S = 5.0  # before failed nodes are retried, if no other is left
+_CORRUPT = 2  # successive files with a wrong SHA-256 from a node before it is abandoned
 
 
 class Way(NamedTuple):
-    """An address of a node, and what its listener there knows."""
+    """An address of a node, with the credentials of its listener."""
 
     node: str
     address: str
@@ -30,12 +30,12 @@ class Way(NamedTuple):
 
 
 def way(node: str, document: dict[str, Any]) -> Way:
-    """A way in an order."""
+    """The ``Way`` in an order."""
     return Way(node, document["address"], document["port"], document["token"], document.get("cert"))
 
 
 class Source(NamedTuple):
-    """A node to pull from over one medium, by all of its ways at once."""
+    """A node to pull from over one medium, on all its addresses at the same time."""
 
     node: str
     medium: str | None
@@ -43,12 +43,12 @@ class Source(NamedTuple):
 
 
 class Sources:
-    """The nodes to pull from, in order of preference, and which of their ways work.
+    """The nodes to pull from, in order of preference, and which of their addresses work.
 
     Attributes:
-        current, medium: the node that is pulled from, and over what; None while none works.
-        given: all of them.
-        turned: when another one was taken last.
+        current, medium: the node in use and its medium; None while none works.
+        given: all sources.
+        turned: when the source was last switched.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Sources:
         self.medium: str | None = None
         self.given: list[Source] = []
         self.turned = 0.0
-        self._order: list[Source] = []  # the first is pulled from
+        self._order: list[Source] = []  # the first is in use
         self._ways: list[Way] = []
         self._left: list[dict[str, Any]] = []
         self._bad: dict[Way, dict[str, Any]] = {}
@@ -64,7 +64,7 @@ class Sources:
         self._lock = threading.Lock()
 
     def set(self, order: list[dict[str, Any]]) -> None:
-        """Pull from these from now on; what failed to connect before counts no longer."""
+        """Use these sources from now on; earlier connection failures are forgotten."""
         with self._lock:
             self.given = [
                 Source(each["node"], each.get("medium"), [way(each["node"], one) for one in each["ways"]])
@@ -74,12 +74,12 @@ class Sources:
             self._begin()
 
     def _begin(self) -> None:
-        """Pull from the first again that works."""
+        """Start again with the first source that works."""
         self._bad, self._order = {}, self.given
         self._turn()
 
     def _turn(self) -> None:
-        """Pull from the next one that is left."""
+        """Switch to the next source that works."""
         self.turned = time.monotonic()
         for _ in self._order:
             self.current, self.medium, ways = self._order[0]
@@ -90,7 +90,7 @@ class Sources:
         self.current, self.medium, self._ways = None, None, []
 
     def pick(self, stream: int) -> Way | None:
-        """The way for a stream, which are spread over the ways of the node; None for one that is not needed."""
+        """The address for a stream; streams are spread over the node's addresses. None if the stream is not needed."""
         with self._lock:
             if self.current is None and time.monotonic() - self.turned > _AGAIN_S:
                 self._begin()
@@ -100,7 +100,7 @@ class Sources:
             return ways[stream % len(ways)]
 
     def failed(self, to: Way, why: str) -> None:
-        """A way broke; a node without any other is left."""
+        """Record that a connection broke; a node without another is abandoned."""
         with self._lock:
             if to not in self._ways:
                 return
@@ -111,36 +111,36 @@ class Sources:
                 self._leave(gone)
 
     def empty(self, node: str, moved: float) -> None:
-        """A node has nothing new, and nothing ``moved`` there since (``time.monotonic``): the next one is asked."""
+        """Switch to the next node if this one has nothing new, and has made no progress since ``moved`` (monotonic)."""
         with self._lock:
             if node != self.current or len(self._order) < 2:
                 return
             quiet_s = time.monotonic() - max(moved, self.turned)
             if quiet_s > (_EMPTY_S if self._order[1].medium == self.medium else _LEAVE_S):
-                self._bad, self._order = {}, [*self._order[1:], self._order[0]]  # who failed before may be back
+                self._bad, self._order = {}, [*self._order[1:], self._order[0]]  # failed nodes may work again
                 self._leave({"node": node, "why": "%s had nothing new for %.0f s" % (node, quiet_s)})
 
     def corrupt(self, node: str) -> None:
-        """A file from ``node`` has another SHA-256; after the second one it is left for this job."""
+        """Record a wrong SHA-256 from ``node``; after the second one the node is abandoned for this job."""
         with self._lock:
             self._corrupt[node] = self._corrupt.get(node, 0) + 1
             if self._corrupt[node] == _CORRUPT and node == self.current:
-                self._leave({"node": node, "why": "its files arrive with another SHA-256"})
+                self._leave({"node": node, "why": "its files arrive with a wrong SHA-256"})
 
     def _leave(self, gone: dict[str, Any]) -> None:
         self._turn()
         self._left = [*self._left, gone][-MOST_NAMED:]
 
     def right(self, node: str) -> None:
-        """A file from ``node`` has the right SHA-256."""
+        """Record a correct file from ``node``."""
         with self._lock:
             if self._corrupt.get(node, 0) < _CORRUPT:
                 self._corrupt.pop(node, None)
 
     def left(self, *, over: bool = False) -> list[dict[str, Any]]:
-        """Nodes that were left, and why; and an ``address`` of one that sends by others.
+        """Nodes that were abandoned, with the reason; and failed addresses of a node that is still in use.
 
-        A node that fails loses all its ways within ``SILENT_S``: one is named after that, or when all is ``over``.
+        A failing node loses all its connections within ``SILENT_S``: an address is reported after that, or if ``over``.
         """
         with self._lock:
             settled = over or time.monotonic() - self.turned > SILENT_S
@@ -148,6 +148,6 @@ class Sources:
             return [*self._left, *ways][-MOST_NAMED:]
 
     def all_corrupt(self) -> bool:
-        """Whether no node is left, since what they send is corrupt."""
+        """Whether all sources were abandoned for corrupt files."""
         with self._lock:
             return all(self._corrupt.get(source.node, 0) >= _CORRUPT for source in self.given)

@@ -1,9 +1,9 @@
-"""One cluster at a time starts or stops ranks on a node: engines that start together mis-size each other's memory.
+"""Lets only one cluster at a time start or stop ranks on a node: engines that start together mis-size their memory.
 
-The lock is that of ``common.lease_files`` with kind ``start``. Operators hold it by ``lease``, guards by ``own_rank``,
-from before the first rank is stopped until the group has answered, on every node of the group or on none: so two that
-need the same nodes never wait for each other. It ends with the process that holds it. A start that was cut off goes on
-without it, and what shows that is that memory still changes.
+The lock is a lease (``common.lease_files``) of kind ``start``. Operators hold it by ``lease``, guards by ``own_rank``,
+from before the first rank is stopped until the group has answered. They hold it on every node of the group or on none,
+so that two commands that need the same nodes never wait for each other. It ends with the process that holds it. A start
+that was interrupted continues without it; then changing memory shows that ranks are starting.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sparkcluster.node import common
 from sparkcluster.node.shared import LAUNCHER_FILE
 
 STABLE_S, STABLE_BYTES = 5.0, 1 << 30
-"""An engine that loads from an NVMe disk takes several GiB in that time; other programs of a node seldom take one."""
+"""An engine that loads from an NVMe disk takes several GiB in that time; other programs rarely take one."""
 LIMIT_S = 15.0
-"""Longest wait for that in one attempt; who wants the lock tries again."""
+"""Longest wait for stable memory in one attempt; the caller retries."""
 
 
 def held_by(lease: common.Lease) -> str | None:
-    """What has the start lock of this node, in words; None while nobody has."""
+    """The holder of this node's start lock, in words; None if it is free."""
     lock, record, _ = common.lease_files({**lease, "kind": "start"})
     if not common.is_locked(lock):
         return None
@@ -36,10 +36,10 @@ def held_by(lease: common.Lease) -> str | None:
 def settle(
     lease: common.Lease, clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Where another cluster has ranks, wait until MemAvailable has moved by less than 1 GiB for 5 s.
+    """If another cluster has ranks, wait until MemAvailable has changed by less than 1 GiB for 5 s.
 
     Raises:
-        Busy: it still moves after ``LIMIT_S``.
+        Busy: it is still changing after ``LIMIT_S``.
     """
     if not _is_shared(lease):
         return
@@ -61,7 +61,7 @@ def available() -> int:
 
 
 def _is_shared(lease: common.Lease) -> bool:
-    """Whether another cluster of this user started ranks here, which ``down`` has not removed; a gateway is none."""
+    """Whether another cluster of this user has ranks here that ``down`` has not removed; a gateway does not count."""
     own = common.cluster_dir(lease["state_dir"], lease["cluster"])
     found = glob.iglob(os.path.join(glob.escape(os.path.dirname(own)), "*/ranks/*", LAUNCHER_FILE))
     return any(not path.startswith(own + os.sep) for path in found)

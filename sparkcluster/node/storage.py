@@ -26,22 +26,23 @@ from sparkcluster.node.shared import (
 
 # safetensors refuses longer headers (MAX_HEADER_SIZE in its tensor.rs)
 _HEADER_LIMIT_BYTES = 100_000_000
-_JOURNAL_BYTES = 1 << 20  # the newest of a guard's journal, which nothing cuts
-# The engine reads params.json where Mistral's own format has no config.json
+_JOURNAL_BYTES = 1 << 20  # only the last bytes of a guard's journal, which is never truncated, are read
+# The engine reads params.json if Mistral's own format has no config.json
 _CONFIGS = ("config.json", "params.json")
 _TOKENIZERS = re.compile(r"^(tokenizer\.json|tekken\.json|vocab\.(json|txt)|[^/]+\.(tiktoken|model(\.v\d\w*)?))$")
 
 
 def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: Any) -> list[dict[str, Any]]:
-    """Space on the file system of each path, or of its nearest ancestor that exists; the last is of Docker's images.
+    """Disk space for each path or its nearest existing ancestor; the last entry is for Docker's images.
 
-    What a copy of an image left that was interrupted counts as free for images, not for weights: the next copy of an
-    image goes on with it, or removes it.
+    Leftovers of an interrupted copy of an image count as free for images, but not for weights: the next copy of an
+    image
+    resumes with them, or removes them.
     """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
     left, found = 0, []
-    with contextlib.suppress(FileNotFoundError):  # there are none, or a copy is under way
+    with contextlib.suppress(FileNotFoundError):  # there are none, or a copy is running
         blobs = machine.at("%s/clusters/%s/images/%s" % (state_dir, cluster, BLOBS))
         left = sum(each.stat().st_size for each in os.scandir(blobs))
     for purpose, path in purposes:
@@ -55,20 +56,20 @@ def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: 
 
 
 def traffic(machine: Machine) -> dict[str, dict[str, float]]:
-    """By whole disk what was read and written since boot in bytes, and for how many seconds it was busy.
+    """For each disk, the bytes read and written since boot, and the seconds it was busy.
 
     /proc/diskstats counts sectors of 512 bytes and milliseconds (Documentation/admin-guide/iostats.rst).
     """
     found = {}
     for words in map(str.split, machine.text("/proc/diskstats", "").splitlines()):
-        if machine.exists("/sys/block/%s/device" % words[2]):  # no partition, loop, RAM or mapper
+        if machine.exists("/sys/block/%s/device" % words[2]):  # excludes partitions, loop, RAM and mapper devices
             read, written, busy = (int(words[place]) for place in (5, 9, 12))
             found[words[2]] = {"read_bytes": 512 * read, "written_bytes": 512 * written, "busy_s": busy / 1000}
     return found
 
 
 def nearest(machine: Machine, path: str) -> str:
-    """``path``, or its nearest ancestor that exists."""
+    """``path``, or its nearest existing ancestor."""
     while not machine.exists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -77,8 +78,9 @@ def nearest(machine: Machine, path: str) -> str:
 def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, Any]:
     """The files of the model that are served (its ``choice``), in its directory or in Hugging Face's cache.
 
-    Unfinished downloads (``.incomplete``) are reported only if something is missing: such files also remain after a
-    repeated download that succeeded.
+    Unfinished downloads (``.incomplete``) are reported only if something is missing: they also remain after a
+    successful
+    retry.
     """
     if model.get("path"):
         folder, revision, cache = common.expand(model["path"]), model.get("revision"), ""
@@ -88,7 +90,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
         revision = (machine.line("%s/refs/%s" % (cache, reference)) or reference).strip()
         folder = "%s/snapshots/%s" % (cache, revision)
     loading = [name for name in machine.names(cache + "/blobs") if name.endswith(".incomplete")] if cache else []
-    # names tells an unreadable directory, which exists does not tell from a missing one
+    # names() raises for an unreadable directory; exists() does not
     if not machine.names(folder) and not machine.exists(folder):
         found: dict[str, Any] = {"path": None, "revision": None, "config": None, "files": []}
         found.update({"missing": [], "truncated": loading, **foreign(machine, cache, hf_home)})
@@ -105,12 +107,12 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
     if not index:
         needed = model_choice.series_of(sizes, choice)
     if model.get("file"):
-        needed, part = gguf.series(model["file"]), True  # it has configuration and tokenizer in itself
+        needed, part = gguf.series(model["file"]), True  # it includes configuration and tokenizer
     missing = {*broken, *_expected(sizes, needed, part)}
     if index and listed is None:
         missing.add(index)  # it exists but is invalid
     if part and loading and not any(name.endswith(model_choice.WEIGHTS) for name in sizes):
-        missing.add("weights")  # a tokenizer has none; a download that was cut off leaves what it was loading
+        missing.add("weights")  # a tokenizer has none; an interrupted download leaves a partial file
     truncated = [
         name
         for name, size in sorted(sizes.items())
@@ -131,10 +133,9 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
 
 
 def foreign(machine: Machine, cache: str, hf_home: str) -> dict[str, Any]:
-    """As ``foreign`` what a download or a copy of the model has to write and cannot, with the owner.
+    """As ``foreign``, the first path that a download or copy must write but cannot, with its owner.
 
-    It is ``hf_home`` or below it: a folder that is ``missing``, with the owner of the one above that denies it, or the
-    first path in one that is there.
+    It is in or at ``hf_home``: a ``missing`` folder, with the owner of the parent that denies it, or an existing path.
     """
     hub, name = os.path.split(cache)
     for folder in (cache, "%s/.locks/%s" % (hub, name)) if cache else ():
@@ -149,7 +150,7 @@ def foreign(machine: Machine, cache: str, hf_home: str) -> dict[str, Any]:
 
 
 def _unwritable(folder: str, *, within: bool) -> str | None:
-    """``folder`` if it cannot be written, or what cannot ``within``: directories, and files that are written again."""
+    """The first unwritable path: ``folder``, or ``within`` it, a directory or a file that is rewritten."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return folder
     for here, folders, names in os.walk(folder) if within else ():
@@ -161,14 +162,14 @@ def _unwritable(folder: str, *, within: bool) -> str | None:
 
 
 def _others(machine: Machine, model: dict[str, Any], hf_home: str, cache: str) -> list[str]:
-    """Commits of the model whose snapshots are complete, where the wanted one is not there at all."""
+    """Commits of the model with complete snapshots, if the wanted one is missing."""
     names = [each for each in machine.names(cache + "/snapshots") if machine.exists("%s/snapshots/%s" % (cache, each))]
     found = [weights(machine, {**model, "revision": name}, hf_home) for name in names]
     return [each["revision"] for each in found if each["files"] and not each["missing"] and not each["truncated"]]
 
 
 def config(machine: Machine, folder: str, sizes: dict[str, int]) -> dict[str, Any] | None:
-    """The model's configuration, None if it cannot be read."""
+    """The model's configuration; None if it cannot be read."""
     name = next((name for name in _CONFIGS if name in sizes), None)
     try:
         return machine.document("%s/%s" % (folder, name)) if name else None
@@ -177,7 +178,7 @@ def config(machine: Machine, folder: str, sizes: dict[str, int]) -> dict[str, An
 
 
 def safetensors_size(machine: Machine, path: str) -> int | None:
-    """Size of a safetensors file by its header, or None if the header is invalid.
+    """Size of a safetensors file from its header; None if the header is invalid.
 
     The file is 8 bytes of header length, the header, and the tensors in sequence.
     """
@@ -186,14 +187,14 @@ def safetensors_size(machine: Machine, path: str) -> int | None:
         header = file.read(length) if length <= _HEADER_LIMIT_BYTES else b""
     if not header.startswith(b"{"):
         return None
-    # several times faster than parsing the JSON, some MB for each model; quotes in the metadata are escaped, so its
-    # text cannot match
+    # several times faster than parsing the JSON (some MB per model); quotes in the metadata are escaped, so its text
+    # cannot match
     ends = re.findall(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]', header)
     return 8 + length + max((int(end) for end in ends), default=0)
 
 
 def gguf_header(machine: Machine, path: str) -> tuple[dict[str, Any] | None, float]:
-    """What a GGUF's header says of the model, and the bytes that it has at least: no number if it is invalid."""
+    """Metadata in a GGUF's header, and the minimum size of the file in bytes; infinite if it is invalid."""
     with open(machine.at(path), "rb") as file:
         try:
             return gguf.read(file)
@@ -202,9 +203,9 @@ def gguf_header(machine: Machine, path: str) -> tuple[dict[str, Any] | None, flo
 
 
 def _expected(sizes: dict[str, int], needed: list[str], part: bool) -> list[str]:
-    """Files that a model needs and that are missing, of the weights ``needed`` too.
+    """Missing files that a model requires, including the weights ``needed``.
 
-    ``part`` is of a drafter, adapter or tokenizer.
+    ``part`` is true for a drafter, adapter or tokenizer.
     """
     missing = [name for name in needed if name not in sizes]
     if part:
@@ -219,7 +220,7 @@ def _expected(sizes: dict[str, int], needed: list[str], part: bool) -> list[str]
 
 
 def trusted(machine: Machine, state_dir: str, cluster: str) -> str:
-    """The directory of ``cluster``; PermissionError where ``state_dir`` is not this user's alone."""
+    """The directory of ``cluster``; PermissionError if others can write to ``state_dir``."""
     common.private(machine.at(state_dir))
     return "%s/clusters/%s" % (state_dir, cluster)
 
@@ -239,7 +240,7 @@ def release(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
 
 
 def switch(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
-    """The switch to another release that was begun and not ended on this node, or None.
+    """The unfinished switch to another release on this node, or None.
 
     Raises:
         Unreadable: its document is damaged.
@@ -249,7 +250,7 @@ def switch(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | N
 
 
 def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
-    """What the cluster's guard on this node does, where the cluster is enabled; None where it is not."""
+    """State of the cluster's guard on this node; None if the cluster is not enabled."""
     folder = "%s/%s" % (trusted(machine, state_dir, cluster), ENABLED_DIR)
     if not machine.exists("%s/%s" % (folder, CONFIG_FILE)):
         return None
@@ -280,7 +281,7 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
 
 
 def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
-    """The lease of staging likewise, and whether a job of this cluster is at work, which needs nobody to follow it.
+    """Like ``lease`` for staging, and whether a job of this cluster is running, whether followed or not.
 
     Raises:
         Unreadable: the record is invalid.
@@ -295,13 +296,13 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
 
 
 def rays(machine: Machine, state_dir: str) -> list[str]:
-    """Names of the copies of Ray on this node; they are put there whole."""
+    """Names of the copies of Ray on this node."""
     folder = state_dir + "/ray"
     return [name for name in machine.names(folder) if machine.exists("%s/%s/needs.json" % (folder, name))]
 
 
 def vocabularies(machine: Machine, state_dir: str) -> list[str]:
-    """Staged vocabularies, by the beginning of their hash and their name; they are put there whole."""
+    """Staged vocabularies, by the start of their hash and their name."""
     folder = state_dir + "/vocabularies"
     return [
         "%s/%s" % (mark, name) for mark in machine.names(folder) for name in machine.names("%s/%s" % (folder, mark))
@@ -309,6 +310,6 @@ def vocabularies(machine: Machine, state_dir: str) -> list[str]:
 
 
 def files(machine: Machine, state_dir: str) -> list[str]:
-    """Marks of what was staged from beside playbooks, and is whole."""
+    """Marks of staged playbook files that are complete."""
     folder = state_dir + "/files"
     return [mark for mark in machine.names(folder) if machine.exists("%s/%s/%s" % (folder, mark, WHOLE))]

@@ -1,6 +1,6 @@
-"""Reads what a machine is, what it is cabled to, and what ``setup`` changes of it; nothing is changed.
+"""Reads a machine before setup: hardware, cabling, and everything that ``setup`` may change; changes nothing.
 
-What only root may read is read by root, where sudo asks for no password.
+Files that only root can read are read with sudo, if it needs no password.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sparkcluster.node import common, container_facts, neighbours, network, rank
 from sparkcluster.node.machine import LIMIT_S, Machine, Readings, Unreadable, unread
 from sparkcluster.node.shared import LABEL_CLUSTER
 
-_LOOK_S = 3 * LIMIT_S  # for sudo that does not answer, and the same without it
+_LOOK_S = 3 * LIMIT_S  # for sudo, if it does not answer, and the fallback without it
 _STATE_DIR = "~/.local/state/sparkcluster"
 _JOURNALS = (("/var/lib/sparkcluster/setup/journal", True), (_STATE_DIR + "/setup/journal", False))
 _FIELDS = ("number", "at", "operator", "step", "kind", "target", "before", "after")
-# The containers of a cluster that run, then of each path, or what matches it: mode and owner if it is there, and hash
-# and content if it can be read.
+# Prints running containers of a cluster; then for each path, or its matches: mode and owner if it exists, hash and
+# content if it is readable.
 _LOOK = """
 exec 2>/dev/null
 IFS=
@@ -41,8 +41,8 @@ def main(request: dict[str, Any], _lines: Any = None, machine: Machine | None = 
     """Return the document that ``facts.survey.Survey`` parses.
 
     Args:
-        request: hf_home; files (paths, also with patterns of sh) and packages whose state is wanted; look_for (IPv4
-            addresses of other nodes' rails).
+        request: hf_home; files (paths, or patterns of sh) and packages to report; look_for (IPv4 addresses of other
+            nodes' rails).
         machine: the node.
 
     Raises:
@@ -119,16 +119,16 @@ def _state(about: str, digest: str, content: str) -> dict[str, Any]:
 
 
 def foreign(machine: Machine, path: str) -> int:
-    """Files and directories at and below ``path`` that root owns.
+    """Number of files and directories at and below ``path`` that root owns.
 
-    Those on other file systems do not count: ``setup`` leaves them alone.
+    Other file systems are skipped, since ``setup`` does not change them.
     """
     mounted = ["-type", "d", "!", "-path", path, "-exec", "mountpoint", "-q", "{}", ";"]
     return machine.run(["find", path, "-xdev", "-uid", "0", "!", "(", *mounted, ")", "-print0"])[1].count("\0")
 
 
 def journal(machine: Machine, path: str, *, root: bool) -> list[dict[str, Any]]:
-    """The entries of a journal of ``setup``, which replaces it as a whole."""
+    """The entries of a journal of ``setup``, which always replaces the complete file."""
     lines = [line.split("\t") for line in machine.text(common.expand(path), "").splitlines()]
     return [dict(zip(_FIELDS, fields, strict=True), root=root) for fields in lines]
 
@@ -140,8 +140,8 @@ def _host_keys(machine: Machine) -> list[str]:
 
 
 def _packages(machine: Machine, names: list[str]) -> dict[str, str]:
-    """Installed packages with these ``names``, or that match one, each with what dpkg is to do with it."""
-    # exit code 1 where one is unknown; the others are printed all the same
+    """Installed packages that match ``names``, each with its dpkg selection."""
+    # exit code 1 if one is unknown; the others are still printed
     form = "${Package} ${db:Status-Status} ${db:Status-Want}\n"
     output = machine.run(["dpkg-query", "-W", "-f", form, *names])[1] if names else ""
     rows = [line.split(" ") for line in output.splitlines()]

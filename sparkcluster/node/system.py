@@ -25,7 +25,7 @@ _MEMORY = {
     "cma_total_bytes": "CmaTotal",
     "anonymous_bytes": "AnonPages",
 }
-# What systemd logs last in a boot that it ends itself (systemd-shutdown(8)).
+# systemd's last log messages in a boot that was shut down cleanly (systemd-shutdown(8)).
 _SHUT_DOWN = re.compile(
     r"systemd-shutdown\[|Journal stopped|systemd\[1\]: Shutting down|System is (?:rebooting|powering down)"
     r"|Reached target (?:reboot|poweroff|System (?:Reboot|Power Off))"
@@ -37,14 +37,14 @@ _SERIALS = (
 
 
 def machine_id(machine: Machine) -> str:
-    """SHA-256 of /etc/machine-id: machine-id(5) asks not to show the ID itself to others."""
+    """SHA-256 of /etc/machine-id: machine-id(5) asks not to expose the ID itself."""
     return hashlib.sha256(machine.text("/etc/machine-id").strip().encode()).hexdigest()
 
 
 def remove_ipc(machine: Machine) -> bool | None:
     """Whether logind removes a user's IPC objects at the last logout; None without systemd.
 
-    The default of systemd is yes (logind.conf(5); Debian 12 has it as the comment ``#RemoveIPC=yes``). Users below
+    systemd's default is yes (logind.conf(5); Debian 12 has it as the comment ``#RemoveIPC=yes``). Users below
     SYS_UID_MAX, such as root, are exempt.
     """
     program = "/usr/bin/systemd-analyze"
@@ -61,13 +61,13 @@ def lingers(machine: Machine, user: str) -> bool:
 
 
 def firewall(machine: Machine) -> str | None:
-    """The active firewall, as far as it is visible without root."""
+    """The active firewall, as far as visible without root."""
     is_on = re.search(r"(?im)^\s*ENABLED\s*=\s*[\"']?yes\b", machine.text("/etc/ufw/ufw.conf", ""))
     return "ufw" if is_on else None
 
 
 def kernel_log(machine: Machine) -> list[str]:
-    """The newest kernel messages about GPU, memory, ConnectX and the kernel itself, each after its time (UTC).
+    """The newest kernel messages about GPU, memory, ConnectX and the kernel itself, each with its time (UTC).
 
     Raises:
         Unreadable: this user cannot read the kernel's journal.
@@ -76,12 +76,12 @@ def kernel_log(machine: Machine) -> list[str]:
 
 
 def boot_before(machine: Machine) -> list[str] | None:
-    """The last such messages of the boot before this one; None where that ended by a shutdown.
+    """The last such messages of the previous boot; None if it was shut down cleanly.
 
     Raises:
-        Unreadable: this user cannot read the kernel's journal, or it has no boot before.
+        Unreadable: this user cannot read the kernel's journal, or there is no previous boot.
     """
-    # A user without the group adm sees his own lines of that boot, and none of the kernel.
+    # A user outside the group adm sees only their own messages of that boot, none of the kernel.
     kernel = _journal(machine, 2000, "-k", "-b", "-1")
     if any(map(_SHUT_DOWN.search, _journal(machine, 60, "-b", "-1"))):
         return None
@@ -97,7 +97,7 @@ def _journal(machine: Machine, newest: int, *options: str) -> list[str]:
 
 
 def kernel_lines(lines: list[str]) -> list[str]:
-    """The lines of a kernel log that ``kernel_log`` returns, without serial numbers."""
+    """The relevant lines of a kernel log, without serial numbers."""
     kept = [line for line in lines if _LOG.search(line)][-_LOG_LINES:]
     for pattern, instead in _SERIALS:
         kept = [pattern.sub(instead, line) for line in kept]
@@ -116,7 +116,7 @@ def swapped_pages(machine: Machine) -> int:
 
 
 def pressure(machine: Machine) -> dict[str, dict[str, float]]:
-    """By resource, seconds since boot for which some or all tasks waited for it; empty in a kernel without PSI."""
+    """By resource, seconds since boot during which some or all tasks waited for it; empty without PSI in the kernel."""
     texts = {resource: machine.text("/proc/pressure/" + resource, "") for resource in ("cpu", "memory", "io")}
     pattern = re.compile(r"^(some|full) .*total=(\d+)", re.MULTILINE)  # microseconds
     return {resource: {kind: int(us) / 1e6 for kind, us in pattern.findall(text)} for resource, text in texts.items()}
@@ -135,7 +135,7 @@ def os_release(text: str) -> dict[str, str]:
 
 
 def dgx_release(text: str) -> dict[str, str | None]:
-    """``/etc/dgx-release``; every over-the-air update appends lines. The serial number is left out."""
+    """``/etc/dgx-release``; each over-the-air update appends lines. The serial number is omitted."""
     found = assignments(text)
     return {
         "name": found.get("DGX_NAME", ""),

@@ -1,6 +1,6 @@
-"""TLS between two workers: the listener has a certificate of its own for one job, which the dialer got over SSH.
+"""TLS between two workers: the listener's certificate is new for each job, and sent to the client over SSH.
 
-Nobody signs it: it is the only one that the dialer trusts. The dialer proves itself by the job's token.
+It is self-signed, and the only one that the client trusts. The client authenticates by the job's token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ssl
 
 
 def listener(cert: str, private_key: str) -> ssl.SSLContext:
-    """The context of a worker that listens, by its certificate and key in PEM; the key is in memory alone."""
+    """The context of a listening worker, from its certificate and key in PEM; the key stays in memory."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     handle = os.memfd_create("certificate")
@@ -23,7 +23,7 @@ def listener(cert: str, private_key: str) -> ssl.SSLContext:
 
 
 def dialer(cert: str) -> ssl.SSLContext:
-    """The context of a worker that dials the one that has ``cert``, in PEM, and no other."""
+    """The context of a client that trusts only ``cert``, in PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

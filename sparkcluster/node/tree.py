@@ -1,7 +1,7 @@
-"""Files below one directory, reached without following links.
+"""Access to files below a directory without following links.
 
-Each directory is opened from the one above it, so that nothing is written outside, whatever links lie in the tree. Only
-the root itself, and what leads to it, may be links: the node's user chose them.
+Each directory is opened from its parent, so that nothing outside can be written, whatever links are in the tree. Only
+the root and its parents may be links: the node's user chose them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Tree:
-    """The directory ``root``, created if it is missing. Paths are relative to it; OSError names them in full."""
+    """The directory ``root``, created if missing. Paths are relative to it; an OSError has the full path."""
 
     def __init__(self, root: str) -> None:
         os.makedirs(root, exist_ok=True)
@@ -29,12 +29,12 @@ class Tree:
         self.handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def lock(self, wait_s: float = 0.0, gate: Callable[[], None] = lambda: None) -> None:
-        """Take the lock, which lasts as long as this process; ``gate`` is called while another one has it.
+        """Take the lock until this process exits; ``gate`` is called while another process has it.
 
-        Some file systems have no locks.
+        Some file systems have no locks; this is ignored.
 
         Raises:
-            Failed: the other one has it for more than ``wait_s``.
+            Failed: another process has it for more than ``wait_s``.
         """
         limit = time.monotonic() + wait_s
         while True:
@@ -50,7 +50,7 @@ class Tree:
 
     @contextlib.contextmanager
     def parent(self, path: str, *, make: bool = True) -> Iterator[tuple[int, str]]:
-        """Descriptor of the directory of ``path``, which is created unless ``make`` is false, and its last part."""
+        """Descriptor of the parent directory of ``path``, created if ``make``, and the last component."""
         parts = path.split("/")
         if {"", ".", ".."} & set(parts):
             raise OSError(errno.EINVAL, "not below %s" % self.root, path)
@@ -76,28 +76,28 @@ class Tree:
             os.close(handle)
 
     def size(self, path: str) -> int:
-        """Size of a regular file, or of one that ``path`` links to; -1 if there is none."""
+        """Size of the regular file at ``path``, following a link; -1 if there is none."""
         status = self.status(path)
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else -1
 
     def status(self, path: str, *, follow: bool = True) -> os.stat_result | None:
-        """Status of what is at ``path``, or with ``follow`` of what it links to; None if there is nothing."""
+        """Status of ``path``, with ``follow`` of the link's target; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError), self.parent(path, make=False) as (folder, name):
             return os.stat(name, dir_fd=folder, follow_symlinks=follow)
         return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a link itself."""
+        """Remove a file, or a link and not its target."""
         with self.parent(path, make=False) as (folder, name):
             os.unlink(name, dir_fd=folder)
 
     def reader(self, path: str) -> BinaryIO:
-        """A file to read."""
+        """Open a file for reading."""
         with self.parent(path, make=False) as (folder, name):
             return os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb")
 
     def writer(self, path: str, offset: int = 0) -> BinaryIO:
-        """A regular file to write from ``offset`` on; without one, a new file in the place of any other."""
+        """Open a regular file for writing at ``offset``; for offset 0, replace it with a new file."""
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         with self.parent(path) as (folder, name):
             if not offset:
@@ -110,12 +110,12 @@ class Tree:
         return file
 
     def move(self, path: str, target: str) -> None:
-        """Rename a file within its directory, in the place of ``target``."""
+        """Rename a file within its directory, replacing ``target``."""
         with self.parent(target) as (folder, name):
             os.replace(os.path.basename(path), name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def link(self, path: str, target: str) -> None:
-        """Make ``path`` a link to ``target``, which is relative to its directory."""
+        """Make ``path`` a link to ``target``, a path relative to its directory."""
         with self.parent(path) as (folder, name):
             with contextlib.suppress(OSError):
                 if os.readlink(name, dir_fd=folder) == target:

@@ -1,4 +1,4 @@
-"""The systemd unit of a guard: a user unit that lingers, so that it needs no root and starts before any login."""
+"""The systemd unit of a guard: a user unit with lingering, which needs no root and starts before any login."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ WantedBy=default.target
 
 
 def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
-    """End the guard of ``cluster``, which may hold the lease; its unit stays."""
+    """End the guard of ``cluster``, which may hold the lease; keep its unit."""
     end(os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), ENABLED_DIR))
     return {}
 
 
 def text(directory: str) -> str:
-    """The unit of the guard in ``directory``."""
+    """Text of the unit for the guard in ``directory``."""
     return _TEXT % " ".join(map(_quoted, command(directory)))
 
 
 def command(directory: str) -> list[str]:
-    """What starts the guard."""
+    """The command of the guard."""
     return [sys.executable, "-I", os.path.join(directory, GUARD_FILE), directory]
 
 
 def install(directory: str) -> dict[str, Any]:
-    """Install the unit and start it: ``unit``, its path, or None without systemd, and the ``command`` that it runs.
+    """Install and start the unit; return ``unit``, its path (None without systemd), and its ``command``.
 
     Raises:
-        Failed: systemd refuses it.
+        Failed: systemd failed.
     """
     if not os.path.isdir(BOOTED):
         return {"unit": None, "command": command(directory)}
@@ -66,10 +66,10 @@ def install(directory: str) -> dict[str, Any]:
 
 
 def alone(directory: str) -> BinaryIO:
-    """The lock that says that the guard of ``directory`` runs, with its PID; exits where it runs already."""
+    """The lock of the running guard of ``directory``, with its PID; exits if a guard is already running."""
     lock = common.try_lock(os.path.join(directory, LOCK_FILE))
     if lock is None:
-        sys.exit("the guard of %s runs already" % directory)
+        sys.exit("the guard of %s is already running" % directory)
     lock.truncate()
     lock.write(b"%d\n" % os.getpid())
     lock.flush()
@@ -77,7 +77,7 @@ def alone(directory: str) -> BinaryIO:
 
 
 def end(directory: str) -> None:
-    """End the guard of ``directory``, and wait until it has ended; systemd starts none again that SIGTERM has ended.
+    """End the guard of ``directory`` and wait for its exit; systemd does not restart it after SIGTERM.
 
     Raises:
         Failed: it does not end.
@@ -92,16 +92,16 @@ def end(directory: str) -> None:
 
 
 def remove(directory: str) -> None:
-    """Remove the unit of the guard in ``directory``; linger stays, for another program of the user may need it."""
+    """Remove the unit of the guard in ``directory``. Lingering stays enabled: other programs may need it."""
     path = _path(directory)
     if os.path.exists(path):
-        with contextlib.suppress(Failed):  # systemd does not run
+        with contextlib.suppress(Failed):  # systemd is not running
             _run("systemctl", "--user", "disable", "--now", os.path.basename(path))
         os.unlink(path)
 
 
 def _run(*argv: str) -> None:
-    # where a user's systemd listens
+    # the socket of the user's systemd
     run(list(argv), 60, env=dict(os.environ, XDG_RUNTIME_DIR="/run/user/%d" % os.geteuid()))
 
 
@@ -111,5 +111,5 @@ def _path(directory: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of ExecStart, with what systemd expands escaped."""
+    """A word of ExecStart, with systemd's special characters escaped."""
     return '"%s"' % word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")

@@ -1,6 +1,6 @@
 """Unpacks the Ray that is mounted into images without it.
 
-A step of the agent: the directory appears complete or not at all, and is never changed afterwards, since running
+A step of the agent. The directory appears complete or not at all, and is never changed afterwards, since running
 containers may have it mounted.
 """
 
@@ -17,10 +17,11 @@ from sparkcluster.node.file_hashes import hash_file
 
 
 def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
-    """Unpack ``step["archive"]`` (a compressed tar) as directory ``step["path"]``, unless it exists, and remove it.
+    """Unpack ``step["archive"]`` (compressed tar) as directory ``step["path"]``, unless it exists; remove the archive.
 
-    What is in it is right by ``step["sha256"]``, as the operator's machine packed it of what is pinned by hashes: an
-    archive with another one is removed and OSError raised.
+    The operator's machine built the archive from packages pinned by hash. If its hash differs from ``step["sha256"]``,
+    it
+    is removed and OSError raised.
     """
     archive, path = common.expand(step["archive"]), common.expand(step["path"])
     if step["sha256"] != hash_file(hashlib.sha256(), archive):
@@ -32,7 +33,7 @@ def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
         with tarfile.open(archive) as packed:
             packed.extraction_filter = getattr(tarfile, "tar_filter", None)  # since 3.10.12
             packed.extractall(partial)
-        os.sync()  # after a power failure, it may not be there with files that are still empty
+        os.sync()  # otherwise a power failure may leave the directory with empty files
         os.rename(partial, path)
     shutil.rmtree(os.path.dirname(archive))
     return {}

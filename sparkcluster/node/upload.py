@@ -1,9 +1,10 @@
-"""Takes a file from the operator's machine, by standard input.
+"""Receives a file from the operator's machine by standard input.
 
-The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``, and ``mtime`` (ns) if that is
-known. The answer ``{"offset": N}`` says what is there already; the input is the rest, raw. It arrives as a file that a
-node sends (``files``): never by an operator whose lease another one took, which is checked each second. What arrived
-stays for the next run. Of a ``model``, with ``revision`` in the hub's cache, what the user has in its place is kept.
+The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``, and ``mtime`` (ns) if known.
+The answer ``{"offset": N}`` is the size that has already arrived; the input is the rest, raw. The file is written like
+a
+file from another node (``files``). The lease is checked each second: an operator who lost it cannot continue. Data that
+arrived is kept for the next run. For a ``model`` (with ``revision`` in the hub's cache) a user's file is moved aside.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from sparkcluster.node.files import Arriving, Files
 from sparkcluster.node.tree import Tree
 from sparkcluster.node.wire import Check, Failed
 
-_OTHER_S = 20.0  # within which another one that takes the same file ends
-_RESERVE_BYTES = 256 << 20  # left free for logs and records
-_MTIME_NS = 1 << 60  # 2006, of what has no time: an archive of ZIP, such as a wheel, can have none before 1980
+_OTHER_S = 20.0  # for another program that receives the same file to end
+_RESERVE_BYTES = 256 << 20  # kept free for logs and records
+_MTIME_NS = 1 << 60  # 2006, for files without a time: a ZIP archive, such as a wheel, supports none before 1980
 
 
 def main(request: dict[str, Any], stdin: BinaryIO) -> dict[str, Any]:
-    """Take it; the answer is a ``wire.outcome``."""
+    """Receive the file; the answer is a ``wire.outcome``."""
     return wire.outcome(lambda: take(request, stdin.fileno()))
 
 
 def take(request: dict[str, Any], source: int) -> dict[str, Any]:
-    """Take the file from descriptor ``source``; ``bytes`` that were received, and what was ``kept`` of the user's."""
+    """Receive the file from descriptor ``source``; return ``bytes`` received and ``kept``, a replaced file."""
     common.check_epoch(request)
     tree, path, size, sha256 = Tree(common.expand(request["root"])), request["path"], request["size"], request["sha256"]
 
@@ -45,7 +46,7 @@ def take(request: dict[str, Any], source: int) -> dict[str, Any]:
         common.emit({"offset": size})
         return {"bytes": 0}
     listed = Listed([Entry(path, size, request.get("mtime", _MTIME_NS), bytes.fromhex(sha256), ())])
-    # What is sent and is no model goes below the state directory, where nothing is the user's.
+    # Files that belong to no model go below the state directory, which has no files of the user.
     files = Files({**request, "replace": () if request.get("model") else (0,)}, listed, tree, gate)
     free, needed = shutil.disk_usage(tree.root).free, size - files.begun(0)
     if free < needed + _RESERVE_BYTES:
@@ -54,7 +55,7 @@ def take(request: dict[str, Any], source: int) -> dict[str, Any]:
     common.emit({"offset": file.at})
     _receive(source, file, gate)
     if files.arrived(file):
-        raise Failed("hash", "%s arrived with another SHA-256 than it should have" % path)
+        raise Failed("hash", "%s arrived with a wrong SHA-256" % path)
     return {"bytes": needed, "kept": next(iter(files.kept()), None)}
 
 

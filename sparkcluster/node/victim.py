@@ -1,6 +1,6 @@
-"""Ends a rank where its node runs out of memory, before the kernel does or the node freezes.
+"""Ends a rank when its node runs out of memory, before the kernel does or the node freezes.
 
-Part of ``launcher``, for ranks of nodes that have several models. Docker is not asked: it may hang then.
+Part of ``launcher``, for ranks on nodes with several models. Docker is not used: it may hang in this situation.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sparkcluster.node.prepare import say
 from sparkcluster.node.shared import VICTIM, VICTIM_LINE
 
 READ_S, WAIT_S = 0.25, 2.0
-"""Seconds between two readings, and how long a rank waits for each that goes before, whose memory has to come back."""
+"""Seconds between readings; and the wait for each earlier victim, to free its memory."""
 LAST_BYTES, HASTE = 2 << 30, 4
-"""Of less than this, time counts so many times: a prefill took 7.4 GiB in 3 s (RyderFreeman4Logos/gb10-services)."""
+"""Below this, time counts fourfold: a prefill took 7.4 GiB in 3 s (RyderFreeman4Logos/gb10-services)."""
 
 
 def is_due(below: Sequence[int], order: int) -> bool:
-    """Whether the rank at ``order`` of the victims, from 0, is to end.
+    """Whether the rank at position ``order`` of the victims, from 0, must end.
 
-    ``below`` has the bytes that were available at each reading since they are too few. That of a moment in which memory
-    came back does not count: a rank that went before is releasing it. Pure.
+    ``below`` has the available bytes at each reading since they are too few. A reading with more memory than the one
+    before does not count: an earlier victim is releasing it. Pure.
     """
     waits = [after for before, after in itertools.pairwise(below) if after <= before]
     waited_s = READ_S * sum(HASTE if each < LAST_BYTES else 1 for each in waits)
@@ -34,10 +34,10 @@ def is_due(below: Sequence[int], order: int) -> bool:
 
 
 def protect(order: int, floor_bytes: int, kill: Callable[[], None]) -> None:
-    """Return in a child process, which is to become the rank; this one watches memory, and ends as its child does.
+    """Return in a child process, which becomes the rank; the parent watches memory, and exits like its child.
 
-    Where MemAvailable is below ``floor_bytes`` and ``is_due``, it calls ``kill``, which ends every other process of
-    the rank, says so, and exits with ``VICTIM``.
+    If MemAvailable is below ``floor_bytes`` and ``is_due``, the parent calls ``kill``, which ends every other process
+    of the rank, logs the reason, and exits with ``VICTIM``.
     """
     signals = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -46,7 +46,7 @@ def protect(order: int, floor_bytes: int, kill: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mlockall(3)  # MCL_CURRENT | MCL_FUTURE: nothing of it has to be read back from a disk
+        ctypes.CDLL(None).mlockall(3)  # MCL_CURRENT | MCL_FUTURE: keep all pages in memory
     meminfo = os.open("/proc/meminfo", os.O_RDONLY)
     below: list[int] = []
     while True:
@@ -65,5 +65,5 @@ def protect(order: int, floor_bytes: int, kill: Callable[[], None]) -> None:
             figures = available / 2**30, floor_bytes / 2**30
             try:
                 say(VICTIM_LINE + "killed to protect the machine: MemAvailable was %.1f GiB, below %.1f GiB" % figures)
-            finally:  # a log on a full disk
+            finally:  # the log may be on a full disk
                 os._exit(VICTIM)

@@ -1,7 +1,7 @@
-"""Samples of this node while it serves: memory, pressure, disks, GPU, power, RDMA, and what engines count.
+"""Samples this node while it serves: memory, pressure, disks, GPU, power, RDMA, and the engines' counters.
 
-One line for each second, which ``sparkcluster.inspect.vitals`` reads; nothing is changed. What does not answer is not
-in that line, and holds up nothing else.
+Prints a line each second for ``sparkcluster.inspect.vitals``; changes nothing. A source that does not answer is missing
+in the line, and delays nothing else.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sparkcluster.node import common, engine_api, gpu, network, programs, storag
 from sparkcluster.node.machine import Machine
 
 _HWMON = "/sys/class/hwmon"
-_LATE = 3  # as many reports of nvidia-smi were missed
+_LATE = 3  # missed reports of nvidia-smi until its values are dropped
 _AGAIN_S, _HALF_S = 30.0, 0.5
 _FIRST_S = 0.2
-"""The first line waits so long for what engines answer at once."""
+"""Wait before the first line, so that it includes engines that answer immediately."""
 
 
 def follow(seen: dict[str, Any], every_s: int) -> None:
-    """Run one nvidia-smi that reports each ``every_s``, and keep its last report in ``seen``, with the time ``at_s``.
+    """Run one nvidia-smi that reports every ``every_s``, and store its last report in ``seen``, with the time ``at_s``.
 
-    Starting one for each sample would cost more than everything else here. One that ended, as where the driver is
-    loaded anew, is started again.
+    Starting it for each sample would cost more than everything else here. It is restarted if it exits, for example when
+    the driver is reloaded.
     """
     while True:
         with (
@@ -37,13 +37,13 @@ def follow(seen: dict[str, Any], every_s: int) -> None:
             programs.started(gpu.query(gpu.VITALS, "-l", str(every_s))) as process,
         ):
             for line in process.stdout or ():
-                with contextlib.suppress(ValueError):  # an error message: it ends
+                with contextlib.suppress(ValueError):  # an error message before its exit
                     seen.update(gpu.row(gpu.VITALS, line.decode()), at_s=time.monotonic())
         time.sleep(_AGAIN_S)
 
 
 def system_w(machine: Machine) -> float | None:
-    """Power of the whole Spark, which only the driver spbm reports (github.com/antheas/spark_hwmon), not DGX OS."""
+    """Power of the whole Spark; only the driver spbm reports it (github.com/antheas/spark_hwmon), not DGX OS."""
     for chip in machine.names(_HWMON):
         channel = "%s/%s/power1_" % (_HWMON, chip)
         if machine.line(channel + "label") == "sys_total":
@@ -53,9 +53,9 @@ def system_w(machine: Machine) -> float | None:
 
 
 def read_engine(key: str, engine: dict[str, Any], every_s: int, found: dict[str, Any]) -> None:
-    """Read an engine each ``every_s``, of which ``found`` gets what it counted since it started under ``key``.
+    """Read an engine every ``every_s``; ``found`` gets its counts since its start under ``key``.
 
-    It is read half a second before the line that has it, and again after half a second at the earliest.
+    It is read half a second before the line that includes it, and at most every half second.
     """
     while True:
         clock_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -69,11 +69,11 @@ def read_engine(key: str, engine: dict[str, Any], every_s: int, found: dict[str,
 
 
 def sample(machine: Machine, seen: dict[str, Any], late_s: float, errors: dict[str, Any]) -> dict[str, Any]:
-    """One sample but for the engines.
+    """A sample without the engines.
 
     Args:
         machine: the node.
-        seen: what ``follow`` keeps; it counts for ``late_s``.
+        seen: stored by ``follow``; valid for ``late_s``.
         late_s: in seconds.
         errors: from ``network.errors``.
     """
@@ -94,13 +94,13 @@ def main(request: dict[str, Any], lines: BinaryIO) -> None:
 
     Args:
         request: ``engines`` on this node by key, each with the ``url`` of its API, ``key_file`` and ``key_name`` of its
-            API key, and the names of its ``metrics`` by what they count; ``every_s``, the whole seconds after which
-            they, nvidia-smi, and the errors of HCAs, for which the driver asks their firmware, are read again.
+            API key, and the names of its ``metrics`` by key; ``every_s``, the interval in whole seconds for engines,
+            nvidia-smi, and the error counters of HCAs, which the driver requests from the firmware.
         lines: the input.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    common.end_with(lines, lambda _: os.killpg(0, signal.SIGTERM))  # nvidia-smi is in this group
+    common.end_with(lines, lambda _: os.killpg(0, signal.SIGTERM))  # nvidia-smi is in this process group
     machine, every_s = Machine(), request["every_s"]
     seen, errors, found = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     threading.Thread(target=follow, args=(seen, every_s), daemon=True).start()

@@ -1,17 +1,17 @@
-"""Watches the ranks of one node: a sign of life every tick, states, and new log lines.
+"""Watches the ranks of a node: a heartbeat every tick, states, and new log lines.
 
-Answers in JSON lines until its input closes, which means that the controller has stopped reading, or without
-``follow`` until the logs were read to their ends::
+Prints JSON lines until its input closes, which means that the controller has stopped reading, or without ``follow``
+until the ends of the logs::
 
     {"states": {NAME: {"state", "exit_code", "oom_killed", "error"}}, "links": {"enp1s0f0np0": true}, "listening": true,
      "memory": {"before", "lowest", "now"}}
-    {"rank": NAME, "lines": ["…"], "times": [1795230001.5], "at": "where the log goes on after them"}
+    {"rank": NAME, "lines": ["…"], "times": [1795230001.5], "at": "position in the log after these lines"}
 
-``links`` are those of ``interfaces``; ``listening`` is whether the API at ``api``, host and port, takes connections.
-``memory`` is MemAvailable in bytes, as watching began, the lowest since then, and now.
-``times`` are when lines were logged, in seconds since 1970, which only containers have; with ``since``, likewise, those
-before it are left out. With ``"from": {NAME: at}`` a log goes on there: a controller that lost its connection misses no
-line and reads none twice. A state is as in ``ranks``, or ``unreadable`` (with ``error``).
+``links`` are the carriers of ``interfaces``; ``listening`` is whether the API at ``api`` (host, port) accepts
+connections. ``memory`` is MemAvailable in bytes: at the start, the lowest since, and now. ``times`` are when lines were
+logged, in seconds since 1970, for containers only; with ``since``, earlier lines are skipped. With ``"from": {NAME:
+at}`` a log continues there, so that a controller that lost its connection gets each line exactly once. A state is as in
+``ranks``, or ``unreadable`` (with ``error``).
 """
 
 from __future__ import annotations
@@ -31,56 +31,58 @@ from typing import Any, BinaryIO
 from sparkcluster.node import common, ranks, start_lock
 from sparkcluster.node.machine import DOCKER_LIMIT_S, Machine, Unreadable
 
-# Of one document: in JSON up to six times as many bytes, and the controller takes 1 MB in one line. The progress of
-# 2,000 lines, of which each counts as some characters more, takes it 30 ms.
+# Limits of a document: as JSON it may be six times as large, and the controller accepts lines of 1 MB. Each line
+# counts for some more characters: 2,000 lines take the controller 30 ms.
 BATCH_CHARACTERS, PER_LINE = 1 << 16, 32
 _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 
 
 class Watch:
-    """Log readers and the state poll of one node, each in a thread, joined in one queue."""
+    """Log readers and the state poll of a node, each in a thread, joined in one queue."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.machine = Machine(docker_limit_s=DOCKER_LIMIT_S)
         self.request = request
         self.interval_s = float(request["interval_s"])
         self.start_at: dict[str, str] = request["from"]
-        # name of the rank, a line, where its log goes on after it, and when it was logged
+        # name of the rank, line, position in the log after it, and time when it was logged
         self.lines: queue.Queue[tuple[str, str, str, float | None]] = queue.Queue(20000)
         self.readers: list[threading.Thread] = []
+        self.rank_dirs: dict[str, str] = {rank["name"]: rank.get("rank_dir", "") for rank in request["ranks"]}
+        self.secrets: dict[str, list[str]] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.listening: bool | None = None
         self.memory = dict.fromkeys(("before", "lowest", "now"), start_lock.available())
 
     def follow_container(self, name: str) -> None:
-        """Read a container's log to its end; while it is followed, also where the Docker engine did not answer."""
+        """Read a container's log to its end; with ``follow``, also retry if Docker does not answer."""
         while True:
             try:
                 return self.read_container(name)
-            except (Unreadable, ValueError) as error:  # what has no time stamp is an error of the engine's
+            except (Unreadable, ValueError) as error:  # text without a timestamp is an error of Docker
                 if not self.request["follow"]:
-                    self.lines.put((name, "[sparkcluster] this log was not read to its end: %s" % error, "", None))
+                    self.lines.put((name, "[sparkcluster] this log is incomplete: %s" % error, "", None))
                     return None
             time.sleep(0.5)
 
     def read_container(self, name: str) -> None:
-        """Queue a container's log up to its end, from where it was read before."""
+        """Queue a container's log up to its end, starting where it was last read."""
         begin, follow = self.start_at.get(name, ""), self.request["follow"]
         query = "timestamps=1&follow=%d&tail=%s" % (follow, "all" if begin else self.request["tail"])
         since = begin or self.request.get("since")
         if since:
             query += "&since=%s" % since
-        # a serving engine may be quiet for hours, and the ticks are the sign of life
+        # a serving engine may log nothing for hours; the ticks are the heartbeat
         for piece in ranks.log_pieces(self.machine, name, query, None if follow else self.machine.docker_limit_s):
             stamp, _, text = piece.partition(b"Z ")
             at = unix_time(stamp.decode())
             if at > begin:
                 self.start_at[name] = at
-                for line in ranks.text_lines(text):
+                for line in ranks.text_lines(text, self.hidden(name)):
                     self.lines.put((name, line, at, float(at)))
 
     def follow_file(self, name: str, path: str) -> None:
-        """Read a log file as it grows; one that was cut is read from its start."""
+        """Read a log file as it grows; a truncated file is read from its start."""
         position = int(self.start_at.get(name, -1))
         while True:
             over = not self.request["follow"] or self.states.get(name, {}).get("state") in ranks.OVER
@@ -96,11 +98,17 @@ class Watch:
                 if not (line.endswith((b"\n", b"\r")) or len(line) > ranks.LINE_BYTES or over):
                     break
                 position += len(line)
-                for text in ranks.text_lines(line):
+                for text in ranks.text_lines(line, self.hidden(name)):
                     self.lines.put((name, text, str(position), None))
             if not self.request["follow"]:
                 return
             time.sleep(0.2)
+
+    def hidden(self, name: str) -> list[str]:
+        """The secrets of a rank, whose file is there before its log: engines print their arguments."""
+        if name not in self.secrets:
+            self.secrets[name] = ranks.secrets(self.rank_dirs[name])
+        return self.secrets[name]
 
     def state(self, rank: dict[str, Any]) -> dict[str, Any]:
         """State of a rank in the controller's format."""
@@ -114,7 +122,7 @@ class Watch:
         return {key: found[key] for key in ("state", "exit_code", "oom_killed", "error")}
 
     def poll(self) -> None:
-        """Update the states in a separate thread, so that a hanging Docker engine does not stop the ticks."""
+        """Update the states in a separate thread, so that a hanging Docker does not stop the ticks."""
         while True:
             self.states = {rank["name"]: self.state(rank) for rank in self.request["ranks"]}
             if self.request.get("api"):
@@ -132,7 +140,7 @@ class Watch:
             self.readers[-1].start()
 
     def emit_lines(self) -> None:
-        """Write the lines that came, those of a rank in as few documents as can be."""
+        """Print new lines, with the lines of a rank in as few documents as possible."""
         while not self.lines.empty():
             batches: dict[str, dict[str, Any]] = {}
             size = 0
@@ -147,7 +155,7 @@ class Watch:
                 common.emit(batch)
 
     def report(self) -> None:
-        """Write log lines as they come, and a sign of life every tick, and when a rank's state has changed."""
+        """Print log lines as they arrive, and a heartbeat every tick and when a rank's state has changed."""
         reported: dict[str, dict[str, Any]] = {}
         reading = True
         while reading:
@@ -166,7 +174,7 @@ class Watch:
 
 
 def last_lines(file: BinaryIO, count: int) -> int:
-    """Where the last lines of a file begin."""
+    """Offset of the last lines of a file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - 200 * count))
     lines = file.read().splitlines(keepends=True)
@@ -174,9 +182,10 @@ def last_lines(file: BinaryIO, count: int) -> int:
 
 
 def carrier(interface: str) -> bool:
-    """Whether a cable with a live far end is plugged in; False for an interface that is down or gone.
+    """Whether a cable with a live far end is plugged in; False if the interface is down or missing.
 
-    Asked of the kernel and not of /sys, which is not mounted everywhere: an unreadable file is not a cable that is out.
+    Uses the kernel instead of /sys, which is not always mounted: an unreadable file must not look like an unplugged
+    cable.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
@@ -187,12 +196,12 @@ def carrier(interface: str) -> bool:
 
 
 def unix_time(stamp: str) -> str:
-    """Seconds since 1970 of a time with nine digits of a second, as the Docker engine writes it before each piece."""
+    """Seconds since 1970 for a time with nanoseconds, as Docker writes it before each piece."""
     return "%d%s" % (dt.datetime.fromisoformat(stamp[:19] + "+00:00").timestamp(), stamp[19:])
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether a program accepts connections there."""
+    """Whether a server accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=0.5):
             return True
@@ -201,11 +210,11 @@ def accepts(host: str, port: int) -> bool:
 
 
 def main(request: dict[str, Any], lines: BinaryIO) -> None:
-    """Watch until the input closes, or without ``follow`` until the logs were read to their ends."""
+    """Watch until the input closes, or without ``follow`` until the ends of the logs."""
     common.end_with(lines)
     watch = Watch(request)
     watch.start()
     with contextlib.suppress(OSError):  # the reader has closed its end
         watch.report()
-    # not by returning, which would wait for threads that hold the lock of a buffer
+    # returning would wait for threads that hold the lock of a buffer
     os._exit(0)

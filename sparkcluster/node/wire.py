@@ -1,8 +1,9 @@
-"""One TCP connection between two nodes, opened with a token, for measurements and guards; and how programs fail.
+"""A TCP connection between two nodes that starts with a proof of a token, for measurements and guards; and failures.
 
-One listens on its interconnect address, the other connects. Each proves to the other that it knows the token, which
-both got over SSH and neither sends: the listener sends a nonce; the dialer answers with its own and an HMAC of both,
-each role with a word of its own; the listener answers with its HMAC. What follows is neither encrypted nor signed.
+One node listens on its interconnect address, the other connects. Each proves that it knows the token, which both got
+over SSH and which is never sent: the listener sends a nonce; the client answers with its own nonce and an HMAC of both;
+the listener answers with its HMAC. Each role has its own prefix in the HMAC. Later data is neither encrypted nor
+signed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from sparkcluster.node import common, programs
 STALL_S = 15.0
 CHUNK = 1 << 20
 GREETING_S = 2.0
-_GREETERS = 64  # at once on each address; a process has 1024 files
+_GREETERS = 64  # at the same time per address; a process may open 1024 files
 _NONCE = 32
 
-# Kinds of failure for which the controller has a hint.
+# Kinds of failures with a hint on the controller.
 _KINDS = {
     errno.ENOSPC: "disk",
     errno.EDQUOT: "disk",
@@ -49,9 +50,9 @@ class Failed(programs.Failed):
 
 
 def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
-    """The ``outcome`` of ``action``, which begins under the lease of ``request`` and gets a check of it.
+    """The ``outcome`` of ``action``, which starts under the lease of ``request`` and gets a function that checks it.
 
-    The lease may lapse meanwhile: what runs ends when another operator asks for it, not when ours is silent.
+    The lease may expire meanwhile: the action ends when another operator requests the lease, not when ours is silent.
     """
     common.end_with(stdin)
 
@@ -63,7 +64,7 @@ def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], d
 
 
 def outcome(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``action`` returns as ``done``, or why it was ``refused``, or why it ``failed``, with a ``kind``."""
+    """``{"done": result}`` of ``action``, or ``refused``, or ``failed`` with a ``kind``; both have the reason."""
     try:
         return {"done": action()}
     except common.Refused as error:
@@ -75,13 +76,13 @@ def outcome(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def because(error: OSError) -> str:
-    """Text of a system error, with the file's name."""
+    """Text of a system error, with the file name."""
     text = (error.strerror or str(error)).lower()
     return text + (": %s" % error.filename if error.filename else "")
 
 
 class Pace:
-    """Reports the progress of a copy and calls ``check`` (which may raise), once a second."""
+    """Reports the progress of a copy, and calls ``check`` (which may raise), once a second."""
 
     def __init__(self, total: int, check: Check) -> None:
         self.total = total
@@ -101,7 +102,7 @@ class Pace:
 
 @contextlib.contextmanager
 def link_errors(silence: str, limit_s: float) -> Iterator[None]:
-    """Turn what a broken connection, or one that is silent for ``limit_s``, raises into ``Failed``."""
+    """Turn errors of a broken connection, or of one that is silent for ``limit_s``, into ``Failed``."""
     try:
         yield
     except TimeoutError:
@@ -113,9 +114,9 @@ def link_errors(silence: str, limit_s: float) -> Iterator[None]:
 
 
 class Greeter:
-    """Listens on ``address``, on ``port`` (0: the kernel chooses), for those who know ``token``.
+    """Listens on ``address``, on ``port`` (0: the kernel chooses), for clients that know ``token``.
 
-    Others do not delay them: each has ``GREETING_S`` to prove that, many at once.
+    Other clients cannot delay them: many connections have ``GREETING_S`` for the proof at the same time.
     """
 
     def __init__(self, address: str, token: str, port: int = 0) -> None:
@@ -129,7 +130,7 @@ class Greeter:
         self.port: int = self._listener.getsockname()[1]
 
     def poll(self, limit_s: float) -> list[socket.socket]:
-        """The connections that proved the token, after ``limit_s`` at most."""
+        """The connections that proved the token, after at most ``limit_s``."""
         ready = set(select.select([self._listener, *self._greeters], [], [], limit_s)[0])
         proved, now = [], time.monotonic()
         for sock, (nonce, until) in list(self._greeters.items()):
@@ -139,19 +140,19 @@ class Greeter:
             elif sock in ready or until < now:
                 self._greeters.pop(sock)
                 sock.close()
-        with contextlib.suppress(OSError):  # nobody waits, or is gone
+        with contextlib.suppress(OSError):  # no client is waiting, or it is gone
             for _ in range(32 if self._listener in ready else 0):
                 _welcome(self._listener.accept()[0], self._greeters)
         return proved
 
     def close(self) -> None:
-        """Listen no longer, and close what has proved nothing."""
+        """Stop listening, and close unproved connections."""
         for sock in (self._listener, *self._greeters):
             sock.close()
 
 
 def accept(address: str, token: str, *, count: int, limit_s: float) -> list[socket.socket]:
-    """Emit the port on which we listen, and return ``count`` connections whose other end knows ``token``."""
+    """Listen, print the port, and return ``count`` connections whose other end knows ``token``."""
     accepted: list[socket.socket] = []
     with contextlib.closing(Greeter(address, token)) as greeter:
         common.emit({"port": greeter.port})
@@ -164,7 +165,7 @@ def accept(address: str, token: str, *, count: int, limit_s: float) -> list[sock
 
 
 def _welcome(sock: socket.socket, greeters: dict[socket.socket, tuple[bytes, float]]) -> None:
-    """Send a nonce to a new connection, which is readable with the whole answer. The oldest of too many is dropped."""
+    """Send a nonce to a new connection, readable when its answer is complete; if too many wait, drop the oldest."""
     nonce = os.urandom(_NONCE)
     greeters[sock] = nonce, time.monotonic() + GREETING_S
     if len(greeters) > _GREETERS:
@@ -177,7 +178,7 @@ def _welcome(sock: socket.socket, greeters: dict[socket.socket, tuple[bytes, flo
 
 
 def _knows(sock: socket.socket, nonce: bytes, token: str) -> bool:
-    """Whether the answer to ``nonce`` proves that the other end knows ``token``; then we prove it, too."""
+    """Whether the answer to ``nonce`` proves that the other end knows ``token``; if so, send our proof."""
     try:
         answer = sock.recv(2 * _NONCE)
         nonces = nonce + answer[:_NONCE]
@@ -191,14 +192,14 @@ def _knows(sock: socket.socket, nonce: bytes, token: str) -> bool:
 
 
 def proof(token: str, role: bytes, nonces: bytes) -> bytes:
-    """What only one end that knows ``token`` can make, in its ``role``, of the ``nonces`` of both."""
+    """Proof that its creator knows ``token``: an HMAC of its ``role`` and the ``nonces`` of both ends."""
     return hmac.new(token.encode(), b"sparkcluster " + role + b"\0" + nonces, "sha256").digest()
 
 
 def dial(address: str, port: int, token: str, source: str = "", limit_s: float = STALL_S) -> socket.socket:
-    """A connection to a node that listens and knows ``token``, from ``source`` if that matters.
+    """Connect to a node that listens and knows ``token``, from address ``source`` if given.
 
-    Raises Failed if there is none; each of its steps may take ``limit_s``.
+    Raises Failed if there is none; each step may take ``limit_s``.
     """
     try:
         with contextlib.ExitStack() as unproved:

@@ -1,8 +1,9 @@
-"""Brings the files of a job to this node, and serves them to others.
+"""Copies the files of a job to this node, and serves them to other nodes.
 
-``staging.order`` describes request, input and output. The worker is a process of its own, which outlives the operator's
-connection (``job``). Where another operator asks for the lease it stands still within a second, and ends unless that
-one begins the same job in a minute.
+``staging.order`` describes request, input and output. The worker is a separate process, which survives a lost
+connection of the operator (``job``). If another operator requests the lease, it pauses within a second, and exits
+unless
+that operator starts the same job within a minute.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from sparkcluster.node.wire import Failed
 Document = dict[str, Any]
 
 _TICK_S = 0.25
-_ADOPTED_S = 60.0  # in which the next operator takes over what the last one began
-_ALONE_S = 60.0  # without operator, and without anything to do
-_LOOK_S, _LOOKS, _LOOK_LIMIT_S = 1.5, 64, 10.0  # seconds for each address, how many at once, and seconds for all
-_OTHER_S = 30.0  # the controller hears nothing meanwhile, for a minute at most
-_PATIENCE_S, _HASHING_S = 60.0, 600.0  # without anything new; where everything arrived and its source still reads it
+_ADOPTED_S = 60.0  # for the next operator to adopt the job
+_ALONE_S = 60.0  # without an operator and without work
+_LOOK_S, _LOOKS, _LOOK_LIMIT_S = 1.5, 64, 10.0  # seconds per address, addresses at the same time, seconds in total
+_OTHER_S = 30.0  # the controller gets no output meanwhile; it waits a minute at most
+_PATIENCE_S, _HASHING_S = 60.0, 600.0  # without progress; while the source still hashes files that have arrived
 
 
 def main(request: Document, stdin: BinaryIO) -> None:
-    """Begin; the answer is a ``wire.outcome``."""
+    """Start or adopt the worker; the answer is a ``wire.outcome``."""
     common.emit(wire.outcome(lambda: begin(request, stdin)))
     os._exit(0)  # a thread still reads the input
 
 
 def begin(request: Document, lines: BinaryIO) -> Document:
-    """Start the worker of this job, or adopt the one that runs, and follow it; what it did at its end."""
+    """Start the worker of this job, or adopt a running one, and follow it; return its result."""
     cluster = common.cluster_dir(request["state_dir"], request["cluster"])
     directory = os.path.join(cluster, "staging", hashlib.sha256(request["root"].encode()).hexdigest()[:16])
     lease = {name: request.get(name) for name in ("state_dir", "cluster", "epoch", "kind")}
@@ -50,7 +51,7 @@ def begin(request: Document, lines: BinaryIO) -> Document:
 
     def report(said: Document) -> None:
         if said.get("epoch") != request["epoch"]:
-            said = {}  # to the operator before this one
+            said = {}  # meant for the previous operator
         new = {name: value for name, value in said.items() if seen.get(name) != value}
         seen.update(new)
         common.emit(new)
@@ -68,13 +69,13 @@ def begin(request: Document, lines: BinaryIO) -> Document:
 
 
 class Worker:
-    """The process that brings and serves the files in ``listed`` as ``request`` says; ``own`` is its job.
+    """The process that receives and serves the files in ``listed`` for ``request``; ``own`` is its job.
 
     Attributes:
-        said: what it says to the operator; ``done`` in it once everything is here.
-        led: when the operator whose orders it has had the lease last (``time.monotonic``).
-        active: when there was something to do, or somebody to do it for.
-        rested: when it waited for nothing.
+        said: its report to the operator; has ``done`` when all files are here.
+        led: when its operator last held the lease (``time.monotonic``).
+        active: when it last had work, or an operator.
+        rested: when it last waited for nothing.
     """
 
     def __init__(self, request: Document, listed: Listed, own: job.Job) -> None:
@@ -111,14 +112,14 @@ class Worker:
             self._lease()
 
     def _pause(self, order: Document) -> None:
-        """Wait for the next round, but no longer than for another ``order`` or news."""
+        """Wait for the next round, at most until another ``order`` or news."""
         until = time.monotonic() + _TICK_S
         while time.monotonic() < until and self.job.order() is order and not self.news.wait(job.GLANCE_S):
             continue
         self.news.clear()
 
     def _listen(self) -> list[Server]:
-        """Listen on each address; one that the node no longer has is left out."""
+        """Listen on each address; skip addresses that the node no longer has."""
         servers, token, cert = [], self.request["token"], self.request.get("cert")
         context = tls.listener(cert, self.request["private_key"]) if cert else None
         for address, encrypted in self.request["listen"].items():
@@ -129,7 +130,7 @@ class Worker:
     # lease and end
 
     def _lease(self) -> None:
-        """Stand still while another operator has the lease; Refused if he does not come to this job in time."""
+        """Pause while another operator has the lease; Refused if that operator does not adopt this job in time."""
         try:
             common.not_taken(self.job.order()["lease"])
         except common.Refused:
@@ -142,7 +143,7 @@ class Worker:
 
     def _cancelled(self) -> None:
         if self.job.order().get("cancel"):
-            raise Failed("cancelled", "it was cancelled")
+            raise Failed("cancelled", "cancelled")
 
     def _raise(self) -> None:
         for error in (self.error, self.receiver.error, *(server.error for server in self.servers)):
@@ -156,7 +157,7 @@ class Worker:
             raise Failed("missing", "no node sends %s%s" % (self.files.waiting(), rest))
 
     def _is_over(self) -> bool:
-        """Whether for a minute no operator had the lease, and there was nothing to do or to serve."""
+        """Whether, for a minute, no operator had the lease, and there was nothing to do or to serve."""
         now = time.monotonic()
         waits = "done" not in self.said and self.receiver.sources.given
         served = any(server.known for server in self.servers)
@@ -167,7 +168,7 @@ class Worker:
     # orders
 
     def _obey(self, order: Document) -> None:
-        """Do what is new in the order; another operator gets everything anew."""
+        """Carry out what is new in the order; for another operator, everything is new."""
         if order["lease"] != self.before.get("lease"):
             self.before = {}
             self.said.pop("reached", None)
@@ -177,7 +178,7 @@ class Worker:
         self.before = order
 
     def _look(self, ways: list[Document]) -> None:
-        """Dial all of them at once, and say who proved its token."""
+        """Connect to all addresses at the same time, and report which proved their token."""
         reached = dict[str, list[str]]({each["node"]: [] for each in ways})
 
         def dial(each: Document) -> None:
@@ -190,10 +191,10 @@ class Worker:
         pool.shutdown(wait=False, cancel_futures=True)
         self.said["reached"] = {node: [*addresses] for node, addresses in reached.items()}
 
-    # what it has
+    # received files
 
     def _settle(self) -> None:
-        """Make visible what arrived, in a thread: it waits for the disk. It alone rejects, so the end is its to say."""
+        """Publish received files, in a thread since it waits for the disk. It alone rejects files and reports done."""
         try:
             while True:
                 last = "done" not in self.said and not self.files.lacking() and not self.files.waits()

@@ -121,7 +121,7 @@ def test_an_answer_that_the_engine_broke_off_is_none(serve: Serve, text: str) ->
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (401, {"error": "Unauthorized"}, "unauthorized", "requires another API key than its rank was started with"),
+        (401, {"error": "Unauthorized"}, "unauthorized", "rejects the API key that its rank was started with"),
         (400, {"error": {"message": "max_tokens is too large"}}, "rejected", "too large"),
         (400, {"error": {"message": "This model's maximum context length is 16384 tokens."}}, "too-long", "16384"),
         (500, {"error": {"message": "EngineCore encountered an issue"}}, "engine-dead", "EngineCore"),
@@ -167,10 +167,10 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     assert seen[0][1]["Authorization"] == "Bearer s3cret=with=signs"
     assert "s3cret" not in json.dumps(answer) + capsys.readouterr().out
     wrong = request(serve("{}", 401), key_file=str(key_file), key_name="VLLM_API_KEY")
-    assert "requires another API key than its rank was started with" in ask.main(wrong)["error"]["message"]
+    assert "rejects the API key that its rank was started with" in ask.main(wrong)["error"]["message"]
     error = ask.main(request(serve(""), key_file=str(tmp_path / "gone")))["error"]
     assert error["kind"] == "unauthorized"
-    assert error["message"] == f"the API key cannot be read from {tmp_path}/gone: No such file or directory"
+    assert error["message"] == f"cannot read the API key from {tmp_path}/gone: No such file or directory"
 
 
 def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> None:

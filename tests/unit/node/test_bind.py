@@ -182,5 +182,5 @@ def test_a_library_without_effect_is_not_relied_on(tmp_path: Path) -> None:
     assert names(env)[0] == "127.0.0.5"
     env = with_compiler(tmp_path, 'while [ "$1" != -o ]; do shift; done\n: > "$2"')
     said = bind.confine(env, "127.0.0.5", [], str(empty), str(tmp_path))
-    assert said == f"missing: {tmp_path / bind.BIND_FILE} was built and has no effect"
+    assert said == f"missing: {tmp_path / bind.BIND_FILE} was built but has no effect"
     assert "LD_PRELOAD" not in env

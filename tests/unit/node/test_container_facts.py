@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.node import ranks
 from sparkcluster.node.container_facts import cdi_specs
 from sparkcluster.node.docker import config_sum
 from sparkcluster.node.image import pullable
@@ -60,3 +61,24 @@ def test_a_cdi_file_that_cannot_be_read_is_left_out(make_machine):
     machine = make_machine({"files": {"etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu"}})
     Path(machine.at("/etc/cdi/old.yaml")).symlink_to("/nowhere")
     assert cdi_specs(machine) == ["kind: nvidia.com/gpu", ""]
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "engine"),
+    [
+        ("vllm/vllm-openai:v0.20.0", "--model meta-llama/Llama-3.1-8B", "vllm"),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda13", "/app/llama-server -m m.gguf", "llama.cpp"),
+        ("lmsysorg/sglang:spark", "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B", "sglang"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:spark-single-gpu-dev", "bash", "tensorrt-llm"),
+        ("ollama/ollama", "serve", "ollama"),
+        ("nginx", "nginx", ""),
+    ],
+)
+def test_a_container_of_others_has_the_name_of_its_engine(image, command, engine):
+    """By which `import --container` is offered for it."""
+
+    class Node:
+        def docker_document(self, _path, _kind):
+            return [{"Names": ["/one"], "Image": image, "Command": command, "Labels": {}}]
+
+    assert ranks.others(Node())[0]["engine"] == engine

@@ -173,7 +173,7 @@ def test_a_load_that_cannot_begin_fails_with_what_it_waits_for_but_not_while_ano
     assert door.state["state"] == "starting"
     lock.close()
     door.becomes("failed")
-    assert "beta: its rank needs 1152921504.6 GB, and " in door.state["why"]
+    assert "beta: its rank needs 1152921504.6 GB, but only " in door.state["why"]
     assert cluster.alpha.acts == ["load failed"]
 
 

@@ -104,3 +104,10 @@ def test_500_twice_is_death_and_once_is_not(engine):
     assert group_guard.why_dead(engine.request_document) is None
     engine.statuses = [500]
     assert "EngineDeadError" in (group_guard.why_dead(engine.request_document) or "")
+
+
+def test_an_engine_without_counters_is_not_asked_for_them(engine):
+    """TensorRT-LLM resets its statistics with every answer."""
+    engine.delay_s = 0.3
+    assert group_guard.why_dead({**engine.request_document, "counters": {}}) is None
+    assert engine.counters["prompted"] == 5, "as it was before the first request for metrics"

@@ -45,7 +45,7 @@ def test_a_blob_that_arrived_with_another_content_is_removed_and_named(tmp_path)
     """The hub's client compares sizes only."""
     root = downloaded(tmp_path, {"old.bin": (b"old", b"old"), "new.bin": (b"new", b"bad")})
     old = f"blobs/{hashlib.sha256(b'old').hexdigest()}"
-    with pytest.raises(Failed, match=r"^new\.bin arrived with another content than the hub names it by$"):
+    with pytest.raises(Failed, match=r"^the content of new\.bin does not match its hash on the hub$"):
         verified(tmp_path, root, before=[old])
     assert [f"blobs/{path.name}" for path in (root / "blobs").iterdir()] == [old]
 
@@ -53,6 +53,6 @@ def test_a_blob_that_arrived_with_another_content_is_removed_and_named(tmp_path)
 def test_a_corrupt_blob_that_was_there_before_is_named_and_left_to_its_owner(tmp_path):
     root = downloaded(tmp_path, {"old.bin": (b"old", b"bad")})
     (old,) = (root / "blobs").iterdir()
-    with pytest.raises(Failed, match=f"^{old} is corrupt and was there before; remove it$"):
+    with pytest.raises(Failed, match=f"^{old} is corrupt and existed before; remove it$"):
         verified(tmp_path, root, before=[f"blobs/{old.name}"])
     assert old.read_bytes() == b"bad"

@@ -140,7 +140,7 @@ def test_memory_that_another_model_took_before_the_lock_was_held_is_waited_for(w
     taken = str(watched.node.state / "start.lock")
     monkeypatch.setattr(start_lock, "available", lambda: (1 if common.is_locked(taken) else 3) << 30)
     assert watched.look() == []
-    assert "its rank needs 2.1 GB, and 1.1 GB are available" in watched.node.waits
+    assert "its rank needs 2.1 GB, but only 1.1 GB are available" in watched.node.waits
 
 
 def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_once(watched, monkeypatch, capsys):
@@ -181,4 +181,4 @@ def test_an_event_for_which_no_thread_is_left_cancels_nothing(monkeypatch):
     entry = {"act": "restart", "wedged": True, "why": "it stalls", "group": "default", "node": "alpha"}
     monkeypatch.setattr(events.threading.Thread, "start", no_thread)
     events.tell({"cluster": "atlas", "on_event": ["notify"]}, entry, heard.append)
-    assert heard == ["notify: it cannot be started: can't start new thread"]
+    assert heard == ["notify: it could not be started: can't start new thread"]

@@ -131,7 +131,7 @@ def test_who_lost_the_lease_follows_no_longer_and_the_job_goes_on(world):
     program = world.program()
     said = world.until(lambda said: said.get("looks"))
     world.grant(7, granted=False)
-    assert last(program)["refused"] == "epoch 7 is over: bob@desk (pid 9) asked for the lease last"
+    assert last(program)["refused"] == "epoch 7 is over: the lease was last requested by bob@desk (pid 9)"
     world.until(lambda later: later["looks"] > said["looks"] + 50)
 
 
@@ -184,8 +184,8 @@ def test_a_job_that_was_ended_is_named(world, signalled):
     said = world.until(lambda said: said.get("looks"))
     os.kill(said["pid"], signalled)
     found = last(program)
-    killed = {"failed": "its process on this node was ended", "kind": "lost"}
-    assert found == (killed if signalled == signal.SIGKILL else {"failed": "it was cancelled", "kind": "cancelled"})
+    killed = {"failed": "its process on this node was killed", "kind": "lost"}
+    assert found == (killed if signalled == signal.SIGKILL else {"failed": "cancelled", "kind": "cancelled"})
     if signalled == signal.SIGKILL:
         os.kill(said["child"], signal.SIGKILL)
     else:

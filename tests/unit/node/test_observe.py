@@ -29,7 +29,7 @@ garbage line
 """
 REQUEST: dict[str, Any] = {
     "cluster": "pair", "state_dir": "/state", "runtime": "docker", "interval_s": 3, "limit_s": 5,
-    "head_lines": 100, "tail_lines": 10, "secrets_file": "secrets.env", "api_key": "ENGINE_KEY",
+    "head_lines": 100, "tail_lines": 10, "api_key": "ENGINE_KEY",
     "api_flags": dict(ENGINE.api_flags), "counters": dict(ENGINE.counters),
 }  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_it_travels_and_answers_facts_of_this_machine() -> None:
 def test_an_old_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = json.loads(command("probe", REQUEST)[1])
     monkeypatch.setattr(sys, "version_info", (3, 8, 10))
-    with pytest.raises(SystemExit, match=r"^its python3 is \S+, and 3\.10 or newer is needed$"):
+    with pytest.raises(SystemExit, match=r"^its python3 is \S+, but 3\.10 or newer is required$"):
         exec(boot["start"], {"boot": boot, "sys": sys, "json": json})
 
 

@@ -257,6 +257,16 @@ def test_a_container_is_followed_from_where_its_log_was(
     assert "timestamps=1&follow=1&tail=all&since=1795230001.000000002" in docker.queries[-1]
 
 
+def test_an_engine_that_logs_its_key_does_not_send_it(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
+    """SGLang logs its arguments."""
+    (tmp_path / "secrets.env").write_text("KEY=open=sesame\n")
+    request, process = process_rank(tmp_path, "read x")
+    (tmp_path / "log").write_text("server_args={'api_key': 'open=sesame'}\n")
+    seen = lines(start_watch(request).until(lambda event: "lines" in event))
+    process.communicate()
+    assert seen == ["server_args={'api_key': '(removed)'}"]
+
+
 def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
     request, process = process_rank(tmp_path, "read x")
     log = tmp_path / "log"
