@@ -1,29 +1,28 @@
-"""Pure checks over spec, facts and topology that find what would make a launch fail.
+"""Pure checks of spec, facts and topology that find problems before a launch.
 
 Stages
 ------
 
-A check is a pure function of the facts that it names. What it needs determines its stage; ``lint``, ``preflight``,
-``up`` and ``doctor`` differ only in the stages that they run.
+A check is a pure function of the facts that it names. Its stage is the most expensive input that it needs; ``lint``,
+``preflight``, ``up`` and ``doctor`` differ only in the stages that they run.
 
 stage: needs; costs; run by.
+
 - ``written``: the spec; nothing; ``lint`` and all below
 - ``facts``: facts of every node, in one round trip; under a second; ``plan``, ``preflight``, ``up``, ``doctor``
-- ``reach``: which nodes reach each other: each rail, large packets, the ports of the launch and ephemeral ones; a
-  tenth of a second; one time-out where something is dropped; ``preflight``, ``up`` before it stages
+- ``reach``: connections between nodes: each rail, large packets, launch ports and ephemeral ports; a tenth of a second,
+  or one time-out if packets are dropped; ``preflight``, ``up`` before it stages
 - ``deep``: measured bandwidth, and the weights' SHA-256; minutes; ``preflight --deep``, ``--hash``
 - ``running``: observations of a running cluster; seconds; ``doctor``
 
-A fact that could not be read is a finding of its own and costs only the checks that need it; a check that crashes is
-a finding; a node that does not answer is one finding, and the topology is made of the others (``Group.missing``),
-which are examined and compared all the same. ``preflight`` without ``--deep`` leaves nothing on a node: even the
-content of an image is cached in ``~/.cache/sparkcluster/images`` on the machine where it was typed, by node and image
-ID. ``up`` runs the same checks before it stages or starts anything, and does none of it where the cluster serves
-already.
+A fact that could not be read is a finding and skips only the checks that need it. A check that crashes is a finding. A
+node that does not answer is one finding; the other nodes form the topology (``Group.missing``) and are still checked.
+``preflight`` without ``--deep`` leaves nothing on a node; the content of images is cached locally in
+``~/.cache/sparkcluster/images``, by node and image ID. ``up`` runs the same checks before it stages or starts anything,
+and none if the cluster already serves.
 
-Half of a preflight's time is Python's start and imports on this machine, the other half is the probe. So the probe is
-sent (``facts/probe.py``) as soon as the inventory is known, and what reads the answers is imported while the nodes
-work.
+Half of preflight's time is Python start-up and imports, half is the probe. The probe is therefore sent
+(``facts/probe.py``) as soon as the inventory is read, and modules that read the answers are imported meanwhile.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology.model import EMPTY, Topology
 
 for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)  # it registers its checks
+    importlib.import_module(_module.name)  # registers its checks
 
 
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
-    """Findings of every check that needs only facts, errors first; ``allow`` and ``ignore`` lower severities.
+    """Findings of all checks that need only spec and facts, errors first; ``allow`` and ``ignore`` lower severities.
 
-    ``topology`` is ``EMPTY`` where none can be made: then each node is judged by itself.
+    With the topology ``EMPTY``, each node is checked by itself.
     """
     return run_stage(Context(spec, facts, topology), ("written", "facts"))
 
@@ -59,5 +58,5 @@ def run_stage(context: Context, stages: Collection[Stage]) -> list[Finding]:
 
 
 def check_written(spec: Spec) -> list[Finding]:
-    """Findings about inventory and playbook, without contacting a node."""
+    """Findings of the checks that contact no node."""
     return run_stage(Context(spec, {}, EMPTY), ["written"])

@@ -1,4 +1,4 @@
-"""Checks of exposure and of wrong networks: an API without a key, Ray's job API, rails that are not QSFP cables."""
+"""Checks for exposed services and wrong networks: API without a key, Ray's job API, rails that are not QSFP cables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RAY_DASHBOARD_PORT = 8265
 def key(context: Context) -> Iterator[Seen]:
     """Anyone who reaches the port can use the model, read its metrics and fill its queue.
 
-    It is open unless it listens on loopback, or on the interconnect, which joins the nodes alone.
+    An API on loopback or on the interconnect is not exposed.
     """
     api, gateway = context.spec.inventory.api, context.spec.inventory.gateway
     if api.open_without_key:
@@ -49,7 +49,7 @@ def key(context: Context) -> Iterator[Seen]:
     ),
 )
 def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """Anyone who reaches it can run any command on the node, without a password.
+    """Anyone who reaches it can run commands on the node, without a password.
 
     sparkcluster starts Ray without a dashboard; another Ray listens on port 8265.
     """
@@ -74,8 +74,8 @@ def jobs(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def cables(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """Ranks wait for each other until Gloo or NCCL times out: `DistStoreError 1/2 clients joined`.
 
-    A container bridge has the same address on every node and leads to no other Spark. WiFi and tunnels do connect the
-    nodes, at a hundredth of the speed: a warning.
+    A container bridge has the same address on every node and does not reach other Sparks. WiFi and tunnels connect the
+    nodes at a hundredth of the speed; this is a warning.
     """
     interface = context.facts[name].interface(link.interface)
     slow = "WiFi" if interface is not None and interface.wireless else ""

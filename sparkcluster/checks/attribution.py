@@ -1,4 +1,4 @@
-"""Which node is at fault if pairs of nodes do not reach each other, and what their attempts are called. Pure."""
+"""Find the node at fault for failed connections between pairs of nodes, and describe the attempts. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from sparkcluster.facts.between import Path, Rate
 T = TypeVar("T")
 
 Way = tuple[str, str]
-"""Direction in which packets are lost: from, to."""
+"""Direction of lost packets: from, to."""
 
 
 def by_faulty_node(failed: Iterable[Path], *, nodes: int) -> dict[str | None, list[Path]]:
-    """Failed paths of one rail by the node at fault; None for paths for which no node can be named.
+    """Failed paths of one rail by the node at fault; None if the node is unknown.
 
-    If a packet arrived but its reply did not, the reply was lost. The node that most losses have in common is at
-    fault for all of them. No node is named if two have an equal share, as with two nodes and a cable that passes
-    nothing in either direction, or if none of ``nodes`` reaches any other.
+    If a packet arrived but its reply did not, the reply was lost. The node in most losses is at fault for all of its
+    losses. The node is unknown on a tie, as with two nodes and a dead cable, or if none of ``nodes`` reaches another.
     """
     paths = list(failed)
     result: dict[str | None, list[Path]] = {}
-    # A packet that was never sent is better evidence than one that did not arrive.
+    # A packet that could not be sent is better evidence than a packet that did not arrive.
     certain = {frozenset((path.source, path.target)): path.source for path in paths if path.lost_at == "sent"}
     ways: dict[Way, list[Path]] = {}
     for path in paths:
@@ -40,7 +39,7 @@ def by_faulty_node(failed: Iterable[Path], *, nodes: int) -> dict[str | None, li
 
 
 def by_common_node(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | None, list[T]]:
-    """Observations by the node that most of their ``ways`` have in common, as in ``by_faulty_node``."""
+    """Observations by the node in most of their ``ways``; see ``by_faulty_node``."""
     remaining, result = dict(ways), dict[str | None, list[T]]()
     if nodes > 2 and len(remaining) == nodes * (nodes - 1):
         return {None: [item for items in remaining.values() for item in items]}
@@ -51,7 +50,7 @@ def by_common_node(ways: Mapping[Way, list[T]], *, nodes: int) -> dict[str | Non
 
 
 def _most_common_node(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
-    """The node in most of ``ways``, on a tie the one that they lead to, with its ways; None if two are equal."""
+    """The node in most of ``ways`` (on a tie, their target) with its ways; None if two nodes are equal."""
     count = Counter(node for way in ways for node in way)
     led_to = Counter(target for _, target in ways)
 
@@ -67,7 +66,7 @@ def _most_common_node(ways: Collection[Way]) -> tuple[str | None, list[Way]]:
 
 
 def ends(attempts: Iterable[Path | Rate], but: str | None = None) -> list[str]:
-    """Nodes that took part, sorted, without ``but``."""
+    """Nodes of the attempts, sorted, without ``but``."""
     return sorted({name for each in attempts for name in each.nodes} - {but})
 
 
@@ -78,6 +77,6 @@ def between(node: str | None, attempts: Iterable[Path | Rate]) -> str:
 
 
 def rails(attempts: Iterable[Path | Rate]) -> str:
-    """Subnets of the attempts; where one has none, what it used."""
+    """Subnets of the attempts, or the interface or network used."""
     own = (each.subnet or (each.over if isinstance(each, Rate) else "the management network") for each in attempts)
     return listed(sorted(dict.fromkeys(own)))

@@ -1,8 +1,8 @@
 """Checks of the bandwidth between the nodes.
 
-Healthy figures of a DGX Spark, in 10^9 bits per second by ib_write_bw: one twin 92 to 112, both twins of a port 190
-to 198; NCCL's all-gather over both 21.9 to 24.2 GB/s of bus bandwidth, over one 11 to 12, in a ring of three above 10,
-over TCP 1 to 3 (NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks; owners' reports on the NVIDIA forum).
+Healthy figures of a DGX Spark: ib_write_bw 92 to 112 Gb/s per twin, 190 to 198 Gb/s for both twins of a port; NCCL
+all-gather bus bandwidth 21.9 to 24.2 GB/s over both twins, 11 to 12 over one, above 10 in a ring of three, 1 to 3 over
+TCP (NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks; owners' reports on the NVIDIA forum).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparkcluster.findings import here, on_node
 from sparkcluster.printable import shell
 from sparkcluster.topology.model import Group
 
-TWIN_GBIT_S = 80.0  # a slower twin is unhealthy; the lowest healthy figure seen is 92.6
+TWIN_GBIT_S = 80.0  # lowest healthy figure reported: 92.6
 HALF_GBIT_S = 46.0
-HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was seen; no other cause is known to slow RDMA that much
-BOTH_GBIT_S = 170.0  # 189.9 is the lowest healthy figure seen
+HOT_PLUG_GBIT_S = (2.0, 20.0)  # 13.2 per rail was reported; no other known cause slows RDMA that much
+BOTH_GBIT_S = 170.0  # lowest healthy figure reported: 189.9
 TCP_GBIT_S = 4.0  # NCCL over sockets gets at least 8 on a healthy rail
-SLOW_PING_MS = 0.8  # 0.28 is healthy; 1.0 was seen on a fabric that was reconfigured without a reboot
+SLOW_PING_MS = 0.8  # healthy: 0.28; 1.0 was reported for a fabric reconfigured without a reboot
 FLOORS_GBIT_S: dict[RateKind, float] = {"rdma": TWIN_GBIT_S, "rdma-both": BOTH_GBIT_S}
-ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; with 256 MiB the start-up takes a larger share
+ALL_GATHER_GB_S = 18.0  # 21.9 with 16 GB; start-up costs more with 256 MiB
 ONE_TWIN_GB_S = (9.0, 14.0)
-RECONFIGURED_GB_S = 5.0  # 3.0 was seen while RDMA alone still did 196 Gb/s
+RECONFIGURED_GB_S = 5.0  # 3.0 was reported while ib_write_bw reached 196 Gb/s
 
 SPARK = "NVIDIA/dgx-spark-playbooks, nccl and connect-two-sparks"
 REBOOT_BOTH = ("reboot both nodes with the cable connected: a port that was hot-plugged stays slow", REBOOT)
@@ -37,16 +37,16 @@ NCCL_DEBUG = "NCCL_DEBUG: INFO in env of the playbook shows what NCCL chose"
 
 @bandwidth_check(
     "NET-050",
-    "Each twin reaches its RDMA bandwidth, and both twins of a port together",
+    "Each twin, and both twins of a port together, reach their RDMA bandwidth",
     source=SPARK,
     remedy=("reseat the cable at both ends", *REBOOT_BOTH),
 )
 def twin(context: Context) -> Iterator[Seen]:
     """Every token waits for the slowest rail: at 13 Gb/s tensor parallelism is slower than a single node.
 
-    About 13 Gb/s per rail with everything else normal means that the port was hot-plugged. Of two nodes it cannot be
-    said which is slow; of more, the node that all slow pairs have in common is named. Where each twin is healthy and
-    both together are not, it is a warning: they may share a subnet.
+    About 13 Gb/s per rail with everything else normal means that the port was hot-plugged. With two nodes it is unknown
+    which is slow; with more, the node in all slow pairs is named. If each twin is healthy but both together are slow,
+    this is a warning: they may share a subnet.
     """
     slow = slow_twins(context)
     for node, rates in by_node(context, slow).items():
@@ -72,18 +72,18 @@ def twin(context: Context) -> Iterator[Seen]:
 
 @bandwidth_check(
     "NET-052",
-    "The group's all-gather uses RDMA, and is as fast as its links",
+    "The group's all-gather uses RDMA and is as fast as its links",
     source=f"{SPARK}; NCCL documentation, troubleshooting; owners' reports of 16 Gb/s with correct answers, of 196 Gb/s"
     " by RDMA but 24 by NCCL, and of a ping of 1.0 ms instead of 0.28",
     remedy=(NCCL_DEBUG, *REBOOT_BOTH),
 )
 def collective(context: Context) -> Iterator[Seen]:
-    """Every layer ends in a collective, so each token pays for a slow one.
+    """Every layer ends in a collective, so a slow collective slows every token.
 
-    Measured in the serving image with 256 MiB; the published figures are for 16 GB, so expect somewhat less. About
-    3 GB/s despite healthy RDMA is an error: the fabric was reconfigured without a reboot, which a round trip of 1 ms
-    for small messages shows as well. 11 to 12 GB/s are those of one twin. Over sockets NCCL reaches 1 to 3 GB/s: an
-    error, though the answers are correct.
+    Measured in the serving image with 256 MiB; published figures are for 16 GB and somewhat higher. About 3 GB/s
+    despite healthy RDMA is an error: the fabric was reconfigured without a reboot. A round trip of 1 ms for small
+    messages is another sign of that. 11 to 12 GB/s is the bandwidth of one twin. NCCL over sockets (1 to 3 GB/s) is an
+    error, although answers are correct.
     """
     slow, reported = {name for rate in slow_twins(context) for name in rate.nodes}, bool(slow_twins(context))
     for group, rate in all_gathers(context):
@@ -99,13 +99,13 @@ def collective(context: Context) -> Iterator[Seen]:
             reported = True
             names = listed(member.name for member in group.members)
             yield Seen(
-                f"{what} though RDMA is not slow: the fabric was reconfigured without a reboot",
+                f"{what} although RDMA is healthy: the fabric was reconfigured without a reboot",
                 seen([rate, *rates_of(context, "rdma")]),
                 [dataclasses.replace(REBOOT, on=names, note="with the cables connected")],
             )
         elif one_twin(group, bus):
             remedy = [SHOWS_HCAS, on_node("ibdev2netdev", on="every node")]
-            yield Seen(f"{what}, the bandwidth of one twin, with two in use", seen([rate]), remedy, severity="warning")
+            yield Seen(f"{what}, as with one twin, but two are in use", seen([rate]), remedy, severity="warning")
         else:
             summary = f"{what}, healthy is at least {floor(group):g}"
             yield Seen(summary, seen([rate]), severity="warning")
@@ -129,9 +129,9 @@ def collective(context: Context) -> Iterator[Seen]:
     remedy="check MTU, errors and speed of the interface",
 )
 def tcp(context: Context) -> Iterator[Seen]:
-    """Weights and images are copied over TCP, and without RDMA every token waits for it.
+    """Weights and images are copied over TCP; without RDMA, tokens depend on it, too.
 
-    Judged only if RDMA was not measured on the same rail, which says more: TCP is limited by the CPU, too.
+    Checked only if RDMA was not measured on the same rail, since the CPU also limits TCP.
     """
     by_rdma = {(frozenset(rate.nodes), rate.subnet) for rate in rates_of(context, "rdma")}
     slow = [
@@ -148,16 +148,16 @@ def tcp(context: Context) -> Iterator[Seen]:
 
 @check(
     "NET-058",
-    "Every link was measured, with a result: RDMA, and the all-gather with NCCL",
+    "Every link has a measurement of RDMA and of the all-gather with NCCL",
     stage="deep",
     source="linux-rdma/perftest: with a wrong GID index it prints a header and no result, and exits with code 0",
     remedy=[dataclasses.replace(DEEP, note="while not serving and with the image on every node")],
 )
 def unmeasured(context: Context) -> Iterator[Seen]:
-    """What gives no result here also fails in the launch, a minute later and with another message.
+    """A link that gives no result here also fails in the launch, a minute later and with another message.
 
-    A warning for a node that could not be measured at all, and information where RDMA was not measured: TCP does not
-    show its bandwidth, a port degraded to 13 Gb/s looks healthy over TCP.
+    A warning for a node without any measurement; information if only RDMA was not measured. TCP figures do not replace
+    it: a port degraded to 13 Gb/s looks healthy over TCP.
     """
     missing = [rate for rate in context.measured.rates if rate.gbit_s is None]
     missing = [rate for rate in missing if rate.kind != "rdma-both"] or missing
@@ -166,7 +166,7 @@ def unmeasured(context: Context) -> Iterator[Seen]:
             yield Seen(f"the all-gather of {listed(rate.nodes)} gave no result", seen([rate]), (PREFLIGHT, NCCL_DEBUG))
         elif rate.gbit_s is not None and rate.over.startswith("Gloo"):
             called = context.called(group)
-            summary = f"the all-gather of {called} was measured with Gloo: torch finds no GPU in the image"
+            summary = f"the all-gather of {called} was measured with Gloo: torch in the image finds no GPU"
             yield Seen(summary, seen([rate]), [on_node("nvidia-smi", on="every node")], severity="info")
     for kind, program, command in (
         ("rdma", "ib_write_bw", "show_gids"),
@@ -192,22 +192,22 @@ def unmeasured(context: Context) -> Iterator[Seen]:
 
 
 def rates_of(context: Context, kind: RateKind) -> list[Rate]:
-    """Measurements of one kind with a result."""
+    """Measurements of ``kind`` with a result."""
     return [rate for rate in context.measured.rates if rate.kind == kind and rate.gbit_s is not None]
 
 
 def figure(rate: Rate) -> float:
-    """Its result, 0 if there is none."""
+    """The result in Gb/s, 0 if there is none."""
     return rate.gbit_s or 0.0
 
 
 def slow_twins(context: Context) -> list[Rate]:
-    """RDMA over one HCA, slower than any healthy one."""
+    """RDMA measurements of single twins that are too slow."""
     return [rate for rate in rates_of(context, "rdma") if figure(rate) < TWIN_GBIT_S]
 
 
 def tcp_floor(context: Context, rate: Rate) -> float:
-    """Least TCP rate of a healthy rail in Gb/s: what any Spark reaches, or half the speed of a slower link."""
+    """Minimum TCP rate of a healthy rail in Gb/s: ``TCP_GBIT_S``, or half the speed of a slower link."""
     links = [link for name, link in context.links() if name in rate.nodes and link.subnet == rate.subnet]
     return min([TCP_GBIT_S, *(link.speed_mbps / 2000 for link in links if link.speed_mbps)])
 
@@ -220,7 +220,7 @@ def all_gathers(context: Context) -> Iterator[tuple[Group, Rate]]:
 
 
 def floor(group: Group) -> float:
-    """The least bus bandwidth of a healthy group, in GB/s."""
+    """Minimum bus bandwidth of a healthy group, in GB/s."""
     twins = min(len(member.hcas) for member in group.members)
     return 10.0 if group.kind == "ring" or twins < 2 else ALL_GATHER_GB_S
 
@@ -231,7 +231,7 @@ def one_twin(group: Group, bus: float) -> bool:
 
 
 def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Rate]]:
-    """Measurements by the node that they have in common, None for a single pair."""
+    """Measurements by their common node; None for a single pair."""
     result: dict[str | None, list[Rate]] = {}
     every = list(rates)
     for group in context.topology.groups:
@@ -240,7 +240,7 @@ def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Ra
             if rate.nodes[0] in group.names:
                 source, target = rate.nodes
                 ways.setdefault((source, target), []).append(rate)
-                # A link is slow for both ends, whichever direction was measured.
+                # A slow link counts for both ends, whichever direction was measured.
                 ways.setdefault((target, source), [])
         for node, attributed in by_common_node(ways, nodes=len(group.members)).items():
             result.setdefault(node, []).extend(attributed)
@@ -248,13 +248,13 @@ def by_node(context: Context, rates: Iterable[Rate]) -> dict[str | None, list[Ra
 
 
 def way(rate: Rate) -> str:
-    """Ends of a measurement, and its interface or HCA."""
+    """Nodes of a measurement, and its interface or HCA."""
     over = "" if rate.kind == "collective" else f" {rate.over}"
     return f"{' to '.join(rate.nodes)}{over}" if len(rate.nodes) == 2 and over else listed(rate.nodes)
 
 
 def seen(rates: Iterable[Rate]) -> str:
-    """What was measured, literally."""
+    """The measured values, for ``Seen.seen``."""
     kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA"}
     return abridged(
         (

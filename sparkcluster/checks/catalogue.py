@@ -1,4 +1,4 @@
-"""The documented codes: those of checks, and those of errors before any check can run."""
+"""Documentation of all codes: of checks, and of errors that occur before checks can run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sparkcluster.spec import KeyPath
 from sparkcluster.spec.powers import SECURITY
 from sparkcluster.suggest import closest
 
-# A code with one wrong character is suggested, one that shares only its subject is not.
+# Suggests codes with one wrong character, but not codes that share only the subject.
 CODE_CUTOFF = 0.8
 
 STAGES: dict[Stage, str] = {
     "written": "inventory and playbook: `lint` and all commands below",
     "facts": "the facts of every node: `preflight`, `up`, `plan`, `doctor`",
-    "reach": "which node reaches which: `preflight`, `up`",
+    "reach": "connections between nodes: `preflight`, `up`",
     "deep": "bandwidth between nodes, hashes of weights: `preflight --deep`, `--hash`",
-    "running": "a serving cluster: `doctor`",
+    "running": "the running cluster: `doctor`",
 }
 SUBJECTS = {
     "SSH": "Reaching a node",
@@ -41,7 +41,7 @@ SUBJECTS = {
 
 @functools.cache
 def pages() -> dict[str, Page]:
-    """Every page by its code, in the order of subjects and numbers; with the reports of the engines as sources."""
+    """Every page by its code, ordered by subject and number; engines add their reports to the sources."""
     load()
     reports = [engines.engine(name).reports for name in engines.names()]
     subjects = list(SUBJECTS)
@@ -60,7 +60,7 @@ def find(code: str) -> Page:
     """The page of ``code``, in upper or lower case.
 
     Raises:
-        UsageError: there is no such check; the hint names the most similar code.
+        UsageError: unknown code; the hint names the most similar one.
     """
     documented, requested = pages(), code.strip().upper()
     requested = MERGED.get(requested, requested)
@@ -69,7 +69,7 @@ def find(code: str) -> Page:
     subject, _, number = requested.rpartition("-")
     padded = f"{subject}-{number.zfill(3)}"
     near = padded if padded in documented else closest(requested, documented, cutoff=CODE_CUTOFF)
-    hint = f"did you mean {near}?" if near else "sparkcluster checks lists them"
+    hint = f"did you mean {near}?" if near else "list all codes: sparkcluster checks"
     raise UsageError(f"unknown check {code[:40]}", hint=hint)
 
 
@@ -82,9 +82,9 @@ def find(code: str) -> Page:
     remedy=[here("sparkcluster checks", "lists them")],
 )
 def codes(context: Context) -> Iterator[Seen]:
-    """A code that no check has accepts nothing: what was meant to be ignored stops the launch all the same.
+    """An unknown code has no effect: the finding that was to be ignored still stops the launch.
 
-    Codes that protect against hostile playbooks are accepted by the inventory alone.
+    Only the inventory can accept codes that protect against hostile playbooks.
     """
     written: list[tuple[str, str, KeyPath | None]]
     written = [("ignore in the inventory", name, None) for name in context.spec.inventory.ignore]
@@ -96,7 +96,7 @@ def codes(context: Context) -> Iterator[Seen]:
         if now not in documented or (name != now and now in SECURITY):
             near = MERGED.get(name) or closest(name, documented, cutoff=CODE_CUTOFF)
             remedy = [edit(f"write {near}")] if near else None
-            yield Seen(f"{where} lists {name}, which is not the code of a check", name, remedy, at=at)
+            yield Seen(f"{where} lists {name}, which is not a check code", name, remedy, at=at)
         elif at and name in SECURITY:
-            remedy = [edit(f"remove it; the inventory can accept it, by ignore: [{name}]")]
+            remedy = [edit(f"remove it; to accept it, write ignore: [{name}] in the inventory")]
             yield Seen(f"{where} lists {name}, which a playbook cannot accept", name, remedy, at=at)

@@ -1,6 +1,6 @@
-"""What a check is, and how checks are run: one that raises becomes a finding and does not stop the others.
+"""Checks, their registration and their execution; a check that raises becomes a finding and does not stop others.
 
-The stage of a check is the input that it needs (``catalogue.STAGES``). Its scope is the nodes that it applies to:
+The stage of a check is the input that it needs (``catalogue.STAGES``). Its scope selects nodes:
 
     node          all
     container     nodes whose ranks are containers; with runtime ``process`` the check is not run
@@ -36,7 +36,7 @@ from sparkcluster.topology.model import Group, Link, Topology
 Stage = Literal["written", "facts", "reach", "deep", "running"]
 Scope = Literal["node", "container", "interconnect"]
 DISRUPTIVE = frozenset({"netplan", "nvidia-runtime"})
-"""Steps of `sparkcluster setup` that it refuses while ranks run on the node."""
+"""Steps that `sparkcluster setup` refuses while ranks run on the node."""
 UP = here("sparkcluster up INVENTORY")
 DOWN = here("sparkcluster down INVENTORY")
 AGAIN = here("sparkcluster down INVENTORY && sparkcluster up INVENTORY")
@@ -48,11 +48,11 @@ REBOOT = on_node("sudo reboot")
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """Input of all checks; each is itself alone, so that what is derived from one can be kept for the next check.
+    """Input of all checks; compared by identity, so that derived data can be cached.
 
     Attributes:
         facts: by node; empty if no node was contacted, as in ``lint``.
-        topology: has no groups if there is none.
+        topology: without groups if no topology could be built.
         reach, measured, running, hashes: empty unless the checks of that stage run.
     """
 
@@ -79,11 +79,11 @@ class Context:
         return next((each.host for each in self.spec.inventory.nodes if each.label == node), node)
 
     def called(self, group: Group) -> str:
-        """What people call ``group``."""
+        """The display name of ``group``."""
         return self.spec.inventory.called(group.name)
 
     def images(self) -> Iterator[tuple[str, Image]]:
-        """Every image of the playbook with the name of its node; where it is missing it is staged before the launch."""
+        """The playbook's image on every node that has it, with the node's name."""
         for name, facts in self.facts.items():
             if self.docker and isinstance(facts.image, Image):
                 yield name, facts.image
@@ -95,7 +95,7 @@ class Context:
                 yield name, link
 
     def runs_rank(self, node: str) -> bool:
-        """Whether a rank of this cluster runs on ``node``, which accounts for ports and memory in use."""
+        """Whether a rank of this cluster runs on ``node`` and explains its ports and memory in use."""
         return any(
             rank.state == "running" and rank.labels.get(LABEL_CLUSTER) == self.spec.inventory.cluster
             for rank in read(self.facts[node].ranks) or ()
@@ -108,13 +108,13 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What one check saw; the check adds its code and reason.
+    """An observation of a check; the check adds its code and reason.
 
     Attributes:
-        at: path of the playbook key, such as ``("args", "quantization")``; its file and line become the finding's.
-        severity, remedy, step: None means that of the check.
-        live: whether ``remedy`` can be typed while ranks run.
-        values: of the names in the remedy's texts, beside ``node``.
+        at: path of the playbook key, such as ``("args", "quantization")``, for the finding's file and line.
+        severity, remedy, step: None for the value of the check.
+        live: whether ``remedy`` works while ranks run.
+        values: values of the placeholders in the remedy, in addition to ``node``.
     """
 
     summary: str
@@ -133,17 +133,17 @@ Body = Callable[[Context], Iterable[Seen]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is documented of one code.
+    """Documentation of one code.
 
     Attributes:
-        severity: the highest that it reports.
-        title: what is true of a healthy cluster.
-        why: what happens if it is not.
+        severity: the highest severity that it reports.
+        title: the condition that a healthy cluster meets.
+        why: the consequence if it does not.
         more: further paragraphs.
-        needs: fields of Facts without which it cannot judge a node; an unread one is a finding of its own.
-        source: who reported or recommends it.
-        remedies: the fix, with names in place of a finding's values.
-        step: step of `sparkcluster setup` that is the fix; empty where there is none.
+        needs: required fields of Facts; an unread field is a separate finding.
+        source: report or recommendation that it is based on.
+        remedies: the fix, with placeholders for the values of a finding.
+        step: step of `sparkcluster setup` that fixes it; empty if there is none.
     """
 
     code: str
@@ -176,7 +176,7 @@ class Page:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check(Page):
-    """One check: its page, the function that runs it, and the nodes that it applies to."""
+    """A check: its page, its function, and the nodes that it applies to."""
 
     body: Body
     module: str = ""
@@ -192,12 +192,12 @@ class Check(Page):
 
     @property
     def engine(self) -> str | None:
-        """The engine to whose playbooks it applies; None for all."""
+        """The engine whose playbooks it checks; None for all engines."""
         found = re.match(rf"{engines.__name__}\.(\w+)\.", self.module)
         return engines.named(found[1]) if found else None
 
     def run(self, context: Context) -> list[Finding]:
-        """Findings of this check; if it crashes, a finding that says so."""
+        """Findings of this check; a crash is reported as a finding."""
         if self.scope == "container" and not context.docker:
             return []
         try:
@@ -207,7 +207,7 @@ class Check(Page):
                 Finding(
                     code=self.code,
                     severity="warning",
-                    summary=f"the check itself failed: {self.title}",
+                    summary=f"this check crashed: {self.title}",
                     seen=f"{type(error).__name__}: {error}",
                     why="a bug in sparkcluster; it is unknown whether the cluster passes this check",
                     remedies=remedies(["report it with the output of sparkcluster preflight INVENTORY --json"]),
@@ -215,7 +215,7 @@ class Check(Page):
             ]
 
     def finding(self, context: Context, seen: Seen) -> Finding:
-        """``seen`` as a finding of this check; while a rank runs, ``setup`` refuses a step that disturbs it."""
+        """``seen`` as a finding; its remedy accounts for steps that ``setup`` refuses while a rank runs."""
         file, line = _place(context.spec, seen.at)
         severity = seen.severity or self.severity
         values = {"node": seen.node or "", **(seen.values or {})}
@@ -231,7 +231,7 @@ class Check(Page):
 
 
 def _place(spec: Spec, at: KeyPath | None) -> tuple[str | None, int | None]:
-    """File and line of a key; if it is absent, those of the section that it belongs to."""
+    """File and line of a key or, if it is absent, of its section."""
     path = at or ()
     while path and path not in spec.places:
         path = path[:-1]
@@ -253,18 +253,17 @@ def check(
     each: Subjects | None = None,
     **declared: Any,
 ) -> Callable[[Callable[..., Iterable[Seen]]], Callable[..., Iterable[Seen]]]:
-    """Register a check under a code that never changes.
+    """Register a check.
 
-    The first paragraph of its docstring becomes the reason, a sentence that says what happens otherwise; the rest
-    becomes the page.
+    The first paragraph of its docstring is the reason, ``Page.why``; the rest is ``Page.more``.
 
     Args:
-        code: that never changes.
-        title: what is true of a healthy cluster.
-        remedy: of every finding that has none of its own; names in braces are those of ``Seen.values``.
-        given: what the function gets in place of the context.
-        each: nodes and subjects, for a function that judges one subject of one node at a time.
-        declared: fields of Check.
+        code: permanent code.
+        title: the condition that a healthy cluster meets.
+        remedy: default remedy of its findings; braces enclose names of ``Seen.values``.
+        given: makes the argument of the function from the context.
+        each: yields nodes and subjects, for a function that checks one subject of one node.
+        declared: other fields of Check.
     """
 
     def register(judge: Callable[..., Iterable[Seen]]) -> Callable[..., Iterable[Seen]]:
@@ -316,14 +315,14 @@ interconnect_check = functools.partial(check, scope="interconnect")
 
 
 def load(*names: str) -> None:
-    """Register the checks of engines, by default of all; the others register themselves when they are imported."""
+    """Register the checks of engines, by default all engines; other checks register on import."""
     for name in names or engines.names():
         for module in engines.engine(name).checks:
             importlib.import_module(module)
 
 
 def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
-    """Findings of ``checks`` with the severities that inventory and playbook accept, errors first."""
+    """Findings of ``checks``, errors first; severities are lowered as inventory and playbook accept."""
     chosen = list(checks)
     findings = [finding for chosen_check in chosen for finding in chosen_check.run(context)]
     return ordered(accepted(finding, context.spec) for finding in [*findings, *unread(context, chosen)])
@@ -333,12 +332,12 @@ UNREAD = "FACT-001"
 UNPLANNED = "PLAN-001"
 UNSET, EXAMPLE = "SPEC-010", "SPEC-011"
 
-# Readings that fail together with another one, which has its own check.
+# Readings that fail together with another reading that has its own check.
 _FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "driver_module": "gpus"}
 
 
 def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
-    """One finding for every failed reading of a node that ``checks`` need."""
+    """One finding per node and reading that failed and that ``checks`` need."""
     chosen = list(checks)
     for name, facts in context.facts.items():
         concerning = [waiting for waiting in chosen if waiting.concerns(context, name)]
@@ -360,24 +359,24 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
 
 _TABLES = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
 MERGED: dict[str, str] = _TABLES["merged"]
-"""Codes of earlier versions, and the code that reports it now; ``ignore`` and ``allow`` may name either, but not those
-that protect from playbooks: what asks for consent looks for these by their own code."""
+"""Old codes and their replacements. ``ignore`` and ``allow`` accept both, except for codes that protect against hostile
+playbooks: consent is asked for by the new code."""
 
 
 def without_check() -> Iterator[Page]:
-    """Codes that no check reports: of errors before any check can run."""
+    """Pages of errors that occur before checks can run."""
     for row in _TABLES["pages"]:
         fields = {name: value for name, value in row.items() if name != "remedy"}
         yield Page(remedies=remedies([row["remedy"]]), **fields)
 
 
 def accepted(finding: Finding, spec: Spec) -> Finding:
-    """``finding``, less severe where inventory or playbook accept its code."""
+    """``finding`` with a lower severity if inventory or playbook accept its code."""
     secure = finding.code in SECURITY
     names = {finding.code, *(old for old, code in MERGED.items() if code == finding.code and not secure)}
     allowed = () if secure else spec.playbook.allow
-    reasons = [f"the playbook accepts it: {allow.reason}" for allow in allowed if allow.code in names]
-    reasons += ["it is ignored by request"] if names & set(spec.inventory.ignore) else []
+    reasons = [f"accepted by the playbook: {allow.reason}" for allow in allowed if allow.code in names]
+    reasons += ["ignored by request"] if names & set(spec.inventory.ignore) else []
     if not reasons or finding.severity == "info":
         return finding
     severity: Severity = "warning" if finding.severity == "error" else "info"

@@ -1,4 +1,4 @@
-"""Which nodes differ from the others: the majority is right, and without a majority the newest; lists in one line."""
+"""Find nodes that differ from the majority or, without one, from the newest; format lists in one line."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def listed(names: Iterable[str]) -> str:
 
 
 def abridged(observations: Iterable[str], limit: int) -> str:
-    """The first ``limit`` of them, and how many more there are."""
+    """The first ``limit`` observations, and the number of others."""
     every = list(observations)
     more = [f"and {len(every) - limit} more"] if len(every) > limit else []
     return "; ".join([*every[:limit], *more])
 
 
 def common(values: Iterable[T]) -> T | None:
-    """The most frequent value; of equally frequent ones the first."""
+    """The most frequent value; the first on a tie."""
     return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outlier:
-    """One node that differs from the others.
+    """A node that differs from the others.
 
     Attributes:
-        expected: value of the majority; without one, the newest.
-        others: nodes that have it.
+        expected: value of the majority; without a majority, the newest.
+        others: nodes with the expected value.
     """
 
     node: str
@@ -47,7 +47,7 @@ class Outlier:
 
     @property
     def newer(self) -> bool:
-        """Whether it is newer than the others, so that they need the update."""
+        """Whether its value is newer, so that the others need the update."""
         return order(self.value) > order(self.expected)
 
     @property
@@ -56,15 +56,15 @@ class Outlier:
         return f"{self.value} on {self.node}, {self.expected} on {listed(self.others)}"
 
     def update(self, *commands: Remedy) -> tuple[Remedy, ...]:
-        """``commands`` for the nodes that need the update: this one, or the others if this one is newer."""
+        """``commands`` for this node, or for the others if this node is newer."""
         on = listed(self.others) if self.newer else ""
         return tuple(dataclasses.replace(command, on=on) for command in commands)
 
 
 def outliers(values: Mapping[str, str | None], usable: Callable[[str], bool] = bool) -> list[Outlier]:
-    """Nodes whose value, such as a version, differs from that of the majority; None is ignored.
+    """Nodes whose value (such as a version) differs from the majority's; None is ignored.
 
-    A value that is not ``usable`` is expected only if no node has another.
+    An unusable value is expected only if no node has a ``usable`` one.
     """
     present = {name: value for name, value in values.items() if value is not None}
     if len(set(present.values())) < 2:

@@ -22,7 +22,7 @@ from sparkcluster.spec import Playbook
 
 # A launch writes logs, records and layers; with less than this the next write may fail.
 DISK_FLOOR_BYTES = 10**9
-# The images for arm64 are 18 to 24 GB, and Docker keeps the archive beside the layers while it loads one.
+# Images for arm64 have 18 to 24 GB, and Docker keeps the archive in addition to the layers while it loads.
 IMAGE_SPACE_BYTES = 25 * 10**9
 
 PRUNE = here("sparkcluster models INVENTORY --prune", "removes staged weights that nothing uses")
@@ -33,16 +33,16 @@ PRUNE_IMAGES = on_node("docker image prune")
     "HOST-005",
     "The disks are not full",
     needs=("disks",),
-    remedy=(PRUNE, PRUNE_IMAGES, "du, for what else fills it"),
+    remedy=(PRUNE, PRUNE_IMAGES, "find other large files with du"),
 )
 def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """A full disk leaves half an image or a truncated record."""
+    """A full disk leaves incomplete images or truncated records."""
     full = [
         disk
         for disk in read(facts.disks) or ()
         if disk.free_bytes < DISK_FLOOR_BYTES and (context.docker or disk.purpose != "docker")
     ]
-    # Paths on the same file system are one full disk.
+    # Report paths on the same file system once.
     for size_, disk in {(disk.total_bytes, disk.free_bytes): disk for disk in reversed(full)}.items():
         has_weights = any((each.total_bytes, each.free_bytes) == size_ for each in full if each.purpose == "hf_home")
         where = f"{shell('df --output=target', disk.path)} | tail -n 1"
@@ -56,22 +56,22 @@ def disks(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 @node_check(
     "HOST-028",
-    "There is space for image and weights that are missing",
+    "There is space for the missing image and weights",
     needs=("disks",),
     source="practitioners' reports: downloads that fail at 97 %",
     remedy=(PRUNE, PRUNE_IMAGES, edit("set hf_home in the inventory, or data-root in daemon.json, to a larger disk")),
 )
 def space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """Staging fails in the middle of image or weights, after minutes of copying.
+    """Staging fails after minutes of copying.
 
-    Docker keeps the archive beside the layers until the last one is unpacked. containerd's image store reports the size
-    of compressed layers, which are about a third. Layers that all nodes without the image have of other images are not
-    copied. If no node has the image, 25 GB are assumed. The size of weights is that on another node, or else what is
-    recorded of the model, as `fit` counts it; where it is an estimate, it is a warning. If they are in a directory of
-    the user, the facts do not include its disk, and staging checks it. A full disk is HOST-005.
+    Docker keeps the archive in addition to the layers until all are unpacked. containerd's image store reports the size
+    of compressed layers, about a third. Layers that all nodes without the image have from other images are not copied.
+    If no node has the image, 25 GB are assumed. The size of the weights is taken from another node, or else from the
+    data that `fit` has on the model; an estimate gives a warning. The facts do not cover the disk of weights in a
+    directory of the user; staging checks it. A full disk is HOST-005.
     """
     image, weights = _image(context, facts), _weights(context, facts)
-    by_disk: dict[tuple[int, int], list[_Missing]] = {}  # one file system, as far as its size tells
+    by_disk: dict[tuple[int, int], list[_Missing]] = {}  # equal sizes mean the same file system
     for each in filter(None, (weights, image)):
         by_disk.setdefault((each.disk.total_bytes, each.disk.free_bytes), []).append(each)
     for missing in by_disk.values():
@@ -98,7 +98,7 @@ def space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 
 def recorded_forecast(playbook: Playbook, nodes: int = 1) -> Mapping[str, Any] | None:
-    """What `fit` says of a playbook by what is recorded of its model; None where nothing is."""
+    """Forecast of `fit` for a playbook from recorded data of its model; None without such data."""
     found = shipped.recorded(playbook.model.label, playbook.model.revision)
     if found is None or found.config is None:
         return None
@@ -107,7 +107,7 @@ def recorded_forecast(playbook: Playbook, nodes: int = 1) -> Mapping[str, Any] |
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Missing:
-    """What has to be copied to a node: bytes that it probably needs, and at least; they differ for an estimate."""
+    """Data to copy to a node; ``needed`` and ``least`` bytes differ if the size is an estimate."""
 
     what: str
     disk: Disk

@@ -19,12 +19,12 @@ RESTART_DOCKER = on_node("sudo systemctl restart docker")
 
 @container_node_check(
     "HOST-001",
-    "Docker can be used by the SSH user",
+    "The SSH user can use Docker",
     source="docs.docker.com, Linux post-installation steps",
     remedy="sudo usermod -aG docker USER and log in again; or install and start Docker",
 )
 def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """No rank can start: every rank is a container that this user starts.
+    """No rank can start: this user starts every rank as a container.
 
     DGX OS has Docker installed, but its user is not in the group `docker`. Rootless engines and a `DOCKER_HOST` that
     is not a local socket are not supported.
@@ -74,7 +74,7 @@ def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     ),
 )
 def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
-    """Containers of a snap can access neither the driver's libraries nor files outside /home.
+    """Containers of Docker's snap can access neither the driver's libraries nor files outside /home.
 
     The launch then fails with `could not select device driver` or a refused mount. Docker from apt has neither limit.
     """
@@ -84,24 +84,24 @@ def snap(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
 
 @docker_check(
     "HOST-026",
-    "CDI devices are those of the loaded driver, and containers keep their GPU when systemd reloads",
+    "CDI devices match the loaded driver, and containers keep their GPU when systemd reloads",
     source="NVIDIA Container Toolkit: Container Device Interface support; troubleshooting, NVML Unknown Error;"
     " NVIDIA/nvidia-container-toolkit#48",
     remedy=(CDI_REFRESH, RESTART_DOCKER),
 )
 def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
-    """Containers get libraries of a driver that was removed: they fail to start, or lose the GPU while running.
+    """Containers get libraries of a removed driver: they fail to start, or lose the GPU while running.
 
-    The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it.
-    A warning if Docker also has the nvidia runtime, since most containers then do not use CDI. Without CDI, where
-    systemd manages the containers' cgroups, `systemctl daemon-reload`, which every package update runs, removes the GPU
-    from running containers (`NVML: Unknown Error`): information.
+    The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it. A
+    warning if Docker also has the nvidia runtime, since most containers then do not use CDI. Without CDI and with
+    cgroups managed by systemd, `systemctl daemon-reload` removes the GPU from running containers
+    (`NVML: Unknown Error`); every package update runs it. This is information.
     """
     driver, runtime = read(context.facts[name].driver), "nvidia" in engine.runtimes
     if engine.cdi_driver is not None and driver is not None and engine.cdi_driver != driver:
         yield Seen(
             f"the CDI specification of {name} is for another driver",
-            f"written for {engine.cdi_driver}, {driver} is loaded",
+            f"generated for {engine.cdi_driver}, but {driver} is loaded",
             severity="warning" if runtime else "error",
         )
     if engine.cgroup_driver == "systemd" and runtime and not _has_cdi(engine):
@@ -118,9 +118,9 @@ def _has_cdi(engine: Docker) -> bool:
 
 
 def hand_over(context: Context, node: str, containers: Iterable[OtherContainer]) -> Iterator[Remedy]:
-    """What to type so that ``containers`` of somebody else no longer hold what a launch on ``node`` needs."""
+    """Commands to save and stop foreign ``containers`` that use resources needed on ``node``."""
     for each in containers:
         if each.engine in engines.names():
             command = shell("sparkcluster import --container", each.name, "--node", context.host(node))
-            yield here(command, "to keep its settings as a playbook")
+            yield here(command, "saves its settings as a playbook")
         yield on_node(shell("docker stop", each.name), on=node)

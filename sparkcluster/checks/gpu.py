@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkcluster.checks.check import REBOOT, Context, Seen, container_node_check, gpu_check
+from sparkcluster.checks.check import CATALOGUE, REBOOT, Context, Seen, container_node_check, gpu_check
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.model import Facts, Gpu
 from sparkcluster.facts.running import GpuSample
@@ -58,21 +58,18 @@ def gpu(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "HOST-010",
     "The driver series works with CUDA graphs",
     needs=("driver",),
-    remedy=(
-        on_node(f"sudo apt-get install -y nvidia-driver-{SERIES}-open {{modules}}"),
-        REBOOT,
-        edit("set enforce-eager: true in the playbook, at half the speed", instead=True),
-    ),
+    remedy=(on_node(f"sudo apt-get install -y nvidia-driver-{SERIES}-open {{modules}}"), REBOOT),
 )
 def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
 
-    580.142 is tested. Sources disagree: one guide measured the deadlock and tells to stay on 580; another has users of
-    NGC 25.12.post1 update to 590.44, for which that image is built, where forward compatibility from 580 is not
-    available. So it is a warning for that image, and with `enforce-eager: true`, which captures no graphs.
+    580.142 is tested. Sources disagree: one guide measured the deadlock and recommends 580; another tells users of NGC
+    25.12.post1 to update to 590.44, which that image is built for. This is a warning for that image, and with the
+    engine's argument that captures no graphs.
     """
-    playbook = context.spec.playbook
-    eager = playbook.args.get("enforce-eager", playbook.args.get("enforce_eager")) is True
+    playbook, argument = context.spec.playbook, context.engine.common_arguments.get("no_graphs", "")
+    eager = playbook.args.get(argument, playbook.args.get(argument.replace("-", "_"))) is True
+    slower = f"set {argument}: true in the playbook, at half the speed"
     image = context.spec.reference or ""
     wants = image.rpartition(":")[2].startswith(WANTS_590)
     driver = read(facts.driver)
@@ -80,6 +77,7 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
         yield Seen(
             f"{name} has a driver of series 590",
             f"{driver}{f', which {image} is built for' if wants else ''}",
+            (*CATALOGUE["HOST-010"].remedy, *([edit(slower, instead=True)] if argument else [])),
             severity="warning" if eager or wants else "error",
             values={"modules": modules(facts)},
         )
@@ -87,13 +85,13 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 @container_node_check(
     "HOST-015",
-    "The loaded driver is the installed one",
+    "The installed driver is loaded",
     severity="warning",
     source="NVIDIA forum: `Failed to initialize NVML: Driver/library version mismatch`",
     remedy=[REBOOT],
 )
 def installed(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """New containers get libraries of the new driver, which do not work with the old one that is still loaded.
+    """New containers get libraries of the new driver, which do not work with the loaded old driver.
 
     They fail with `Driver/library version mismatch` after an update, until the next reboot.
     """
@@ -133,7 +131,7 @@ def capability(_: Context, name: str, device: Gpu) -> Iterator[Seen]:
 def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
     """Another process uses compute and memory that the engine needs, and both together may freeze the node.
 
-    22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
+    A draw of 22-26 W is typical of a hanging collective, such as ranks left over from an earlier launch.
     """
     if _busy(device.utilization_percent) and not context.runs_rank(name):
         hung = waits_in_collective(device)
@@ -145,7 +143,7 @@ def idle(context: Context, name: str, device: Gpu) -> Iterator[Seen]:
 
 
 def module_missing(facts: Facts) -> bool:
-    """Whether the running kernel has no nvidia module: the probe found none on disk, and none is loaded."""
+    """Whether the running kernel has no nvidia module, neither loaded nor on disk."""
     missing = "driver_module" in facts.model_fields_set and facts.driver_module is None
     return missing and isinstance(facts.driver, Unread) and not read(facts.gpus)
 
@@ -156,14 +154,14 @@ def modules(facts: Facts) -> str:
 
 
 def short_of_power(gpu: GpuSample) -> bool:
-    """Whether it is busy at no more power and clock than a GPU without enough power."""
+    """Whether it is busy at the low power and clock of a GPU whose power delivery is stuck."""
     power, clock = gpu.power_w, gpu.sm_clock_mhz
     low = power is not None and power <= THROTTLED_W and clock is not None and clock <= THROTTLED_MHZ
     return low and _busy(gpu.utilization_percent)
 
 
 def waits_in_collective(gpu: Gpu | GpuSample) -> bool:
-    """Whether it is busy at the power of a collective that hangs."""
+    """Whether it is busy at the power of a hanging collective."""
     throttled = gpu.sm_clock_mhz is not None and gpu.sm_clock_mhz <= THROTTLED_MHZ
     waiting = gpu.power_w is not None and HUNG_W[0] <= gpu.power_w <= HUNG_W[1]
     return waiting and not throttled and _busy(gpu.utilization_percent)

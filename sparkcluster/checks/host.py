@@ -1,4 +1,4 @@
-"""Checks of a machine apart from Docker, GPU, memory and disks."""
+"""Checks of ports and of logind on each node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ports(context: Context) -> Iterator[Seen]:
                             f"sparkcluster down, with the inventory of cluster {other}"
                             if other
                             else on_node(f"sudo ss -ltnp 'sport = :{port}'"),
-                            edit(f"set {instead}", instead=True),
+                            *([edit(f"set {instead}", instead=True)] if instead else []),
                         ),
                         node=name,
                     )
@@ -65,11 +65,10 @@ def ports(context: Context) -> Iterator[Seen]:
     remedy=[on_node("sudo loginctl enable-linger {user}")],
 )
 def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """When the last session of its user ends, the engine loses its semaphores and shared memory, and crashes.
+    """When the last session of the user ends, the engine loses its semaphores and shared memory, and crashes.
 
-    logind removes those of ordinary users (RemoveIPC, on by default). With runtime `process` ranks belong to the SSH
-    user. In containers they belong to root, unless the image sets another user, and are not affected: for
-    information only.
+    logind removes IPC objects of ordinary users (RemoveIPC, on by default). With runtime `process`, ranks belong to the
+    SSH user. In containers they belong to root, unless the image sets another user, and are not affected: information.
     """
     if facts.remove_ipc is True and facts.uid >= FIRST_PERSON and not facts.lingers:
         yield Seen(
@@ -81,7 +80,7 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 
 def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, list[OtherContainer], str | None]:
-    """The listening process; if it may be that of a container or of another cluster's first rank, these as well."""
+    """The listening process, and the container or other cluster that it may belong to."""
     process = listener.process or "a process of another user"
     publishing = [each for each in facts.containers if listener.port in each.ports]
     if publishing:
@@ -91,7 +90,7 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
         cluster = rank.labels.get(LABEL_CLUSTER)
         first = rank.state == "running" and rank.labels.get(LABEL_RANK, "0") == "0"
         if first and cluster and cluster not in {context.spec.inventory.cluster, context.spec.gateway_cluster}:
-            return f"{process}, of {rank.name} in all likelihood,", [], cluster
+            return f"{process}, probably of {rank.name},", [], cluster
     hosted = [each for each in facts.containers if each.host_network]
     inside = [each for each in hosted if each.engine] or (hosted if len(hosted) == 1 else [])
     if inside and engine:
@@ -100,12 +99,13 @@ def _process(context: Context, facts: Facts, listener: Listener) -> tuple[str, l
 
 
 def _ports(context: Context, group: Group) -> Iterator[tuple[int, str, str, str]]:
-    """Ports of rank 0, with address, use and what to set instead; none if it is on a node that did not answer."""
+    """Ports of rank 0 with address, use and the setting to change, if any; empty if its node did not answer."""
     if group.head.rank > 0:
         return
     yield group.api_port, group.api_host, "the API", "another api.port in the inventory"
     engine = engine_of(context.facts[group.head.name])
     if meet := parallel.rendezvous(context.spec.playbook, group, engine, bring_ray=context.docker):
-        # It listens on all addresses unless the launcher can prevent it, so any listener is a conflict.
+        # The rendezvous may listen on all addresses, so a listener on any address is a conflict.
         other = "native" if meet[0] == group.ray_port else "ray"
-        yield meet[0], "0.0.0.0", meet[1], f"executor: {other} in the playbook"  # noqa: S104
+        instead = f"executor: {other} in the playbook" if other in context.engine.executors else ""
+        yield meet[0], "0.0.0.0", meet[1], instead  # noqa: S104

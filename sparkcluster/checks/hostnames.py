@@ -1,4 +1,4 @@
-"""Checks of host names and addresses of the nodes: names that resolve to another machine, and routes over WiFi."""
+"""Checks of host names and addresses: names that resolve to another machine, and routes over WiFi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkcluster.topology.candidates import is_up
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resolution:
-    """What the inventory's host ``name`` of ``node`` resolves to on node ``on``."""
+    """Addresses to which the host ``name`` of ``node`` resolves on node ``on``."""
 
     on: str
     node: str
@@ -34,9 +34,9 @@ class Resolution:
     remedy=[edit("set host of {node} in the inventory to {wired}")],
 )
 def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """Everything sent to the node is slow: staging, logs, and API responses if the API listens on that address.
+    """All traffic to the node is slow: staging, logs, and API responses if the API listens on that address.
 
-    Only for information if the node has no network but WiFi.
+    Information if WiFi is the node's only network.
     """
     interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
     if interface is not None and interface.wireless:
@@ -55,7 +55,7 @@ def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     "NET-017",
     "The host name of a node resolves to that node everywhere, and to a wired address",
     severity="warning",
-    source="practitioners' reports: DHCP leases and hosts files that outlived a machine's address; mDNS names in .local"
+    source="practitioners' reports: outdated DHCP leases and hosts files; mDNS names in .local"
     " that resolve to the WiFi address",
     remedy=(
         on_node("getent ahostsv4 {name}"),
@@ -64,10 +64,10 @@ def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     ),
 )
 def resolves(context: Context) -> Iterator[Seen]:
-    """Programs that use the name reach another machine, none, or this one over WiFi: ssh, rsync and Ray's tools.
+    """Programs that use the name (ssh, rsync, Ray's tools) reach another machine, none, or this one over WiFi.
 
-    Reported are addresses of other nodes of the inventory, and addresses in the node's networks that it does not have.
-    Addresses elsewhere (a jump host, a router) are ignored.
+    Reports addresses of other nodes, and addresses in the node's networks that the node does not have. Addresses in
+    other networks (a jump host, a router) are ignored.
     """
     for each in _resolutions(context):
         facts = context.facts[each.node]
@@ -82,7 +82,7 @@ def resolves(context: Context) -> Iterator[Seen]:
 
 
 def _elsewhere(context: Context, resolution: Resolution) -> ipaddress.IPv4Address | None:
-    """The address that is another machine's or none's, where the node has none of those that its name resolves to."""
+    """The first wrong address, if the name resolves to no address of its node."""
     addresses = _addresses(context.facts[resolution.node])
     assigned = {address.ip for _, address in addresses}
     if assigned & set(resolution.addresses) or not assigned:
@@ -97,7 +97,7 @@ def _elsewhere(context: Context, resolution: Resolution) -> ipaddress.IPv4Addres
 
 
 def _seen(context: Context, resolution: Resolution, summary: str, seen: str) -> Seen:
-    """A finding about the node on which a name resolves wrongly, where the name can be put into a command as it is."""
+    """A finding for the node on which the name resolves wrongly; commands only with a name that needs no quoting."""
     wired, name = _wired(context.facts[resolution.node]), resolution.name
     plain = wired is not None and word(name) == name
     values = {"name": name, "wired": wired, "node": resolution.node}
@@ -106,7 +106,7 @@ def _seen(context: Context, resolution: Resolution, summary: str, seen: str) -> 
 
 
 def _resolutions(context: Context) -> Iterator[Resolution]:
-    """What the host names of the inventory resolve to on every other node, if that is an IPv4 address."""
+    """The IPv4 addresses to which host names of the inventory resolve on every other node."""
     for node in context.spec.inventory.nodes:
         if node.label not in context.facts or node.has_address:
             continue
@@ -125,7 +125,7 @@ def _ipv4(text: str) -> ipaddress.IPv4Address | None:
 
 
 def _addresses(facts: Facts) -> list[tuple[Interface, ipaddress.IPv4Interface]]:
-    """Addresses of the node with their interfaces, without loopback."""
+    """Addresses of the node with their interfaces, except loopback."""
     return [
         (interface, address)
         for interface in read(facts.interfaces) or ()
@@ -135,7 +135,7 @@ def _addresses(facts: Facts) -> list[tuple[Interface, ipaddress.IPv4Interface]]:
 
 
 def _wired(facts: Facts) -> str | None:
-    """A wired address at which other nodes may reach the node, management before rails."""
+    """A wired address of the node; the management network is preferred to rails."""
     found = [
         (facts.hca_of(interface.name) is not None, str(address.ip))
         for interface, address in _addresses(facts)

@@ -1,4 +1,4 @@
-"""Checks of the image, of the engine in it, and of what RDMA needs there: libibverbs, and a fitting NCCL."""
+"""Checks of the image: its engine and the engine's arguments, its libraries for RDMA, and its NCCL version."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from sparkcluster import engines
 from sparkcluster.checks.check import (
     PREFLIGHT,
     Context,
@@ -29,7 +30,7 @@ from sparkcluster.topology import parallel
 
 ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 STAGE = here("sparkcluster stage INVENTORY image")
-BRINGS = dataclasses.replace(STAGE, note="brings it now")
+BRINGS = dataclasses.replace(STAGE, note="stages it now")
 NEWER_RAY = edit("use an image with Ray 2.52 or newer, or executor: native in the playbook")
 
 
@@ -41,11 +42,11 @@ NEWER_RAY = edit("use an image with Ray 2.52 or newer, or executor: native in th
     remedy=(on_node("docker rmi --force {image}"), STAGE),
 )
 def same(context: Context) -> Iterator[Seen]:
-    """Ranks of different builds end with `Version mismatch`, or give wrong answers.
+    """Ranks of different builds exit with `Version mismatch`, or give wrong answers.
 
-    Builds are compared by their layers and what a container of them starts with (environment, entry point), since
-    containerd's image store has other IDs. The right one is what a digest names or a release recorded, else that of
-    the head. `up` and `stage` replace an image that differs, after a question unless the right one was staged before.
+    Builds are compared by layers, environment and entry point, since containerd's image store uses different IDs. The
+    expected build is the one named by a digest or recorded by a release, else the build on the head. `up` and `stage`
+    replace a different image, after a question unless the expected build was staged before.
     """
     right = expected_images(context.spec, context.facts, context.topology.by_rank or list(context.facts))
     first = next(iter(right.values()), None)
@@ -54,9 +55,9 @@ def same(context: Context) -> Iterator[Seen]:
             reference = str(context.spec.reference)
             same_layers = first is not None and first.layers == image.layers
             yield Seen(
-                f"{name} has another build of {reference} than {listed(right or ['recorded'])}",
+                f"{name} has a different build of {reference} than {listed(right or ['recorded'])}",
                 f"image ID {image.id[:19]}{f', on {listed(right)} {first.id[:19]}' if first else ''}"
-                f"{'; layers are the same, environment or entry point are not' if same_layers else ''}",
+                f"{'; same layers, but different environment or entry point' if same_layers else ''}",
                 node=name,
                 values={"image": reference},
             )
@@ -69,7 +70,7 @@ def same(context: Context) -> Iterator[Seen]:
     remedy=[on_node("docker pull --platform linux/{platform} {image}")],
 )
 def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
-    """The container ends with `exec format error` before the first log line."""
+    """The container exits with `exec format error` before the first log line."""
     node, built = context.facts[name].architecture, image.architecture
     if foreign(context, name, image):
         values = {"platform": ARCHITECTURES.get(node, node), "image": image.reference}
@@ -77,7 +78,7 @@ def architecture(context: Context, name: str, image: Image) -> Iterator[Seen]:
 
 
 def foreign(context: Context, name: str, image: Image) -> bool:
-    """Whether an image is built for another processor than the node's."""
+    """Whether an image is built for a different processor than the node's."""
     node, built = context.facts[name].architecture, image.architecture
     return bool(built) and ARCHITECTURES.get(built or "", built) != ARCHITECTURES.get(node, node)
 
@@ -87,18 +88,18 @@ def foreign(context: Context, name: str, image: Image) -> bool:
     "The image contains the engine",
     source="general",
     remedy=[
-        edit("set image in the playbook, or with runtime process runtime.python in the inventory, to one that has it")
+        edit("set image in the playbook (runtime process: runtime.python in the inventory) to one that has the engine")
     ],
 )
 def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No rank can start from an image without the engine, or without a Python that runs.
 
-    An image for another processor runs nothing: that is IMG-002. One that could not be read in time is IMG-009.
+    An image for another processor is IMG-002. An image that could not be read in time is IMG-009.
     """
     title = context.engine.title
     if not context.docker:
         if not isinstance(facts.engine, EngineFacts) or not facts.engine.version:
-            seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} beside it"
+            seen = facts.engine.unread if isinstance(facts.engine, Unread) else f"no {title} in its environment"
             yield Seen(f"the Python of runtime process on {name} has no {title}", seen)
     elif isinstance(facts.image, Image) and not foreign(context, name, facts.image):
         image, inside = facts.image, facts.image.inside
@@ -117,8 +118,8 @@ def engine(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 def token(context: Context) -> Iterator[Seen]:
     """Anyone who reaches Ray can run commands on every node: Ray before 2.52 has no token.
 
-    If the node or the image has a C compiler, this is a warning: a library restricts Ray to the interconnect, and is
-    built there. Without a compiler Ray would listen on every network of the node, and `up` does not start it.
+    If the node or the image has a C compiler, this is a warning: sparkcluster builds a library there that restricts Ray
+    to the interconnect. Without a compiler, Ray would listen on every network of the node, and `up` does not start it.
     """
     for group in context.topology.groups:
         found = engine_of(context.facts[group.head.name])
@@ -137,8 +138,8 @@ def token(context: Context) -> Iterator[Seen]:
             inside = engine_of(context.facts[name])
             if not context.facts[name].compiler and inside is not None and not inside.compiler:
                 yield Seen(
-                    f"Ray {found.ray_version} has no token, and would listen on every network of {name}",
-                    "no C compiler on the node or in the image, to build the library that restricts it",
+                    f"Ray {found.ray_version} has no token and would listen on every network of {name}",
+                    "no C compiler on the node or in the image to build the library that restricts it",
                     (on_node("sudo apt-get install gcc"), dataclasses.replace(NEWER_RAY, instead=True)),
                     node=name,
                 )
@@ -151,32 +152,32 @@ def token(context: Context) -> Iterator[Seen]:
     remedy=(BRINGS, edit("set executor: native in the playbook", instead=True)),
 )
 def ray(context: Context) -> Iterator[Seen]:
-    """The worker ends with `ray: command not found` if the image has no Ray and none is brought.
+    """The worker exits with `ray: command not found` if neither the image nor sparkcluster provides Ray.
 
-    `up` and `stage` bring a matching Ray to every node, as files beside the image, and install nothing in the image.
-    With runtime `process` nothing is brought, and there is no plan where the playbook requires Ray.
+    `up` and `stage` copy a matching Ray to every node, as files outside the image; the image is not changed. With
+    runtime `process` nothing is copied, and a playbook that requires Ray has no plan.
     """
-    if not context.docker or context.spec.playbook.executor == "native":
+    if not context.docker or context.spec.playbook.executor == "native" or "ray" not in context.engine.executors:
         return
     required = context.spec.playbook.executor == "ray"
-    backend = "a matching one" if required else "one, or uses the engine's own multi-node backend"
+    backend = "a matching version" if required else "it, or uses the engine's own multi-node backend"
     for group in context.topology.groups:
         for name in group.names if group.size > 1 else ():
             found = engine_of(context.facts[name])
             if found and found.version and found.ray_version is None and not context.facts[name].rays:
                 seen = f"Python {found.python_version}, {found.platform}"
-                yield Seen(f"the image on {name} has no Ray: up brings {backend}", seen, node=name)
+                yield Seen(f"the image on {name} has no Ray: up copies {backend}", seen, node=name)
 
 
 @check(
     "IMG-007",
     "The image has the flags and parsers of the playbook",
-    remedy="the name of the flag or parser in this image, or an image that has it",
+    remedy="use the name of the flag or parser in this image, or an image that has it",
 )
 def flags(context: Context) -> Iterator[Seen]:
-    """The engine ends with `unrecognized arguments` or `invalid tool call parser` before it loads the model.
+    """The engine exits with `unrecognized arguments` or `invalid tool call parser` before it loads the model.
 
-    Both are read once from the image itself, and kept under its ID. A parser from a plugin of the playbook is not
+    Flags and parsers are read once from the image and cached by its ID. Parsers from plugins of the playbook are not
     checked.
     """
     playbook = context.spec.playbook
@@ -207,6 +208,30 @@ def flags(context: Context) -> Iterator[Seen]:
                 yield Seen(f"the image has no {flag} {value}", seen, [remedy], ("args", written), node=nodes)
 
 
+@check(
+    "SPEC-013",
+    "Arguments are those of the engine",
+    stage="written",
+    severity="error",
+    source="the tables of arguments in sparkcluster/engines",
+    remedy="write the engine's own argument, or remove it",
+)
+def of_another_engine(context: Context) -> Iterator[Seen]:
+    """With an argument of another engine the engine fails at startup, or serves without what was asked for.
+
+    Compared with the tables of all engines. An argument that is in none of them may be new, and is not reported.
+    """
+    if context.engine.judges_arguments:
+        return
+    for name in context.spec.playbook.args:
+        found = engines.foreign(context.engine, name)
+        if found is not None:
+            other, own = found
+            remedy = [edit(own or f"remove it: {context.engine.title} has none")]
+            summary = f"{name} is an argument of {other.title}, and not of {context.engine.title}"
+            yield Seen(summary, f"args.{name}", remedy, at=("args", name))
+
+
 @container_node_check(
     "IMG-009",
     "The content of the image was read",
@@ -215,33 +240,33 @@ def flags(context: Context) -> Iterator[Seen]:
     remedy=[BRINGS],
 )
 def content_read(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """Whether it has the engine, Ray, and the flags and parsers of the playbook is known once it is staged.
+    """Its engine, Ray version, flags and parsers are unknown until it is staged.
 
-    Nothing is pulled to find out. `up` brings the image, reads it, and stops if it does not fit. It is a warning where
-    reading took too long: the Docker engine or the disk is very slow.
+    Checks pull nothing. `up` copies or pulls the image, reads it, and stops if it does not fit. A warning if reading
+    took too long, which means that the Docker engine or the disk is very slow.
     """
     inside = facts.image.inside if isinstance(facts.image, Image) else None
     if isinstance(inside, Unread) and not answered(inside):
         yield Seen(
             f"the image on {name} could not be read in time",
             inside.unread,
-            (dataclasses.replace(PREFLIGHT, note="reads it again"), on_node("docker ps"), on_node("uptime")),
+            (dataclasses.replace(PREFLIGHT, note="retries"), on_node("docker ps"), on_node("uptime")),
         )
     elif facts.image is None and context.spec.reference is not None:
         yield Seen(
-            f"the image is not on {name} yet: up brings it",
+            f"the image is not on {name} yet: up stages it",
             f"{context.spec.reference}; engine, flags and parsers are unknown",
             severity="info",
         )
 
 
 def answered(unread: Unread) -> bool:
-    """Whether an image that could not be read has run at all: an engine that did not answer in time says nothing."""
+    """Whether the image ran but failed; a time-out or lost connection does not say anything about the image."""
     return re.search(r"no answer within|timed? ?out|outlived|lost|refused", unread.unread.lower()) is None
 
 
 def _supported(context: Context, field: str) -> Iterator[tuple[str | None, frozenset[str]]]:
-    """What the engines answered to one question, each answer once: with its node, or None where all say the same."""
+    """Values of ``field`` with the node that has them; None as the node if all nodes have the same."""
     answers: dict[frozenset[str], list[str]] = {}
     for name, facts in context.facts.items():
         found = engine_of(facts)
@@ -263,14 +288,14 @@ _RDMA_PACKAGES = "libibverbs1 ibverbs-providers"
 
 @container_check(
     "IMG-011",
-    "The image has the libraries of RDMA",
+    "The image has the RDMA libraries",
     source="NVIDIA/nvidia-container-toolkit#1877, dstackai/dstack#2712; rdma-core: a provider and its configuration",
-    remedy="an image with libibverbs1 and ibverbs-providers",
+    remedy="use an image with libibverbs1 and ibverbs-providers",
 )
 def verbs(context: Context) -> Iterator[Seen]:
-    """NCCL logs `Failed to open libibverbs.so` or `No device found`, and goes on over TCP: 1 to 3 GB/s instead of 22.
+    """NCCL logs `Failed to open libibverbs.so` or `No device found` and falls back to TCP: 1 to 3 GB/s instead of 22.
 
-    The CUDA images for ARM servers come without these libraries, whatever the node has.
+    CUDA images for ARM servers do not contain these libraries; libraries on the node are not used.
     `allow: [{code: IMG-011, reason: …}]` in the playbook accepts TCP.
     """
     missing: dict[str, list[str]] = {}
@@ -285,7 +310,7 @@ def verbs(context: Context) -> Iterator[Seen]:
         printed = shell(r"printf '%s\n'", *lines)
         tag = re.sub(r"[^a-z0-9]+", "-", reference.partition("@")[0].rpartition("/")[2].lower()).strip("-")
         yield Seen(
-            f"the image has {_VERBS[verdict]}, and NCCL would use TCP",
+            f"the image has {_VERBS[verdict]}: NCCL would use TCP",
             f"{reference} on {listed(names)}",
             (
                 here(f"{printed} | docker build --tag {tag}:rdma -"),
@@ -297,15 +322,15 @@ def verbs(context: Context) -> Iterator[Seen]:
 @interconnect_check(
     "IMG-012",
     "NCCL can route between the subnets of a ring",
-    source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_AWARE_ROUTING; in no release before",
+    source="NVIDIA/nccl v2.30.7-1, src/transport/net_ib/connect.cc: NCCL_IB_SUBNET_AWARE_ROUTING is new there",
     remedy=[edit("use an image with NCCL 2.30.7 or newer, or a switch, or two Sparks")],
 )
 def ring_nccl(context: Context) -> Iterator[Seen]:
     """Ranks hang in the first collective: an older NCCL pairs HCAs that no cable connects, since it ignores subnets.
 
-    The version is that of the library that torch loads, which may differ from the installed package. Some builds of
-    older versions have the change: `allow: [{code: IMG-012, reason: …}]` in the playbook says so. It is a warning if
-    the version is unknown, or if the playbook loads an NCCL of its own.
+    Checks the library that torch loads, which may differ from the installed package. For an older build with this
+    change, write `allow: [{code: IMG-012, reason: …}]` in the playbook. A warning if the version is unknown, or if the
+    playbook loads its own NCCL.
     """
     own = next((name for name, value in context.spec.playbook.env.items() if "libnccl" in value), None)
     for group in context.topology.groups:
@@ -319,7 +344,7 @@ def ring_nccl(context: Context) -> Iterator[Seen]:
                 yield Seen(
                     f"NCCL {version} cannot route between the subnets of a ring"
                     if version
-                    else "the version of NCCL is unknown, and a ring needs 2.30.7",
+                    else "the version of NCCL is unknown; a ring needs 2.30.7",
                     f"on {listed(names)}; {own} in env of the playbook" if own else f"on {listed(names)}",
                     severity=None if version else "warning",
                 )

@@ -1,4 +1,4 @@
-"""Checks of the weights on the nodes: completeness, sameness, and contents by SHA-256."""
+"""Checks of the weights on the nodes: completeness, equality, and content by SHA-256."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkcluster.topology.vocabularies import lacking
 
 STAGE = here("sparkcluster stage INVENTORY weights")
 VERIFY = here("sparkcluster stage INVENTORY weights --verify")
-# What engines read; other files (README, licences, pictures) may differ.
+# Files that engines read; other files (README, licences, pictures) may differ.
 READ = (".safetensors", ".bin", ".gguf", ".pt", ".json", ".model", ".jinja", ".tiktoken", ".txt", ".py")
 HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
 
@@ -34,20 +34,20 @@ HEAVY = (".safetensors", ".bin", ".gguf", ".pt")
 def complete(context: Context) -> Iterator[Seen]:
     """Loading fails after minutes, at the file that is missing or truncated, or the model returns garbage.
 
-    Every file in the index has to exist, and every safetensors file has to be as long as its header says. If a node
-    has no weights, `up` copies or downloads them, and it is information; a directory of the user that is on no node
-    is an error, since it has no source.
+    Every file in the index must exist, and every safetensors file must have the length given in its header. Weights
+    that are not on a node are information: `up` copies or downloads them. A directory of the user that is on no node is
+    an error: it has no source.
     """
     model, found = context.spec.playbook.model, _weights(context)
     yield from _denied(context)
     sources = [name for name, weights in found.items() if weights.complete]
     absent = [name for name, weights in found.items() if weights.path is None or not weights.files]
-    every = len(absent) == len(found) == len(context.spec.inventory.nodes)  # one that is silent may have them
+    every = len(absent) == len(found) == len(context.spec.inventory.nodes)  # a node that did not answer may have them
     if model.path is not None and every:
         first = absent[0]
         target = f"{context.facts[first].user}@{context.host(first)}:{model.path}/"
         yield Seen(
-            f"the weights {model.label} are on no node",
+            f"no node has the weights {model.label}",
             f"searched on {listed(absent)}",
             (
                 here(shell("rsync -a DIRECTORY/", target)),
@@ -64,9 +64,9 @@ def complete(context: Context) -> Iterator[Seen]:
                 partial += f"; it has revision {' and '.join(weights.other_revisions)}, not {model.revision}"
             origin = f"copied from {sources[0]}" if sources else "downloaded"
             yield Seen(
-                f"the weights are not on {name} yet: up fetches them, {origin}",
+                f"the weights are not on {name} yet: up stages them ({origin})",
                 f"{model.label}{partial}",
-                [dataclasses.replace(STAGE, note="fetches them now")],
+                [dataclasses.replace(STAGE, note="stages them now")],
                 severity="info",
                 node=name,
             )
@@ -82,13 +82,13 @@ def complete(context: Context) -> Iterator[Seen]:
 
 
 def _denied(context: Context) -> Iterator[Seen]:
-    """Weights that the user of the login may not read: nothing can copy, compare or count them."""
+    """Weights that the login cannot read, and therefore cannot be copied, compared or counted."""
     for name, facts in context.facts.items():
         weights = facts.weights
         if isinstance(weights, Unread) and weights.unread.startswith("permission denied"):
             path = weights.unread.partition(": ")[2]
             yield Seen(
-                f"{facts.user} may not read the weights on {name}",
+                f"{facts.user} cannot read the weights on {name}",
                 weights.unread,
                 [on_node(shell("sudo chown -R", facts.user, path))] if path else (),
                 node=name,
@@ -100,15 +100,15 @@ def _denied(context: Context) -> Iterator[Seen]:
     "The folders of the model in the Hugging Face cache can be written",
     needs=("weights",),
     source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
-    remedy="up and stage change the owner in a container where it is root",
+    remedy="up and stage change the owner if it is root, in a container",
     step="hf-cache",
 )
 def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """A download or a copy fails there, after the image was staged.
+    """The download or copy of weights fails, after the image was staged.
 
-    Containers of root leave folders and files of root's in the user's cache. Before weights are written, `up` and
-    `stage` make the folders of the model those of the user, in a container of the serving image that sees nothing else.
-    Other models stay as they are. `setup` changes the whole cache, by sudo.
+    Containers that run as root leave folders and files owned by root in the user's cache. Before writing weights, `up`
+    and `stage` change the owner of the model's folders, in a container of the serving image that mounts only these.
+    Other models are unchanged. `setup` changes the owner of the complete cache with sudo.
     """
     weights = facts.weights
     if not isinstance(weights, Weights) or weights.foreign is None:
@@ -131,7 +131,7 @@ def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
 
 
 def _sudo(facts: Facts, model: str, foreign: Foreign) -> str:
-    """The command that makes the model's folders the user's: those of the plan, whatever path the node names."""
+    """The command that gives the model's folders to the user; paths come from the plan, not from the node."""
     hub, _, name = hub_folder(model).partition("/")
     folders = [f"{facts.hf_home}/{place}/{name}" for place in (hub, f"{hub}/.locks")]
     if foreign.missing:
@@ -144,31 +144,31 @@ def _sudo(facts: Facts, model: str, foreign: Foreign) -> str:
     "Vocabularies that the engine would download are on every node",
     severity="info",
     source="openai/harmony#95",
-    remedy=[dataclasses.replace(STAGE, note="fetches them, and puts them on every node, as up does")],
+    remedy=[dataclasses.replace(STAGE, note="copies them to every node; up does the same")],
 )
 def vocabularies(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
-    """gpt-oss loads for minutes and then fails: its parser downloads a vocabulary, whatever HF_HUB_OFFLINE says.
+    """gpt-oss loads for minutes and then fails: its parser downloads a vocabulary even with HF_HUB_OFFLINE set.
 
     Nothing is missing if the image or the playbook sets TIKTOKEN_ENCODINGS_BASE.
     """
     if context.docker and facts.image is None:
-        return  # it may have them
+        return  # the image may have them
     for each in lacking(context.spec, facts):
         yield Seen(f"{each.name} is not on {name}", f"the engine would download it from {each.url}")
 
 
 @check(
     "MDL-003",
-    "Revision and files of the model are the same on every node",
+    "The revision and files of the model are the same on every node",
     source="practitioners' reports: garbage from one edited or half-copied file; a branch is resolved when it is"
     " downloaded",
     remedy=[VERIFY],
 )
 def same_files(context: Context) -> Iterator[Seen]:
-    """A rank reads other weights, configuration or chat template, and the model returns garbage or hangs.
+    """A rank reads different weights, configuration or chat template, and the model returns garbage or hangs.
 
-    Names and sizes are compared here; `stage weights --verify` compares the content. Files that no engine reads may
-    differ; for files other than weights and configuration it is a warning.
+    Compares names and sizes; `stage weights --verify` compares the content. Files that engines do not read may differ.
+    A warning for files other than weights and configuration.
     """
     found = {name: weights for name, weights in _weights(context).items() if weights.complete}
     right = common(weights.revision for weights in found.values() if weights.revision)
@@ -177,7 +177,7 @@ def same_files(context: Context) -> Iterator[Seen]:
         if weights.revision and weights.revision != right:
             others = [other for other, each in found.items() if each.revision == right]
             yield Seen(
-                f"{name} has another revision of {label}",
+                f"{name} has a different revision of {label}",
                 f"{weights.revision[:12]}, {str(right)[:12]} on {listed(others)}",
                 (STAGE, edit(f"set model.revision: {right} in the playbook to pin it")),
                 node=name,
@@ -200,7 +200,7 @@ def same_files(context: Context) -> Iterator[Seen]:
     for name, files in differing.items():
         fatal = any(file.endswith(HEAVY) or file == "config.json" for file, _ in files)
         yield Seen(
-            f"files of {label} on {name} differ from those of the others",
+            f"files of {label} on {name} differ from the other nodes",
             abridged((text for _, text in files), limit=3),
             severity="error" if fatal else "warning",
             node=name,
@@ -208,7 +208,7 @@ def same_files(context: Context) -> Iterator[Seen]:
 
 
 def _weights(context: Context) -> dict[str, Weights]:
-    """Weights of every node, heads first, since copies are made from them."""
+    """Weights of every node, heads first, since they are the sources of copies."""
     ranks = {name: member.rank for name, member in context.topology.members.items()}
     names = sorted(context.facts, key=lambda name: ranks.get(name, 0))
     return {name: weights for name in names if isinstance(weights := context.facts[name].weights, Weights)}
@@ -219,22 +219,22 @@ HUB = "huggingface_hub documentation, Understand caching: the blob of a large fi
 
 @check(
     "MDL-020",
-    "Every large file of the weights is intact, and the same on every node",
+    "Every large file of the weights is intact and the same on every node",
     stage="deep",
     source=f"{HUB}; owners' reports of garbage answers from one rank's weights",
     remedy=[VERIFY],
 )
 def damaged(context: Context) -> Iterator[Seen]:
-    """The engine loads a damaged file as it is, and crashes while loading or answers garbage.
+    """The engine does not detect a damaged file: it crashes while loading, or its output is garbage.
 
-    The hub names each large file by its SHA-256, so a single node can be judged. Of other files the nodes are compared:
-    if most agree, the others are named; of two that differ it is unknown here which is right. Staging also knows what
-    the nodes recorded when they last read the files. Of files that cannot be read it is unknown, which is a warning.
+    The hub names each large file by its SHA-256, so a single node can be checked. Other files are compared between
+    nodes: nodes that differ from the majority are named; with two nodes it is unknown which is right. Staging also uses
+    the hashes that nodes recorded earlier. A file that cannot be read is a warning.
     """
     for name, reason in context.hashes.unasked.items():
         facts = context.facts[name]
         path = facts.weights.path if isinstance(facts.weights, Weights) else None
-        readable = "give the user who starts the ranks permission to read them"
+        readable = "allow the user who starts the ranks to read them"
         remedy = (on_node(shell("ls -lL", path or facts.hf_home)), readable)
         yield Seen(f"the weights on {name} were not hashed", reason, remedy, severity="warning", node=name)
     copies: dict[str, dict[str, HashedFile]] = {}

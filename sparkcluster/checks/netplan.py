@@ -1,4 +1,4 @@
-"""A netplan file for each node that gives every cabled twin an address in its own subnet."""
+"""Propose netplan files that give every cabled twin an address in its own subnet."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sparkcluster.topology.netplan import NETPLAN
 
 
 def proposal(context: Context, group: Group) -> dict[str, str]:
-    """Text of the file by node; empty where no file is certain to be right.
+    """Text of the file by node; empty if the right addresses are uncertain.
 
-    Twins are paired by their order on the PCI bus, as NCCL pairs them. With two cables between two nodes, or in a ring,
-    that order does not tell which interfaces a cable connects.
+    Twins are paired in PCI order, as in NCCL. With two cables between two nodes, or in a ring, that order does not tell
+    which interfaces a cable connects.
     """
     cabled = {name: cabled_twins(context.facts[name]) for name in group.names}
     counts = {len(twins) for twins in cabled.values()}
@@ -46,7 +46,7 @@ def proposal(context: Context, group: Group) -> dict[str, str]:
 
 
 def files(context: Context) -> dict[str, str]:
-    """Texts of the files by node, of groups whose twins share a subnet or have link-local addresses."""
+    """Texts by node for groups whose twins share a subnet or have link-local addresses."""
     found: dict[str, str] = {}
     for group in context.topology.groups:
         links = [link for member in group.members for link in member.links]
@@ -56,26 +56,26 @@ def files(context: Context) -> dict[str, str]:
 
 
 def remedy(context: Context, name: str) -> tuple[Remedy, ...]:
-    """Commands that write and apply the file of the node ``name``; in words where none is certain."""
+    """Commands that write and apply the file of node ``name``, or advice if its text is uncertain."""
     text = proposal(context, context.topology.group_of(name)).get(name)
     if text is None:
         return (edit(f"give each twin an address in its own subnet in {NETPLAN}"), NETPLAN_APPLY)
     printed = shell(r"printf '%s\n'", *text.splitlines())
     return (
         on_node(f"{printed} | sudo tee {NETPLAN} >/dev/null"),
-        on_node(f"sudo chmod 600 {NETPLAN} && sudo netplan apply", "then the others, each with its own file"),
+        on_node(f"sudo chmod 600 {NETPLAN} && sudo netplan apply", "then on the other nodes, each with its own file"),
     )
 
 
 def cabled_twins(facts: Facts) -> list[Interface]:
-    """Interfaces with an active HCA that are up, in their order on the PCI bus."""
+    """Interfaces that are up and have an active HCA, in PCI order."""
     active = {hca.netdev for hca in read(facts.hcas) or () if hca.active}
     found = [each for each in read(facts.interfaces) or () if each.name in active and is_up(each)]
     return sorted(found, key=order_on_bus)
 
 
 def _taken(facts: Mapping[str, Facts], cabled: Mapping[str, Sequence[Interface]]) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets of all interfaces that the file does not name."""
+    """Subnets of all interfaces that the proposed file does not configure."""
     rewritten = {(name, twin.name) for name, twins in cabled.items() for twin in twins}
     for name, node in facts.items():
         for interface in read(node.interfaces) or ():

@@ -45,8 +45,8 @@ PREFIX_VARIABLE = "NCCL_IB_SUBNET_PREFIX_LEN"
 def interconnect(context: Context) -> Iterator[Seen]:
     """Without it, tensor parallelism runs over TCP at 1 to 3 GB/s instead of 22, or the ranks never connect.
 
-    An error if there is no rail at all: Ray and the engine would listen on the management network. If only some
-    nodes lack it, those are named. A ConnectX-7 without a cable does not appear on PCI, so no HCA is listed.
+    An error if there is no rail at all: Ray and the engine would listen on the management network. If only some nodes
+    lack rails, these are named. A ConnectX-7 without a cable is absent from PCI, so no HCA is listed.
     """
     for group in context.topology.groups:
         if group.kind == "management":
@@ -64,7 +64,7 @@ def interconnect(context: Context) -> Iterator[Seen]:
 
 
 def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
-    """A finding for each node without usable interfaces; if that is all nodes or none, one for the group."""
+    """A finding for each node without usable interfaces; one finding for the group if all or none lack them."""
     names = group.names
     without = [name for name in names if not candidates.automatic(name, context.facts[name])]
     suspects: list[str | None] = [*without] if 0 < len(without) < len(names) else [None]
@@ -86,7 +86,7 @@ def _unjoined(context: Context, group: Group) -> Iterator[Seen]:
     remedy=(on_node("sudo ip link set {interface} up"), CABLE),
 )
 def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
-    """The group hangs in its first collective, waiting for the node whose rail is down.
+    """The group hangs in its first collective, waiting for the node with the rail that is down.
 
     NCCL skips a port that is not ACTIVE, and the ranks then use different numbers of HCAs.
     """
@@ -108,8 +108,8 @@ def carrier(context: Context, name: str, link: Link) -> Iterator[Seen]:
 def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """The rank fails in ibv_modify_qp (errno 61) or hangs about a minute into the launch.
 
-    The index of that GID differs between nodes and HCAs and changes over time: 3, 4, 5 and 6 have been seen. It is
-    looked up on every run: type `RoCE v2`, IPv4-mapped, equal to the interface's address.
+    The index of that GID differs between nodes and HCAs and changes over time: 3, 4, 5 and 6 were reported. Every run
+    looks it up: type `RoCE v2`, IPv4-mapped, equal to the interface's address.
     """
     hca = context.hca_of(name, link)
     if hca is None:
@@ -139,11 +139,11 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     step="netplan",
 )
 def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
-    """Half of the bandwidth is lost: of twins in one subnet one is used, since the kernel replies through either.
+    """Half of the bandwidth is lost: of twins in one subnet only one is used, since the kernel replies through either.
 
-    NVIDIA's guide for switches leaves both to one DHCP server, its file for two Sparks to link-local addresses
-    (169.254/16), which change at every reboot. It is an error only where the inventory lists both for this node, since
-    NCCL then hangs or runs at half speed. In a ring, where NVIDIA's own example does this, it is a warning.
+    NVIDIA's guide for switches uses one DHCP server for both twins; its file for two Sparks uses link-local addresses
+    (169.254/16), which change at every reboot. An error only if the inventory lists both twins of this node, since NCCL
+    then hangs or runs at half speed. A warning in a ring, where NVIDIA's own example does this.
     """
     of_subnet: dict[str, list[str]] = {}
     for link in (*member.links, *member.idle_twins):
@@ -152,8 +152,8 @@ def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
     for subnet, interfaces in of_subnet.items():
         if idle[subnet] and len(set(interfaces)) > 1:
             yield Seen(
-                f"{idle[subnet] + 1} interfaces of {name} share the subnet {subnet}, and one is used",
-                f"{', '.join(interfaces)}; one twin gives 11 to 12 GB/s, two in subnets of their own 22 to 24",
+                f"{idle[subnet] + 1} interfaces of {name} share the subnet {subnet}, and only one is used",
+                f"{', '.join(interfaces)}; one twin gives 11 to 12 GB/s, two in separate subnets 22 to 24",
                 remedy(context, name),
                 severity="warning",
             )
@@ -180,7 +180,7 @@ def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
 def prefixes(context: Context) -> Iterator[Seen]:
     """Ranks hang in the first collective: NCCL compares one prefix length to find the HCA that reaches a peer.
 
-    sparkcluster tells NCCL any length that all rails have.
+    If all rails have the same length, sparkcluster sets it for NCCL.
     """
     for group in context.topology.groups:
         lengths = group.prefix_lengths
@@ -194,20 +194,20 @@ def prefixes(context: Context) -> Iterator[Seen]:
     "The MTU is the same on every node of a rail, and large enough for jumbo frames",
     source="practitioners' reports: `ping -M do -s 8972` fails while a small ping passes; ib_write_bw figures:"
     " 93-98 Gb/s per twin at MTU 1500, 108-112 at 9000",
-    remedy="sudo ip link set INTERFACE mtu MTU, also while the cluster serves; for good, set mtu in /etc/netplan",
+    remedy="sudo ip link set INTERFACE mtu MTU, also while the cluster serves; permanently: set mtu in /etc/netplan",
     step="netplan",
 )
 def mtu(context: Context) -> Iterator[Seen]:
     """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass.
 
-    Information where all nodes agree on a small one: RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the
+    Information if all nodes have the same small MTU: RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the
     bandwidth.
     """
     small: dict[str, list[str]] = {}
     wrong: dict[str, list[tuple[Link, int]]] = defaultdict(list)
     for rail in context.topology.rails:
         common = Counter(link.mtu for _, link in rail.links).most_common()
-        # On a tie the larger value: somebody set it, and meant to set it everywhere.
+        # On a tie the larger value, since it was set on purpose.
         expected = max(value for value, count in common if count == common[0][1])
         for node, link in rail.links:
             if link.mtu != expected:
@@ -229,7 +229,7 @@ def mtu(context: Context) -> Iterator[Seen]:
         seen = "; ".join(", ".join(sizes) for sizes in small.values())
         larger = edit(f"set mtu: {MTU} for both twins in {NETPLAN} of every node")
         yield Seen(
-            f"the rails {', '.join(small)} carry no jumbo frames", seen, (larger, NETPLAN_APPLY), severity="info"
+            f"the rails {', '.join(small)} do not carry jumbo frames", seen, (larger, NETPLAN_APPLY), severity="info"
         )
 
 
@@ -244,8 +244,8 @@ def mtu(context: Context) -> Iterator[Seen]:
 def speed(context: Context, name: str, link: Link) -> Iterator[Seen]:
     """A port that negotiated 100 Gb/s halves the bandwidth of tensor parallelism.
 
-    A PCIe link of two lanes carries half of what its twin does, and NCCL waits for the slower one, though the speed of
-    the network port is 200 Gb/s all the same.
+    A PCIe link of two lanes has half the bandwidth of its twin's link, and NCCL waits for it, although the network port
+    still reports 200 Gb/s.
     """
     if link.hca and link.speed_mbps is not None and 0 < link.speed_mbps < FULL_SPEED_MBPS:
         seen = f"{link.speed_mbps} Mb/s, not {FULL_SPEED_MBPS}"
@@ -255,7 +255,7 @@ def speed(context: Context, name: str, link: Link) -> Iterator[Seen]:
     if width and int(width) < LANES:
         yield Seen(
             f"the PCIe link of {link.hca} of {name} has {width} lanes",
-            f"{generation} x{width}, where a Spark has Gen5 x{LANES}",
+            f"{generation} x{width}; a Spark has Gen5 x{LANES}",
             (
                 on_node("sudo fwupdmgr refresh && sudo fwupdmgr update"),
                 on_node("sudo reboot", "with the cable connected"),
@@ -284,7 +284,7 @@ def devices(context: Context, name: str, member: Member) -> Iterator[Seen]:
     step="netplan",
 )
 def unique(context: Context) -> Iterator[Seen]:
-    """Both nodes reply for the address, and packets for one reach the other."""
+    """Both nodes reply for the address, and packets for one node reach the other."""
     owners: dict[str, set[str]] = defaultdict(set)
     for member in context.topology.members.values():
         if context.topology.group_of(member.name).kind != "single":
@@ -302,7 +302,7 @@ def unique(context: Context) -> Iterator[Seen]:
     remedy=[edit("set api.host to management, interconnect or an address of the head")],
 )
 def api(context: Context) -> Iterator[Seen]:
-    """The engine loads the model, then exits because it cannot bind an address that its node does not have."""
+    """The engine loads the model, then exits because it cannot bind the address."""
     for group in context.topology.groups:
         address = ipaddress.ip_address(group.api_host)
         facts = context.facts[group.head.name]
@@ -316,7 +316,7 @@ def api(context: Context) -> Iterator[Seen]:
 
 
 def _cabled(context: Context, member: Member) -> str:
-    """State of a node's interconnect in words."""
+    """Description of a node's interconnect."""
     facts = context.facts[member.name]
     if isinstance(facts.hcas, Unread):
         return f"its HCAs could not be read ({facts.hcas.unread})"
@@ -324,6 +324,6 @@ def _cabled(context: Context, member: Member) -> str:
         return "no HCA (a ConnectX-7 appears only while a cable is connected)"
     up = [hca for hca in facts.hcas if hca.active]
     if not up:
-        return "no HCA is ACTIVE, the cable is not connected"
+        return "no HCA is ACTIVE: the cable is not connected"
     addresses = {interface.name: ", ".join(interface.addresses) for interface in read(facts.interfaces) or ()}
     return ", ".join(f"{hca.netdev} {addresses.get(hca.netdev or '') or 'without address'}" for hca in up)

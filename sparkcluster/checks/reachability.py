@@ -1,4 +1,4 @@
-"""Checks of which node reaches which, and on which ports."""
+"""Checks of connections and ports between nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sparkcluster.printable import shell
 
 @check(
     "NET-040",
-    "Every node could test its connections",
+    "Every node tested its connections",
     stage="reach",
     severity="warning",
-    remedy=(here("ssh {host} true"), "check Python and SSH on that node, then run it again"),
+    remedy=(here("ssh {host} true"), "check Python and SSH on that node, then retry"),
 )
 def untested(context: Context) -> Iterator[Seen]:
-    """It is unknown what the node reaches and what reaches it: a firewall there would show only as a hanging launch."""
+    """The connections of this node are unknown; a firewall there would hang the launch without a message."""
     for name, reason in context.reach.unasked.items():
         summary = f"{name} could not test its connections to the others"
         yield Seen(summary, reason, node=name, values={"host": context.host(name)})
@@ -34,10 +34,10 @@ def untested(context: Context) -> Iterator[Seen]:
     remedy="connect the cable, give both ends an address in one subnet, and allow the rail in the firewall",
 )
 def reachable(context: Context) -> Iterator[Seen]:
-    """The ranks wait for each other at their first rendezvous until they time out after minutes.
+    """The ranks wait at their first rendezvous and time out after minutes.
 
-    UDP, ICMP and TCP were tried, all without a reply. Named is the node that incoming packets do not reach, by the
-    nodes' own counts; no node is named if two nodes see the same of each other.
+    UDP, ICMP and TCP got no reply. The finding names the node that does not receive packets, by the nodes' own
+    counters; it names no node if two nodes report the same of each other.
     """
     for node, paths in _by_faulty_node(context).items():
         if node is None:
@@ -67,8 +67,8 @@ def reachable(context: Context) -> Iterator[Seen]:
 def jumbo(context: Context) -> Iterator[Seen]:
     """Small pings pass, but the first collective hangs because its large packets are dropped on the way.
 
-    Tested with UDP that must not be fragmented and has a small reply, so that each direction is tested by itself.
-    Judged only if a small packet passed, which excludes firewalls.
+    Tested with unfragmented UDP and a small reply, so that each direction is tested separately. Checked only if a small
+    packet passed, which excludes firewalls.
     """
     for node, paths in _by_faulty_node(context, "jumbo").items():
         size = max(path.size_bytes or 0 for path in paths)
@@ -89,14 +89,14 @@ def jumbo(context: Context) -> Iterator[Seen]:
 
 @reach_check(
     "NET-043",
-    "The ports that the launch uses, and ephemeral ports, are open between the nodes",
+    "The launch ports and ephemeral ports are open between the nodes",
     source="Ray documentation, Configuring Ray: ports; NVIDIA NCCL documentation, environment variables",
     remedy="allow incoming traffic on the interconnect in the firewall",
 )
 def ports(context: Context) -> Iterator[Seen]:
-    """The ranks hang at their rendezvous: the head waits for nodes that cannot connect to it.
+    """The ranks hang at their rendezvous: nodes cannot connect to the head.
 
-    NCCL, Gloo, Ray and engines use ephemeral ports: with a list of open ports Ray starts, but the engine hangs.
+    NCCL, Gloo, Ray and engines use ephemeral ports: if only listed ports are open, Ray starts but the engine hangs.
     """
     for node, paths in _by_faulty_node(context, "port", "ephemeral").items():
         others = listed(ends(paths, node))
@@ -110,9 +110,9 @@ def ports(context: Context) -> Iterator[Seen]:
 
 
 def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list[Path]]:
-    """Failed paths by the node at fault; each rail of each group is judged separately.
+    """Failed paths by the node at fault, separately for each rail of each group.
 
-    Of ``kinds``, where a packet of another kind passed the same way; without ``kinds``, where none passed.
+    With ``kinds``, paths of these kinds where a packet of another kind passed; without, paths where none passed.
     """
     passed = {(path.source, path.target, path.subnet) for path in context.reach.paths if path.ok}
     result: dict[str | None, list[Path]] = {}
@@ -129,7 +129,7 @@ def _by_faulty_node(context: Context, *kinds: PathKind) -> dict[str | None, list
 
 
 def _seen(paths: Collection[Path]) -> str:
-    """What was tried, literally."""
+    """The attempts and their results, for ``Seen.seen``."""
     tests = {"jumbo": "{0.size_bytes} bytes unfragmented", "ephemeral": "any port", "port": "port {0.port} ({0.use})"}
     return abridged(
         (

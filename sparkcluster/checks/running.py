@@ -1,4 +1,4 @@
-"""Checks of a cluster that runs, or should: its ranks, Ray's members, its records, and a real answer."""
+"""Checks of a cluster that runs or should run: its ranks, its engine, and a real answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sparkcluster.checks.check import AGAIN, DEEP, DOWN, UP, Seen
 from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.model import VERIFY
 from sparkcluster.checks.running_cluster import LOGS, LOGS_OF_NODE, RunningCluster, clipped, running_check
+from sparkcluster.endpoint.dead import busy as is_busy
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.find import RESTART
 from sparkcluster.endpoint.judge import garbage
@@ -26,7 +27,7 @@ from sparkcluster.findings import Remedy, edit, here
     remedy=[UP],
 )
 def runs(cluster: RunningCluster) -> Iterator[Seen]:
-    """Without a rank nothing is served, and no other check of the cluster applies."""
+    """Without ranks, nothing is served, and other checks of the cluster do not apply."""
     # A node that could not be inspected may have ranks.
     seen_on = {name for name, observation in cluster.inspected.items() if not isinstance(observation.ranks, Unread)}
     blind = [node.label for node in cluster.spec.inventory.nodes if node.label not in seen_on]
@@ -36,11 +37,11 @@ def runs(cluster: RunningCluster) -> Iterator[Seen]:
     recorded = f"release {cluster.recorded.number} is recorded" if cluster.recorded else "no release is recorded"
     seen = f"no rank of it on {'any node' if not blind else 'any node that could be queried'}; {recorded}"
     if lease:
-        yield Seen(lease.describe(name), seen, ("wait for it to end",), severity="warning")
+        yield Seen(lease.describe(name), seen, ("wait until it has finished",), severity="warning")
         return
     failed = cluster.running.failed
     remedy = (here("sparkcluster logs INVENTORY --failed"), UP) if failed else None
-    yield Seen(f"nothing of {name} runs", "; ".join(part for part in (seen, failed) if part), remedy)
+    yield Seen(f"{name} is not running", "; ".join(part for part in (seen, failed) if part), remedy)
 
 
 @running_check(
@@ -49,10 +50,10 @@ def runs(cluster: RunningCluster) -> Iterator[Seen]:
     remedy=(LOGS, DOWN, UP),
 )
 def answers(cluster: RunningCluster) -> Iterator[Seen]:
-    """A cluster that returns no first token does not serve, whatever its health endpoint reports.
+    """A cluster that returns no token does not serve, even if its health endpoint reports success.
 
-    Tested by one streamed completion on the head; what counts is the first token of any field (content, reasoning or a
-    tool call). Not reported if another check reports the reason.
+    Tested by one streamed completion on the head; the first token in any field (content, reasoning or a tool call)
+    counts. Not reported if another check reports the reason.
     """
     lease = cluster.running.lease
     for group, reply in _unexplained(cluster):
@@ -67,7 +68,7 @@ def answers(cluster: RunningCluster) -> Iterator[Seen]:
 
 
 def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
-    """Groups without a first token whose reason no other check of this module reports."""
+    """Groups without a first token whose reason other checks do not report."""
     for group, reply in cluster.replies.items():
         if group not in cluster.failed or group in cluster.ended or not cluster.unexplained_end(group):
             continue
@@ -79,22 +80,22 @@ def _unexplained(cluster: RunningCluster) -> Iterator[tuple[str, Reply]]:
 
 
 def _partial(reply: Reply) -> bool:
-    """Whether a long answer only did not end within the limit."""
+    """Whether the answer began but did not end within the time limit."""
     return reply.problem == "timeout" and reply.ttft_s is not None
 
 
 @running_check(
     "RUN-003",
-    "Tokens move while requests run",
+    "The engine generates tokens while requests run",
     source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10",
     remedy=(DEEP, AGAIN),
 )
 def hung(cluster: RunningCluster) -> Iterator[Seen]:
     """A collective that one rank does not join hangs all of them: no token, no error, and a busy GPU.
 
-    Detected by the engine's token counters, read twice while a request of doctor gets no token. Ranks that wait
-    show 90 % or more at 22 to 26 W; an idle one beside them is the suspect. Without a suspect it is a warning until
-    no counter has moved for longer than a prefill may take: a prompt of 256K tokens moves none for minutes.
+    Detected by the engine's token counters, read twice while a request of doctor gets no token. Waiting GPUs show 90 %
+    or more at 22 to 26 W; a single idle GPU in the group is the suspect. Without a suspect this is a warning until the
+    counters have not changed for longer than a prefill may take: a prompt of 256K tokens needs minutes.
     """
     yield from cluster.causes_of("RUN-003")
     for group, reply in cluster.replies.items():
@@ -109,7 +110,7 @@ def hung(cluster: RunningCluster) -> Iterator[Seen]:
         seen = "; ".join([figures, *drawn])
         if not spinning and not dead([], reply):
             limit_s = stall_limit_s(reply.context)
-            summary = f"{cluster.called(group)} generates no tokens: it hangs, or is in the prefill of a long prompt"
+            summary = f"{cluster.called(group)} generates no tokens: it hangs or prefills a long prompt"
             seen += f"; a prefill may take {limit_s:.0f} s"
             remedy = (here(f"sparkcluster doctor INVENTORY --timeout {limit_s + 20:.0f}", "to tell which"), LOGS)
             yield Seen(summary, seen, remedy, severity="warning", node=reply.head)
@@ -131,7 +132,7 @@ def _drawn(node: str, sample: GpuSample) -> str:
     remedy="`moe-backend: marlin` in the playbook; if it is already set, verify the weights and clear the caches",
 )
 def language(cluster: RunningCluster) -> Iterator[Seen]:
-    """Kernels that are wrong for sm_121 return `!!!!!` with status 200; only the text shows it."""
+    """Kernels that are wrong for sm_121 return `!!!!!` with status 200; only the text shows the fault."""
     for group, reply in cluster.replies.items():
         if reply.problem and not reply.text:
             continue
@@ -142,7 +143,7 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
         if wrong:
             first = cluster.engine.garbage_remedy(cluster.spec.playbook, cluster.lines(group))
             remedy = [first] if first else [VERIFY, here(f"{DOWN.text} && {UP.text} --clear-caches")]
-        what = "answers, and its output is garbage" if wrong else "returns empty answers"
+        what = "answers, but its output is garbage" if wrong else "returns empty answers"
         tokens = f"{reply.tokens} tokens without text" if reply.tokens else "no text"
         yield Seen(f"{cluster.called(group)} {what}", wrong or tokens, remedy, node=reply.head)
 
@@ -153,7 +154,7 @@ def language(cluster: RunningCluster) -> Iterator[Seen]:
     remedy=(LOGS, UP),
 )
 def engine(cluster: RunningCluster) -> Iterator[Seen]:
-    """The API server outlives its engine: it returns 200 for /health and 500 for every completion."""
+    """The API server survives its engine: it returns 200 for /health and 500 for every completion."""
     for group, reply in cluster.replies.items():
         if reply.problem != "engine-dead" or group in cluster.ended or not cluster.unexplained_end(group):
             continue
@@ -167,11 +168,11 @@ def engine(cluster: RunningCluster) -> Iterator[Seen]:
 
 @running_check(
     LINK,
-    "Every link of a group that fails has a carrier",
+    "Every link of a failed group has a carrier",
     remedy="check the cable and the other Spark, then `sparkcluster up`",
 )
 def linked(cluster: RunningCluster) -> Iterator[Seen]:
-    """Without a link all ranks of the group wait for each other or abort; what their logs say follows from it."""
+    """Without a link, all ranks of the group wait for each other or abort; errors in their logs are consequences."""
     for group, (name, interface) in cluster.unlinked.items():
         why = no_carrier(interface, name)
         ended = ", ".join(f"{node}: {rank.state}" for node, rank in cluster.ended.get(group, ()))
@@ -183,11 +184,11 @@ def linked(cluster: RunningCluster) -> Iterator[Seen]:
 
 @running_check(
     "RUN-017",
-    "No rank waits for another in compilation",
+    "Ranks do not wait for each other during compilation",
     remedy=(DOWN, here("sparkcluster up INVENTORY --clear-caches")),
 )
 def stalled(cluster: RunningCluster) -> Iterator[Seen]:
-    """With a stale compile or autotune cache, one node skips a step that the others do together: all of them wait.
+    """With a stale compile or autotune cache, one node skips a collective step, and all others wait for it.
 
     A healthy engine prints the line once or twice while it compiles; here it is the last line.
     """
@@ -220,7 +221,7 @@ def _stalled(cluster: RunningCluster, rank: RankSeen) -> str | None:
     remedy=[LOGS_OF_NODE],
 )
 def inspected(cluster: RunningCluster) -> Iterator[Seen]:
-    """What could not be inspected may be broken."""
+    """A node that could not be inspected may be broken."""
     for name, observation in cluster.running.observations.items():
         readings: list[tuple[str, object]] = [(f"the ranks on {name} could not be inspected", observation)]
         if not isinstance(observation, Unread):
@@ -240,22 +241,24 @@ def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     "The engine is not overloaded",
     severity="warning",
     remedy=(
-        edit("raise max-num-seqs in the playbook, or send less at once"),
+        edit("raise {argument} in the playbook, or send fewer parallel requests"),
         here("sparkcluster doctor INVENTORY --timeout 120"),
     ),
 )
 def busy(cluster: RunningCluster) -> Iterator[Seen]:
-    """An engine with more requests than it can run at once queues new ones, which then wait for long."""
+    """An engine with too many parallel requests queues new requests, which then wait for a long time."""
     for group, reply in cluster.replies.items():
         if _busy(cluster, reply):
             last = cluster.counters(reply.head)[-1]
             seen = f"{last.running or 0:.0f} running, {last.waiting or 0:.0f} waiting"
             seen += f"; no token within {reply.limit_s:.0f} s"
-            yield Seen(f"{cluster.called(group)} is busy and queues new requests", seen, node=reply.head)
+            argument = cluster.engine.common_arguments.get("requests", "the requests at the same time")
+            summary = f"{cluster.called(group)} is busy and queues new requests"
+            yield Seen(summary, seen, node=reply.head, values={"argument": argument})
 
 
 def _busy(cluster: RunningCluster, reply: Reply) -> bool:
     counters = cluster.counters(reply.head)
     if reply.problem != "timeout" or reply.ttft_s is not None or len(counters) < 2:
         return False
-    return (counters[-1].generated or 0) > (counters[0].generated or 0)
+    return (counters[-1].generated or 0) > (counters[0].generated or 0) or is_busy(reply)

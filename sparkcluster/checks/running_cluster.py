@@ -1,4 +1,4 @@
-"""What the checks of a running cluster share: dead ranks, groups that fail, and the causes. Pure."""
+"""Data shared by the checks of a running cluster: dead ranks, failed groups and causes. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from sparkcluster import engines
 from sparkcluster.checks.check import AGAIN, UP, Context, Seen, check
 from sparkcluster.engines.causes import Failure, RankEnd, address_of, first_failure, logged
 from sparkcluster.engines.signature import Cause, plain
@@ -22,7 +23,7 @@ LOGS = here("sparkcluster logs INVENTORY")
 LOGS_OF_NODE = here("sparkcluster logs INVENTORY {node}")
 
 LINES = 400
-"""As many of a log's last lines as a launch keeps, too."""
+"""Number of last log lines to search; a launch keeps as many."""
 
 ENDED = frozenset({"exited", "dead", "gone", "created"})
 SHOWN = 300
@@ -36,9 +37,9 @@ class Found:
     """A rank that failed, and the cause from its log or exit.
 
     Attributes:
-        node: of the rank that failed, by what the line says.
-        reporter: the node in whose log that is.
-        rank: that of ``reporter``.
+        node: node of the rank that failed, according to the log line.
+        reporter: node whose log has the line.
+        rank: the rank on ``reporter``.
     """
 
     node: str
@@ -48,24 +49,27 @@ class Found:
 
 
 class RunningCluster:
-    """A running cluster, as its checks see it.
+    """A running cluster, for its checks.
 
     Attributes:
-        ranks: every rank that is present; ``groups`` has them by group.
-        ended: by group, every rank that should run and does not, in the order they ended.
-        failed: groups that gave no whole answer, or were not asked: no release has recorded them, or a rank is gone.
-        unlinked: by group that fails or has lost a rank, its first link without a carrier, and the node.
-        firsts: the rank that failed first of each such group, and why.
-        causes: causes in the logs of these groups: each once, with its node. What may follow from another rank or a
-            link, and exceptions without a signature, count only of the rank that failed first.
-        explained: groups that have a cause.
+        ranks: all present ranks; ``groups`` has them by group.
+        ended: by group, ranks that should run but do not, in the order in which they ended.
+        failed: groups without a complete answer, including groups that are not recorded or have lost a rank.
+        unlinked: by failed group, the node and interface of its first link without a carrier.
+        firsts: by failed group, the rank that failed first and why.
+        engine: of the recorded release; the inventory may have another one by now.
+        causes: causes in the logs of these groups, without duplicates. Possible consequences and exceptions without a
+            signature count only for the rank that failed first.
+        explained: groups with a known cause.
     """
 
     def __init__(self, context: Context) -> None:
-        self.facts, self.spec, self.engine = context.facts, context.spec, context.engine
+        self.facts, self.spec = context.facts, context.spec
         self.called = self.spec.inventory.called
         self.running: Running = context.running
         self.recorded: ReleaseFact | None = self.running.recorded
+        playbook = self.recorded.record.get("playbook", {}) if self.recorded else {}
+        self.engine = engines.engine(playbook["engine"]) if "engine" in playbook else context.engine
         self.replies = self.running.replies
         self.inspected = dict(self.running.seen())
         self.ranks: Ranks = list(self.running.ranks())
@@ -81,7 +85,7 @@ class RunningCluster:
         self.explained = {found.rank.group for found in self.causes}
 
     def _gone(self) -> Iterator[tuple[str, RankSeen]]:
-        """Ranks of the recorded release that are missing while others of it are present."""
+        """Missing ranks of the recorded release, if other ranks of it are present."""
         number = str(self.recorded.number) if self.recorded else None
         if self.recorded is None or all(rank.labels.get(LABEL_RELEASE) != number for _, rank in self.ranks):
             return
@@ -93,7 +97,7 @@ class RunningCluster:
                 yield name, RankSeen(name=container["name"], state="gone", labels=labels)
 
     def _unlinked(self, group: str, ranks: Ranks) -> tuple[str, str] | None:
-        """Node and interface of a link that ``group`` was started on and that has no carrier now."""
+        """Node and interface of a link of ``group`` that has lost its carrier since the start."""
         groups = self.recorded.record.get("groups", {}) if self.recorded else {}
         network = restored(groups.get(group, {}).get("network") or {})
         nodes = {name for name, _ in ranks} & self.facts.keys()
@@ -106,7 +110,7 @@ class RunningCluster:
         return next(((name, each.name) for name, each in seen if each is not None and not is_up(each)), None)
 
     def _first(self, group: str, ranks: Ranks) -> Failure:
-        """The rank of a group that failed first."""
+        """The first failure in a group."""
         order = [rank.name for _, rank in self.ended.get(group, ())]
         down_on, interface = self.unlinked.get(group, (None, ""))
         return first_failure(
@@ -144,22 +148,22 @@ class RunningCluster:
         """Causes that the check ``code`` reports, as errors."""
         for found in self.causes:
             if found.cause.code == code:
-                again = UP if found.rank.group in self.ended else AGAIN  # up starts again what has ended
+                again = UP if found.rank.group in self.ended else AGAIN  # up restarts ended groups
                 remedy = [found.cause.hint or LOGS_OF_NODE, again]
                 seen = clipped(found.cause.line) or f"{found.rank.name}: OOMKilled"
                 yield Seen(found.cause.summary, seen, remedy, severity="error", node=found.node)
 
     def unexplained_end(self, group: str) -> bool:
-        """Whether no log and no link says why ``group`` fails."""
+        """Whether neither a log nor a link explains the failure of ``group``."""
         return group not in self.explained and group not in self.unlinked
 
     @property
     def sick(self) -> bool:
-        """Whether a rank is missing or a group gave no whole answer."""
+        """Whether a rank is missing or a group gave no complete answer."""
         return bool(self.ended or self.failed) or any(reply.ttft_s is None for reply in self.replies.values())
 
     def node_at(self, address: str) -> str | None:
-        """The node that has IPv4 ``address``, by its facts or by the recorded plan."""
+        """The node with IPv4 ``address``, by its facts or by the recorded plan."""
         recorded = self.recorded.containers() if self.recorded else ()
         by_facts = (name for name, facts in self.facts.items() if facts.interface_of(address))
         by_plan = (name for name, _, container in recorded if container["launcher"].get("address") == address)
@@ -175,12 +179,12 @@ class RunningCluster:
         return [line for _, rank in self.groups.get(group, []) for line in plain(rank.lines)]
 
     def death(self, lines: Sequence[str]) -> str:
-        """The last of ``lines`` that says that the engine died, or an empty string."""
+        """The last of ``lines`` that reports the engine's death, or an empty string."""
         pattern = self.engine.dead
         return next((line.strip() for line in reversed(lines) if pattern and re.search(pattern, line)), "")
 
     def last_match(self, pattern: str) -> dict[str, tuple[re.Match[str], str]]:
-        """By node, the last line of any rank's log that ``pattern`` is found in."""
+        """By node, the last log line that matches ``pattern``."""
         found: dict[str, tuple[re.Match[str], str]] = {}
         for name, rank in self.ranks:
             for line in plain(rank.lines):
@@ -194,18 +198,18 @@ class RunningCluster:
         return (read(self.inspected[node].counters or ()) or ()) if node in self.inspected else ()
 
     def gpus(self, node: str) -> tuple[GpuSample, ...]:
-        """What the GPU of ``node`` did."""
+        """GPU samples of ``node``."""
         return (read(self.inspected[node].gpus or ()) or ()) if node in self.inspected else ()
 
     def traffic(self, node: str) -> tuple[Traffic, Traffic] | None:
-        """What the ports of ``node`` had sent and its kernel swapped, first and last; None if not read twice."""
+        """First and last traffic counters of ``node``; None if they were not read twice."""
         value = (read(self.inspected[node].traffic or ()) or ()) if node in self.inspected else ()
         return (value[0], value[-1]) if len(value) > 1 else None
 
     def hangs(self, reply: Reply) -> str | None:
-        """That the engine took a request and makes no token, in figures; None where it does or cannot be read.
+        """Figures of an engine that accepted a request but generates no tokens; None if it does, or is unknown.
 
-        Its own count of running requests stands still as well, so it may be 0: the engine sets it after each step.
+        Its count of running requests may be 0: the engine updates it after each step, so it does not change either.
         """
         counters = self.counters(reply.head)
         if reply.problem != "timeout" or len(counters) < 2 or counters[-1].generated is None:
@@ -213,9 +217,12 @@ class RunningCluster:
         first, last = counters[0], counters[-1]
         apart_s = last.at_s - first.at_s
         figures = f"{last.generated:.0f} tokens before and after {apart_s:.0f} s"
+        # Some engines count tokens when a request ends; their other counters change before.
+        if reply.stalled_s is not None and reply.stalled_s < apart_s:
+            return None
         if last.generated != first.generated:
-            # Tokens that came between the two readings may have been the last.
-            if reply.stalled_s is None or reply.stalled_s < apart_s:
+            # Tokens between the two readings may have been the last.
+            if reply.stalled_s is None:
                 return None
             figures = f"{last.generated:.0f} tokens and no further one for {reply.stalled_s:.0f} s"
         if last.running:
@@ -223,12 +230,12 @@ class RunningCluster:
         return f"{figures}; a request of doctor had no {'end' if reply.ttft_s else 'token'} in {reply.limit_s:.0f} s"
 
     def ready(self, rank: RankSeen) -> bool:
-        """Whether the log says that the API has started."""
+        """Whether the log reports that the API has started."""
         text = self.engine.ready
         return text is not None and any(text in line for line in rank.lines)
 
     def unplaced(self, group: str) -> str | None:
-        """The log line of a group that waits for its placement group, if that is its last."""
+        """The last log line of a group that waits for its placement group; None if it does not wait."""
         for _, rank in self.groups.get(group, []):
             for line in reversed(plain(rank.lines[-40:])):
                 if re.search(r"Waiting for creating a placement group|Cannot provide a placement group", line):
@@ -238,7 +245,7 @@ class RunningCluster:
 
 @functools.lru_cache(maxsize=1)
 def _diagnosis(context: Context) -> RunningCluster:
-    """One for all checks of a run, since every known cause is searched for in every log."""
+    """Cached for all checks of a run, since it searches every log for every known cause."""
     return RunningCluster(context)
 
 
@@ -251,7 +258,7 @@ def _number(rank: RankSeen) -> int:
 
 
 def clipped(line: str) -> str:
-    """``line`` as a finding shows it."""
+    """``line``, shortened for a finding."""
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}…"
 
 

@@ -1,4 +1,4 @@
-"""Checks of a running cluster's members: every rank there, counted by Ray, recorded, and of one release."""
+"""Checks of a running cluster's ranks: present, members of Ray, recorded, and of one release."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkcluster.checks.running_cluster import (
     running_check,
 )
 from sparkcluster.endpoint.find import KEY_NOT_IN_USE, RESTART
-from sparkcluster.engines.causes import ABORTED, KILLED
+from sparkcluster.engines.causes import ABORTED, KILLED, was_killed
 from sparkcluster.engines.signature import EXPLAINED, plain
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.running import RankSeen
@@ -26,9 +26,9 @@ from sparkcluster.findings import Remedy, here, on_node
 from sparkcluster.node.shared import LABEL_RELEASE
 from sparkcluster.printable import shell
 
-ENABLE = here("sparkcluster enable INVENTORY", "once it serves: then it comes back after a reboot")
+ENABLE = here("sparkcluster enable INVENTORY", "once it serves, to restart it after a reboot")
 LOST = 255
-"""Exit code of a container that no longer ran when Docker started, as after a reboot (moby#45800)."""
+"""Exit code of a container that was lost in a reboot or a crash of Docker (moby#45800)."""
 
 # Of ``ray start --block`` (ray/scripts/scripts.py).
 _RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monitored|NOT reported\.$|Process exit logs")
@@ -43,8 +43,8 @@ _RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monit
 def ranks(cluster: RunningCluster) -> Iterator[Seen]:
     """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
 
-    If several exited together, the first is reported, or the one whose log has the reason. An API server may exit with
-    0 after its engine died, so a restart policy on failure does nothing: judge by an answer, never by an exit code.
+    If several ranks exited, the first is reported, or the rank whose log has the reason. An API server may exit with
+    code 0 after its engine died; a restart policy on failure then does nothing.
     """
     for group, ended in cluster.ended.items():
         taken = _taken(cluster, group)
@@ -65,21 +65,21 @@ def ranks(cluster: RunningCluster) -> Iterator[Seen]:
             if _lost(cluster, rank):
                 ending += ", as after a reboot"
                 enabled = name in cluster.facts and read(cluster.facts[name].enabled) is not None
-                unless = dataclasses.replace(LOGS_OF_NODE, note="if it was not rebooted")
+                unless = dataclasses.replace(LOGS_OF_NODE, note="if the node was not rebooted")
                 remedy = [UP, *([] if enabled else [ENABLE]), unless]
             summary = f"the rank of {cluster.called(group)} on {name} is not running: {ending}"
             yield Seen(summary, clipped(seen), remedy, node=name)
 
 
 def _engine_death(cluster: RunningCluster, rank: RankSeen) -> str:
-    """The line that says that the engine of a rank died which exited with code 0; empty without one."""
+    """The line that reports the engine's death in the log of a rank that exited with code 0, or an empty string."""
     return cluster.death(plain(rank.lines)) if rank.exit_code == 0 else ""
 
 
 def _taken(cluster: RunningCluster, group: str) -> Ranks:
-    """Those that only a person, the kernel or a reboot can have ended: the others exited because of it.
+    """Ranks ended from outside, by a person, the kernel or a reboot; other ranks exited as a consequence.
 
-    A rank that aborted may have lost its connection to another one.
+    An aborted rank may have lost its connection to another rank.
     """
     first = None if group in cluster.unlinked else cluster.firsts.get(group)
     return [
@@ -87,42 +87,43 @@ def _taken(cluster: RunningCluster, group: str) -> Ranks:
         for name, rank in cluster.ended[group]
         if rank.state == "gone"
         or (_lost(cluster, rank) and not any(found.rank is rank for found in cluster.causes))
-        or (rank.exit_code in KILLED and (rank.exit_code != ABORTED or (first is not None and first.node == name)))
+        or was_killed(cluster.engine, rank.lines, rank.exit_code)
+        or (rank.exit_code == ABORTED and first is not None and first.node == name)
     ]
 
 
 def _lost(cluster: RunningCluster, rank: RankSeen) -> bool:
-    """Whether nothing saw its end, as in a reboot: neither Docker nor, for a process, what writes its exit code."""
+    """Whether its exit was not recorded, neither by Docker nor by the launcher of a process, as in a reboot."""
     return rank.exit_code == (LOST if cluster.spec.inventory.runtime.kind == "docker" else None)
 
 
 def _last_line(rank: RankSeen) -> str:
-    """What its log says last; nothing where that is the end of the banner of ``ray start``, which is no cause."""
+    """The last log line; empty if it belongs to the banner of ``ray start``."""
     last = next((line.strip() for line in reversed(plain(rank.lines)) if line.strip()), "")
     return "" if _RAY_BANNER.search(last) else last
 
 
 @running_check(
     "RUN-028",
-    "No guard has given up",
+    "Guards restart their groups",
     severity="warning",
     source="sparkcluster's own guards: docs/enable.md",
     remedy=(LOGS_OF_NODE, UP),
 )
 def guarded(cluster: RunningCluster) -> Iterator[Seen]:
-    """A group that wedges again after a restart is left down, and one that keeps failing is not started again."""
+    """The guard gives up on a group that hangs after a restart or fails repeatedly; it stays down."""
     for name, facts in cluster.facts.items():
         if (guard := read(facts.enabled)) is not None and guard.gave_up:
-            yield Seen(f"the guard on {name} starts nothing", clipped(guard.gave_up), node=name)
+            yield Seen(f"the guard on {name} has given up", clipped(guard.gave_up), node=name)
 
 
 @running_check(
     "RUN-007",
-    "Ray has every node, by its address",
+    "Every node is a member of Ray, by its address",
     remedy=(LOGS_OF_NODE, AGAIN),
 )
 def ray(cluster: RunningCluster) -> Iterator[Seen]:
-    """A node that is not in Ray gets no rank: the placement group waits forever."""
+    """A node that is not a member of Ray gets no rank, and the placement group waits forever."""
     lost = {name for ended in cluster.ended.values() for name, _ in ended}
     for head, observation in cluster.inspected.items():
         if not isinstance(observation.ray, dict) or isinstance(observation.ranks, Unread):
@@ -139,31 +140,31 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
             if node in lost:
                 continue
             alive = ", ".join(member for member, alive in observation.ray.items() if alive) or "none"
-            state = "dead" if address in observation.ray else "not there"
+            state = "dead" if address in observation.ray else "missing"
             seen = f"Ray on {head} lists {address} as {state}; alive: {alive}"
             remedy = None if node else (LOGS, AGAIN)
             yield Seen(f"Ray has no alive node at {address}", seen, remedy, node=node or head)
         group = launchers[0].get("group") if launchers else None
         line = cluster.unplaced(str(group)) if not missing else None
         if line:
-            remedy = (on_node("nvidia-smi", "what else uses its GPU", on="every node"), AGAIN)
-            yield Seen("Ray has every node and still cannot place all ranks", line, remedy, node=head)
+            remedy = (on_node("nvidia-smi", "shows what else uses its GPU", on="every node"), AGAIN)
+            yield Seen("Ray has every node but cannot place all ranks", line, remedy, node=head)
 
 
 @running_check(
     "RUN-019",
-    "Every record can be read",
+    "Every release record can be read",
     severity="warning",
     source="sparkcluster's own records: docs/architecture.md",
     remedy=[dataclasses.replace(UP, note="continues with the running ranks and records them")],
 )
 def records(cluster: RunningCluster) -> Iterator[Seen]:
-    """`down`, `status` and later changes use the record on each node to find what runs."""
+    """`down`, `status` and later changes use the release record on each node to find running ranks."""
     for name, facts in cluster.facts.items():
         if isinstance(facts.release, Unread):
             folder = f"{facts.state_dir}/clusters/{cluster.spec.inventory.cluster}/releases"
             remedy = (UP, on_node(shell("ls -l", folder)))
-            yield Seen(f"the newest record on {name} cannot be read", facts.release.unread, remedy, node=name)
+            yield Seen(f"the newest release record on {name} cannot be read", facts.release.unread, remedy, node=name)
     unreadable = any(isinstance(facts.release, Unread) for facts in cluster.facts.values())
     if cluster.recorded is None and not unreadable and not cluster.running.lease:
         alive = [name for name, rank in cluster.ranks if rank.running]
@@ -179,14 +180,14 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     remedy=(DOWN, UP),
 )
 def same(cluster: RunningCluster) -> Iterator[Seen]:
-    """Ranks of two releases never join, and a changed node or playbook takes effect only after the next start."""
+    """Ranks of two releases never join, and a changed node or playbook takes effect at the next start."""
     releases: dict[str, list[str]] = {}
     for name, rank in cluster.ranks:
         if rank.running:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {release} on {', '.join(names)}" for release, names in sorted(releases.items()))
-        yield Seen("ranks of several releases run", seen)
+        yield Seen("ranks of several releases are running", seen)
     if cluster.recorded is None or not releases:
         return
     number = cluster.recorded.number
@@ -194,15 +195,13 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     for name in cluster.recorded.nodes:
         if name not in written:
             seen = f"release {number} runs on it"
-            also = here(
-                "sparkcluster down INVENTORY --also HOST", f"with the address of {name}: stops its ranks as well"
-            )
+            also = here("sparkcluster down INVENTORY --also HOST", f"with the address of {name}: stops its ranks, too")
             remedy = (also, UP)
             yield Seen(f"{name} serves but is not in the inventory", seen, remedy, severity="warning")
     record = cluster.recorded.record
     selected: Mapping[str, Any] = next((each.get("selected", {}) for each in record.get("groups", {}).values()), {})
     if differing := cluster.spec.differs(selected):
-        how = dataclasses.replace(UP, note="says how to keep it, and how to undo it")
+        how = dataclasses.replace(UP, note="shows how to keep or undo the difference")
         yield Seen(f"release {number}, which serves, {differing}", "its record", (how,), severity="warning")
     yield from _rotated(cluster)
 
@@ -210,26 +209,26 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
 def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     if cluster.running.key_lost:
         seen, make = cluster.running.key_lost
-        remedy = [here(f"{make} && {RESTART}", "makes another and takes it into use")]
-        yield Seen("the API key that the cluster requires is not here", seen, remedy, severity="warning")
+        remedy = [here(f"{make} && {RESTART}", "makes a new key and restarts with it")]
+        yield Seen("the API key that the cluster requires is not on this machine", seen, remedy, severity="warning")
     for group, names in cluster.running.rotated.items():
         called = cluster.called(group)
         for variable in names:
-            seen = f"{called} was started with another value of {variable} than is set here, or without it"
+            seen = f"{called} was started without {variable} or with a different value"
             if variable == cluster.engine.api_key:
                 seen += f": {KEY_NOT_IN_USE}"
-            remedy = [here(RESTART, "restarts it with the value here")]
+            remedy = [here(RESTART, "restarts with the new value")]
             yield Seen(f"{variable} has changed since {called} was started", seen, remedy, severity="warning")
 
 
 @running_check(
     "RUN-021",
-    "No rank's log shows a known failure",
-    source="every signature names its thread in sparkcluster/engines",
+    "Logs of ranks show no known failure",
+    source="signatures in sparkcluster/engines, each with its source",
     remedy=[LOGS_OF_NODE],
 )
 def explained(cluster: RunningCluster) -> Iterator[Seen]:
-    """Causes of failed engines that no other check reports: ports, files, versions, arguments."""
+    """Causes of engine failures that have no check of their own: ports, files, versions, arguments."""
     for found in cluster.causes:
         if found.cause.code == EXPLAINED:
             how = "failed" if found.rank.state in ENDED or found.node != found.reporter else "reports an error"

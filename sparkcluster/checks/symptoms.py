@@ -1,4 +1,4 @@
-"""Checks of what logs, GPUs, kernels and counters of a running cluster show beside its answer."""
+"""Checks of the logs, GPUs, kernels and counters of a running cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparkcluster.findings import Remedy, Severity, edit, on_node
 from sparkcluster.printable import shell
 from sparkcluster.report import share, size
 
-# Every token of a tensor-parallel model crosses the interconnect; below this nothing can be told from the rest.
+# Every token of a tensor-parallel model crosses the interconnect; smaller counts are indistinguishable from noise.
 TOKENS, SOCKET_BYTES = 8, 200_000
-# Our own margin: below it SSH begins to stall, and the kernel cannot kill what the driver holds.
+# Our own margin: below it SSH begins to stall, and the kernel cannot reclaim memory that the driver holds.
 MEMORY_FLOOR_BYTES = 3 * 2**30
 SWAPPED_PAGES = 1000
 
@@ -39,10 +39,10 @@ OOM = re.compile(r"oom-kill:|Out of memory: Killed process|invoked oom-killer")
     remedy=(TCP.hint or "", AGAIN),
 )
 def rdma(cluster: RunningCluster) -> Iterator[Seen]:
-    """Over sockets the answers are right, but the interconnect reaches 1 to 3 GB/s instead of 22.
+    """Over sockets the answers are correct, but the interconnect reaches 1 to 3 GB/s instead of 22.
 
-    NCCL logs it only with NCCL_DEBUG=INFO. Without it, the ports' counters show it: tokens were generated, sockets
-    sent data and no HCA did.
+    NCCL logs its network only with NCCL_DEBUG=INFO. Otherwise the ports' counters are used: tokens were generated, and
+    sockets sent data but HCAs did not.
     """
     expected = {name for name, rank in cluster.ranks if len(rank.launcher.get("members") or ()) > 1}
     planned = cluster.recorded.nodes if cluster.recorded else {}
@@ -63,7 +63,7 @@ def rdma(cluster: RunningCluster) -> Iterator[Seen]:
 
 
 def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
-    """What the ports of ``node`` sent while tokens were made, where that was by sockets alone."""
+    """Traffic of ``node`` while tokens were generated, if only sockets sent data; otherwise None."""
     made = [
         (counters[-1].generated or 0) - (counters[0].generated or 0)
         for counters in map(cluster.counters, cluster.inspected)
@@ -89,8 +89,8 @@ def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
 def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
     """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, a host by a GPU failure.
 
-    The host's nvidia-smi works in the first case, so it is run inside the container; the second is in the kernel
-    log. Such kernel lines are a warning if the GPU and the model answer again.
+    In the first case nvidia-smi on the host works, so it is run in the container; the second case is in the kernel log.
+    Such kernel lines are a warning if the GPU and the model answer again.
     """
     reported = set()
     for name, rank in cluster.ranks:
@@ -112,7 +112,7 @@ def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-014",
     "Enough memory is left",
     source="NVIDIA/dgx-spark-playbooks#97",
-    remedy="lower gpu-memory-utilization or max-model-len, and free the page cache",
+    remedy="lower the engine's share of the memory, or the context, and free the page cache",
 )
 def memory(cluster: RunningCluster) -> Iterator[Seen]:
     """GPU and CPU share one memory; when it runs out, the node freezes and answers only to ping.
@@ -125,8 +125,8 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
         short = have is not None and have.available_bytes + have.swap_free_bytes < MEMORY_FLOOR_BYTES
         remedy = (cluster.engine.memory_hint, AGAIN)
         for pattern, summary in (
-            (OOM, "the kernel of {} killed for memory"),
-            (NO_NVRM_MEMORY, "the driver of {} ran out"),
+            (OOM, "the kernel of {} killed a process for memory"),
+            (NO_NVRM_MEMORY, "the driver of {} ran out of memory"),
         ):
             lines = [line for line in read(facts.kernel_log) or () if pattern.search(line)]
             if lines:
@@ -156,7 +156,7 @@ def _swapped_pages(cluster: RunningCluster, node: str) -> int:
     remedy=(DOWN, *POWER_CYCLE, UP),
 )
 def power(cluster: RunningCluster) -> Iterator[Seen]:
-    """A GB10 whose power delivery is stuck runs at a third of its speed, with no throttle flag and no error.
+    """A GB10 with stuck power delivery runs at a third of its speed, without a throttle flag or an error.
 
     It shows full utilisation at 14 to 20 W and 500 to 850 MHz; a healthy one has 2,300 MHz and up to 92 W. A reboot
     does not help; a minute without AC does. Units that never exceed about 30 W have another problem.
@@ -171,7 +171,7 @@ def power(cluster: RunningCluster) -> Iterator[Seen]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelFault:
-    """Lines of a kernel log about one fault, as kernel_faults.toml describes it."""
+    """A fault in the kernel log, from kernel_faults.toml."""
 
     pattern: str
     what: str
@@ -181,7 +181,7 @@ class KernelFault:
 
     @property
     def remedy(self) -> tuple[Remedy | str, ...]:
-        """What to do about it."""
+        """Remedy for the fault."""
         return (edit(self.edit), UP) if self.edit else (DOWN, REBOOT, self.again, UP)
 
 
@@ -190,7 +190,7 @@ JOURNAL = on_node("sudo journalctl -b -1 -k -n 50 --no-pager")
 
 
 def _last(lines: tuple[str, ...], fault: KernelFault, since: str = "") -> str | None:
-    """The last of ``lines`` about ``fault``, with a rank's fault only those of a time after ``since``."""
+    """The last of ``lines`` about ``fault``; for faults caused by a rank, only lines after ``since``."""
     found = (line for line in reversed(lines) if re.search(fault.pattern, line))
     return next((line for line in found if not fault.edit or (line[:4].isdigit() and line[:19] >= since)), None)
 
@@ -218,22 +218,22 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
 
 @running_check(
     "RUN-027",
-    "Every node's last boot ended by a shutdown",
+    "Every node's previous boot ended with a shutdown",
     severity="warning",
     source="NVIDIA/dgx-spark-playbooks#97: the journal ends abruptly; journalctl(1)",
     remedy=[JOURNAL, UP],
 )
 def crashed(cluster: RunningCluster) -> Iterator[Seen]:
-    """A node that froze, lost power or crashed has no word about it in the log of its present boot.
+    """A node that froze, lost power or crashed has no trace of it in the log of its present boot.
 
-    Information while the model answers. That a log cannot be read is said where the model does not answer.
+    Information while the model answers. An unreadable log is reported only if the model does not answer.
     """
     for name, facts in cluster.facts.items():
         before = facts.boot_before
         if isinstance(before, Unread):
             if cluster.sick:
-                summary = f"what the boot of {name} before this one ended with cannot be read"
-                allow = on_node(shell("sudo usermod -aG adm", facts.user), "then doctor can, after a new login")
+                summary = f"the log of the previous boot of {name} cannot be read"
+                allow = on_node(shell("sudo usermod -aG adm", facts.user), "lets doctor read it, after a new login")
                 yield Seen(summary, before.unread, (JOURNAL, allow), severity="info", node=name)
         elif before:
             fault = next(((each, line) for each in FAULTS if (line := _last(before, each))), None)

@@ -1,4 +1,4 @@
-"""Checks of the two PCIe halves of each port: whether both are in use, and in the same order, on every node."""
+"""Checks of twins, the two PCIe halves of each port: both in use, and in the same order, on every node."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Cause = Literal["absent", "down", "no address", "not in the inventory", "other s
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnusedTwin:
-    """A twin that is not in use while the other twin of its port is.
+    """An unused twin of a port whose other twin is in use.
 
     Attributes:
-        member: its node.
+        member: the node of the twin.
         used: interface of the other twin.
-        cause: ``other subnet`` means a subnet in which no other node has a twin.
-        interface: its own; None if it is absent.
+        cause: ``other subnet`` means a subnet without twins of other nodes.
+        interface: interface of this twin; None if it is absent.
     """
 
     member: Member
@@ -42,23 +42,23 @@ class UnusedTwin:
 
     @property
     def name(self) -> str:
-        """Of its interface."""
+        """Name of the interface, or an empty string."""
         return self.interface.name if self.interface else ""
 
     @property
     def addresses(self) -> str:
-        """Of its interface, in words."""
+        """Addresses of the interface, for messages."""
         return ", ".join(self.interface.addresses if self.interface else ()) or "no IPv4 address"
 
     @property
     def network(self) -> str:
-        """The first of its subnets; empty without one."""
+        """The first subnet of the interface, or an empty string."""
         return min((str(address.network) for address in self.interface.ipv4()), default="") if self.interface else ""
 
 
 @interconnect_check(
     "NET-004",
-    "Both twins of a cabled port are in use, as many on every node, in the same subnets",
+    "Both twins of a cabled port are in use on every node, in the same subnets",
     needs=("interfaces", "hcas"),
     severity="warning",
     source="NVIDIA DGX Spark stacking guide; public NCCL figures of one twin and of two",
@@ -68,9 +68,9 @@ class UnusedTwin:
 def twins(context: Context) -> Iterator[Seen]:
     """Half of the bandwidth is lost (11 to 12 GB/s instead of 22 to 24): each twin has half of the PCIe lanes.
 
-    One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node. Named
-    is the node whose twin is down, missing, without an address, not in the inventory, or in another subnet. Ranks with
-    different numbers of HCAs pair their channels wrongly: slow, or a hang in the first collective.
+    One cable brings up two interfaces. Each needs an address in its own subnet, the same subnet on every node. The
+    finding names the node whose twin is down, missing, without an address, not in the inventory, or in another subnet.
+    Ranks with different numbers of HCAs pair their channels wrongly, which is slow or hangs the first collective.
     """
     unused = _unused_twins(context)
     for twin in unused:
@@ -106,7 +106,7 @@ def twins(context: Context) -> Iterator[Seen]:
 
 
 def _different_subnets(twins: Mapping[str, UnusedTwin]) -> Iterator[Seen]:
-    """Twins in a subnet that no other node has a twin in; if no two agree, the first node's is taken as right."""
+    """Twins in a subnet without twins of other nodes; if all differ, the first node's subnet is expected."""
     right = common(twin.network for twin in twins.values())
     for node, twin in twins.items():
         if twin.network == right and len(twins) > 1:
@@ -116,7 +116,7 @@ def _different_subnets(twins: Mapping[str, UnusedTwin]) -> Iterator[Seen]:
         if others:
             moved = edit(f"{GIVE} {right} in {NETPLAN}")
         yield Seen(
-            f"{twin.name} of {node} is in a subnet that the other nodes are not in",
+            f"{twin.name} of {node} is in a subnet of no other node",
             f"{twin.addresses}; {listed(others or ['none has'])}",
             (moved, NETPLAN_APPLY),
             node=node,
@@ -128,7 +128,7 @@ def _unused_twins(context: Context) -> list[UnusedTwin]:
     found: list[UnusedTwin] = []
     for group in context.topology.groups:
         twins = [twin for member in group.members for twin in _unused_twins_of(context, member)]
-        # A healthy twin goes unused if its peer on another node has a problem: only that one is reported.
+        # A healthy twin is unused if its peer on another node has a problem: report only the peer.
         causes = {twin.cause for twin in twins} | {"idle" for member in group.members if member.idle_twins}
         found += [twin for twin in twins if twin.cause != "other subnet" or causes == {"other subnet"}]
     return found
@@ -150,7 +150,7 @@ def _unused_twins_of(context: Context, member: Member) -> Iterator[UnusedTwin]:
 
 
 def _other_twin(facts: Facts, port: str, used: str) -> Interface | None:
-    """The other interface of ``port``; on machines with two cards the prefix of its name differs."""
+    """The other interface of ``port``; with two cards, interface names may have different prefixes."""
     netdevs = {hca.netdev for hca in read(facts.hcas) or ()}
     for interface in read(facts.interfaces) or ():
         if interface.name in netdevs and interface.name != used and port_of(facts, interface.name) == port:
@@ -185,18 +185,18 @@ def port_of(facts: Facts, name: str) -> str:
     needs=("interfaces", "hcas"),
     source="NVIDIA/nccl src/graph/topo.cc: devices in PCI order; docs.nvidia.com/sync: corresponding interfaces share"
     " a subnet",
-    remedy="the same subnet for the same twin of every node, or the two cables swapped",
+    remedy="use the same subnet for the same twin on every node, or swap the two cables",
 )
 def crossed(context: Context) -> Iterator[Seen]:
-    """The first collective hangs or fails: NCCL pairs HCAs in their order on the PCI bus, which no cable connects here.
+    """The first collective hangs or fails: NCCL pairs HCAs in PCI order, and these pairs have no cable.
 
-    A cable from port 0 to port 1 is fine, as long as it is the only one.
+    A single cable from port 0 to port 1 is fine.
     """
     for group in context.topology.groups:
         ordered = {member.name: found for member in group.members if (found := _ordered(context, member))}
         if group.kind == "ring" or len({frozenset(_subnets(links)) for links in ordered.values()}) != 1:
             continue
-        # Of orders that are equally frequent the head's, which comes first.
+        # On a tie, the head's order, which comes first.
         right = common(map(_subnets, ordered.values()))
         reference = next(name for name, links in ordered.items() if _subnets(links) == right)
         for name, links in ordered.items():
@@ -205,7 +205,7 @@ def crossed(context: Context) -> Iterator[Seen]:
 
 
 def _ordered(context: Context, member: Member) -> list[Link]:
-    """The links with an HCA by PCI address; none where one is unknown, or where two share a subnet."""
+    """The links with an HCA in PCI order; empty if an address is unknown or two links share a subnet."""
     links = [link for link in member.links if link.hca]
     if len({link.subnet for link in links}) < len(links) or not all(_pci(context, member.name, link) for link in links):
         return []
@@ -234,7 +234,7 @@ def _seen(context: Context, right: tuple[str, Sequence[Link]], other: tuple[str,
     swap = Remedy(f"swap the two cables at {name}, if p0 is connected to p1 of {reference}", instead=True)
     remedy = (*moved, NETPLAN_APPLY, *([swap] if len(links) > 2 else ()))
     return Seen(
-        f"the twins of {name} are in another order than those of {reference}",
+        f"the twins of {name} are in a different order than on {reference}",
         f"{reference}'s {mine.interface} ({_pci(context, reference, mine)}) is in {mine.subnet} with {name}'s"
         f" {astray.interface} ({_pci(context, name, astray)})",
         remedy,

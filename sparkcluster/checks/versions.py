@@ -20,7 +20,7 @@ from sparkcluster.printable import shell
 
 INSTALL = "sudo apt-get update && sudo apt-get install -y"
 UPDATE = (on_node("sudo apt update && sudo apt full-upgrade -y"), REBOOT)
-SAME_VERSIONS = (edit("install the same versions beside runtime.python of every node, or set another Python there"),)
+SAME_VERSIONS = (edit("install the same versions for runtime.python on every node, or set another Python there"),)
 FIRMWARE = (on_node("sudo fwupdmgr refresh --force && sudo fwupdmgr upgrade"), REBOOT)
 # Hosts synchronised by NTP agree within milliseconds. Log lines of ranks are ordered by time, and ranks crash within
 # a second of each other; certificates of hubs and registries fail if the clock is minutes off.
@@ -37,7 +37,7 @@ GRAVE_SKEW_S = 30.0
     remedy=UPDATE,
 )
 def system(context: Context) -> Iterator[Seen]:
-    """What works on one node fails on the other: kernel, driver and firmware of an update belong together.
+    """Kernel, driver and firmware of an update belong together; a launch may fail on nodes with another update.
 
     Compares the newest DGX_OTA_VERSION of /etc/dgx-release among machines of the same platform. A machine that was
     never updated has none and is ignored. DGX_SWBUILD_VERSION is not compared: it differs between equal nodes.
@@ -62,7 +62,7 @@ def kernel(context: Context) -> Iterator[Seen]:
             version = outlier.value if outlier.newer else outlier.expected
             packages = f"linux-image-{version}", f"linux-modules-nvidia-{SERIES}-open-{version}"
             remedy = outlier.update(on_node(shell(INSTALL, *packages)), REBOOT)
-            yield Seen(f"{outlier.node} has another kernel than the others", outlier.seen, remedy, node=outlier.node)
+            yield Seen(f"{outlier.node} has a different kernel than others", outlier.seen, remedy, node=outlier.node)
 
 
 @interconnect_check(
@@ -73,19 +73,19 @@ def kernel(context: Context) -> Iterator[Seen]:
     remedy="install the same driver packages on every node, then reboot",
 )
 def driver(context: Context) -> Iterator[Seen]:
-    """Ranks with different drivers choose different kernels and hang in a collective, or a single rank fails."""
+    """Ranks with different drivers use different GPU kernels and hang in a collective, or a single rank fails."""
     for group in context.topology.groups:
         if not context.docker:
             continue
         for outlier in outliers({name: read(context.facts[name].driver) for name in group.names}, _works):
-            # Never recommend a series that deadlocks, however new: that is HOST-010.
+            # Never recommend a series that deadlocks (HOST-010), even if it is newer.
             follow = outlier.newer and _works(outlier.value)
             facts = context.facts[outlier.others[0] if follow else outlier.node]
             series = (outlier.value if follow else outlier.expected).split(".")[0]
             packages = f"nvidia-driver-{series}-open", modules(facts).replace(SERIES, series, 1)
             commands = (on_node(shell(INSTALL, *packages)), REBOOT)
             remedy = outlier.update(*commands) if follow else commands
-            yield Seen(f"{outlier.node} has another driver than the others", outlier.seen, remedy, node=outlier.node)
+            yield Seen(f"{outlier.node} has a different driver than others", outlier.seen, remedy, node=outlier.node)
 
 
 def _works(version: str) -> bool:
@@ -103,7 +103,7 @@ def _works(version: str) -> bool:
 def firmware(context: Context) -> Iterator[Seen]:
     """Ports with different firmware negotiate less than full speed, or lose the link when the other node reboots.
 
-    With another VBIOS, which is information, power limits and clocks may differ, and the slowest GPU limits the group.
+    A different VBIOS is information: power limits and clocks may differ, and the slowest GPU limits the group.
     """
     yield from _different(
         context,
@@ -124,8 +124,7 @@ def firmware(context: Context) -> Iterator[Seen]:
 def engines(context: Context) -> Iterator[Seen]:
     """Ray rejects its members with `Version mismatch`, and ranks of different versions wait for each other forever.
 
-    For engines on the nodes themselves (runtime `process`); that all have the same image is IMG-001. Where only torch
-    or NCCL differ it is a warning.
+    Only for runtime `process`; IMG-001 compares images. A warning if only torch or NCCL differ.
     """
     for package, version in _PACKAGES.items() if not context.docker else ():
         title = package or context.engine.title
@@ -142,10 +141,10 @@ def engines(context: Context) -> Iterator[Seen]:
     step="clock",
 )
 def clock(context: Context) -> Iterator[Seen]:
-    """Log lines of ranks cannot be ordered, and hubs and registries refuse with `certificate is not yet valid`.
+    """Log lines of ranks cannot be ordered, and connections to hubs fail with `certificate is not yet valid`.
 
-    Synchronised nodes agree within milliseconds. More than a second plus the error of the measurement is reported for
-    information, more than 30 s is a warning. The reference is the median of the nodes and this machine.
+    Synchronized nodes agree within milliseconds. More than a second plus the measurement error is information, more
+    than 30 s is a warning. The reference is the median of the nodes and this machine.
     """
     offsets = {name: facts.clock_offset_s for name, facts in context.facts.items() if facts.clock_offset_s is not None}
     if not offsets:
@@ -165,11 +164,11 @@ def clock(context: Context) -> Iterator[Seen]:
 
 
 def _engine(version: Callable[[EngineFacts], str | None]) -> Callable[[Facts], str | None]:
-    """A version of the engine of a node, None without an engine."""
+    """Reader of an engine version in facts; None without an engine."""
     return lambda facts: version(found) if (found := engine_of(facts)) is not None else None
 
 
-# Of Python what its packages are built for; the empty name is that of the engine.
+# Python without its patch version, as packages are built for it; the empty name stands for the engine.
 _PACKAGES = {
     "": _engine(lambda engine: engine.version),
     "Ray": _engine(lambda engine: engine.ray_version),
@@ -196,7 +195,7 @@ def _vbios(facts: Facts) -> str | None:
 def _different(
     context: Context, subject: str, commands: Sequence[Remedy], value: Callable[[Facts], str | None]
 ) -> Iterator[Seen]:
-    """A finding for every node of a group whose value differs from that of the majority."""
+    """A finding for every node whose value differs from the majority of its group."""
     for group in context.topology.groups:
         for outlier in outliers({name: value(context.facts[name]) for name in group.names}):
             summary = f"{subject} of {outlier.node} differs from the others"

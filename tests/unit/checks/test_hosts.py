@@ -59,7 +59,7 @@ def test_a_stale_cdi_specification(see, docker, name):
     stale = docker(cdi_driver="580.82.09", cdi_devices=("nvidia.com/gpu=all",))
     (finding,) = see({name: {"docker": stale}})
     assert reported([finding]) == [("HOST-026", "warning", name)]
-    assert finding.seen == "written for 580.82.09, 580.95.05 is loaded"
+    assert finding.seen == "generated for 580.82.09, but 580.95.05 is loaded"
     assert finding.remedy[0].startswith("sudo nvidia-ctk cdi generate")
     alone = stale.model_copy(update={"runtimes": ("runc",)})
     assert reported(see({name: {"docker": alone}})) == [("HOST-026", "error", name)]
@@ -159,7 +159,7 @@ def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
     small = {"args": {"gpu-memory-utilization": 0.5}}
     (finding,) = see({"beta": {"memory": leaked}}, playbook=small)
     assert reported([finding]) == [("HOST-032", "info", "beta")]
-    assert "30.5 GB beside the 3.00 GB that programs hold" in finding.seen
+    assert "30.5 GB in addition to 3.00 GB of processes" in finding.seen
     assert finding.remedy[-1] == "sudo reboot   if no program uses the GPU"
     assert ("HOST-032", "warning", "beta") in reported(see({"beta": {"memory": leaked}}))
 
@@ -269,7 +269,7 @@ def test_a_port_of_another_cluster_is_named_with_it(see, process):
     held = {"listeners": (Listener(address="0.0.0.0", port=8000, process=process),), "ranks": (running_rank("tiny"),)}
     (finding,) = see({"alpha": held})
     assert finding.summary == "port 8000 of alpha is in use by cluster tiny, and the API needs it"
-    assert "of sparkcluster-tiny-1-r0 in all likelihood, listens on 0.0.0.0:8000" in finding.seen
+    assert "probably of sparkcluster-tiny-1-r0, listens on 0.0.0.0:8000" in finding.seen
     assert finding.remedy == (
         "sparkcluster down, with the inventory of cluster tiny",
         "or set another api.port in the inventory",
@@ -297,7 +297,7 @@ def test_a_port_that_a_container_holds_is_named_with_it(see, port, container, se
 
     assert (finding.code, finding.seen) == ("HOST-004", seen)
     stops = f"on alpha: docker stop {container['name']}"
-    converts = "sparkcluster import --container vllm --node 192.168.86.11   to keep its settings as a playbook"
+    converts = "sparkcluster import --container vllm --node 192.168.86.11   saves its settings as a playbook"
     named = [converts, stops] if container is VLLM else [stops] if "container" in seen else []
     assert list(finding.remedy[: len(named)]) == named
 
@@ -311,7 +311,7 @@ def test_a_container_with_an_engine_is_named_where_memory_is_taken(see):
 
     assert finding.code == "HOST-006"
     assert finding.remedy[:2] == (
-        "sparkcluster import --container vllm --node 192.168.86.12   to keep its settings as a playbook",
+        "sparkcluster import --container vllm --node 192.168.86.12   saves its settings as a playbook",
         "on beta: docker stop vllm",
     )
     assert "open-webui" not in str(finding.remedy)

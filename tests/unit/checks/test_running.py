@@ -181,6 +181,18 @@ def test_an_engine_that_works_for_others_is_busy_and_not_hung(diagnosed):
     assert {finding.severity for finding in found} == {"warning"}
 
 
+def test_tokens_that_are_counted_when_a_request_ends_are_no_hang_while_another_counter_moves(diagnosed):
+    """SGLang 0.5.5 and llama.cpp count them so."""
+    working = dataclasses.replace(silence(), stalled_s=1.0, moved=True, context=4096)
+    assert codes(diagnosed(head(rank("alpha", 0), made=0), None, working)) == {("RUN-023", "alpha")}
+
+
+def test_what_runs_is_judged_by_its_own_engine_where_the_inventory_has_another_one_by_now(diagnosed):
+    served = {**RECORD, "playbook": {"name": "test", "engine": "sglang"}}
+    (found,) = [each for each in diagnosed(None, None, silence(), record=served) if each.code == "RUN-023"]
+    assert "max-running-requests" in found.remedy[0]
+
+
 def test_power_is_wedged_only_where_both_readings_say_so(diagnosed):
     assert diagnosed(None, look(rank("beta", 1), gpus=(HUNG_GPU, WEDGED_GPU))) == []
     found = diagnosed(None, look(rank("beta", 1), gpus=(WEDGED_GPU, WEDGED_GPU)))
@@ -432,7 +444,7 @@ def test_a_secret_that_has_changed_since_the_start(diagnosed):
 
 
 def test_a_guard_that_gave_up_is_named_with_what_starts_the_group(diagnosed):
-    why = "it gave up: it was restarted for a wedge, and wedged again: HTTP 500; sparkcluster up INVENTORY starts it again"
+    why = "it gave up: the engine hung again after a restart: HTTP 500; sparkcluster up INVENTORY starts it"
     found = diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits=why)}})
     assert [(each.code, each.node, each.seen) for each in found] == [("RUN-028", "alpha", why)]
     assert diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits="beta: not reachable")}}) == []
