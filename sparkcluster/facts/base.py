@@ -1,7 +1,7 @@
-"""What every fact is made of. A value that could not be read is an ``Unread`` with the reason, never a default.
+"""Base types of facts. A value that could not be read is an ``Unread`` with the reason, never a default.
 
-The types here are the defaults for all that a node says. What limits it as a whole, in bytes, values and depth, is in
-``hosts.program.document``.
+The types here limit single values in a node's answer. ``hosts.program.document`` limits the answer as a whole: bytes,
+values and depth.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from sparkcluster.printable import one_line
 T = TypeVar("T")
 
 Few = Annotated[tuple[T, ...], Field(max_length=1024)]
-"""As many as one machine can have of anything that is compared with all others."""
+"""A list that is compared with all others; 1024 is more than a machine has of anything."""
 Raw = Annotated[str, Field(pattern="")]
-"""A text as it was sent: of several lines, or compared with others; every other one is a line."""
+"""A text as it was sent, which may have several lines; all other texts are single lines."""
 Path = Annotated[str, Field(pattern=r"^/[^\x00-\x1f\x7f]*$", max_length=4096)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Version = Annotated[str, Field(max_length=128)]
-"""What is compared number by number."""
+"""Versions are compared number by number."""
 Number = Annotated[int, Field(ge=0)]
 """A count, bytes or an ordinal number."""
 Measure = Annotated[float, Field(ge=0)]
 Time = Annotated[float, Field(ge=0, lt=1 << 37)]
-"""Seconds since 1970, up to the year 6325: what every calendar can show."""
+"""Seconds since 1970, up to the year 6325, which every calendar can show."""
 LINE_CHARACTERS = 1 << 16
 
 
 def _line(text: str) -> str:
-    """``text`` as one line of printable characters, cut where it is too long."""
+    """``text`` as one line of printable characters, truncated if it is too long."""
     return one_line(text[:LINE_CHARACTERS])
 
 
 def _in_lines(schema: Any) -> Any:
-    """``schema`` of a model's fields with ``_line`` for every text that has no pattern or function of its own."""
+    """``schema`` of a model's fields with ``_line`` applied to all texts without a pattern or a function."""
     if isinstance(schema, list):
         return [_in_lines(each) for each in schema]
     if not isinstance(schema, dict):
@@ -52,13 +52,13 @@ def _in_lines(schema: Any) -> Any:
 
 
 class Fact(BaseModel):
-    """Base of all facts: immutable; unknown keys of a newer probe are ignored; a text is one line, unless it is Raw."""
+    """Base of all facts: immutable; unknown keys of a newer probe are ignored; a text is one line unless ``Raw``."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """The schema of the model, with the default for texts."""
+        """The schema of the model, with ``_line`` applied to texts."""
         schema = handler(source)
         model: Any = handler.resolve_ref_schema(schema)
         model["schema"] = _in_lines(model["schema"])

@@ -1,4 +1,4 @@
-"""What was found out between nodes: who reaches whom, what links carry, and whose weights have which hashes."""
+"""Facts between nodes: which nodes reach each other, link rates, and hashes of weights."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ PathKind = Literal["ping", "jumbo", "port", "ephemeral"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Path:
-    """One attempt of ``source`` to reach ``target`` over one rail.
+    """A test whether ``source`` reaches ``target`` over one rail.
 
     Attributes:
-        subnet: the rail, None for the management network.
-        kind: ``ping`` a small packet, ``jumbo`` one of the rail's whole MTU that may not be fragmented, ``port``
-            a TCP connection to a port that the launch will use, ``ephemeral`` to one that the kernel chose.
-        port: TCP port, of the two kinds that have one.
+        subnet: the rail; None for the management network.
+        kind: ``ping`` a small packet; ``jumbo`` a packet of the rail's full MTU that must not be fragmented; ``port`` a
+            TCP connection to a port that the launch will use; ``ephemeral`` to a port that the kernel chose.
+        port: TCP port, for ``port`` and ``ephemeral``.
         use: what will listen there, for example ``Ray``.
-        size_bytes: of a ``jumbo`` packet, headers included.
-        seen: what went wrong, as the system words it; empty where ``ok``.
-        lost_at: whose incoming packets do not arrive, where that is known: the target's, or the source's, which
-            then waits for an answer that was sent; ``sent`` where the source itself would not send it.
+        size_bytes: size of a ``jumbo`` packet with headers.
+        seen: the error in the system's words; empty if ``ok``.
+        lost_at: the node whose incoming packets do not arrive, if known; ``source`` if the answer was lost; ``sent`` if
+            the source could not send.
     """
 
     source: str
@@ -41,13 +41,13 @@ class Path:
 
     @property
     def nodes(self) -> tuple[str, str]:
-        """Both ends."""
+        """Source and target."""
         return self.source, self.target
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
-    """All attempts, and why some nodes could not take part."""
+    """All tests, and why some nodes could not take part."""
 
     paths: tuple[Path, ...] = ()
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -58,17 +58,16 @@ RateKind = Literal["tcp", "rdma", "rdma-both", "collective"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rate:
-    """One measurement.
+    """A measurement.
 
     Attributes:
-        kind: ``tcp`` one rail by TCP, ``rdma`` one HCA by ib_write_bw, ``rdma-both`` both twins of a port at the
-            same time, ``collective`` an all-gather of the whole group in the serving image.
-        nodes: who took part; source and target of the kinds that have two.
-        over: interface, HCA, or transport that it went over, for example ``NCCL over IB``.
-        gbit_s: 10^9 bits per second, of a collective its bus bandwidth; None where it gave no result, which
-            ``seen`` explains.
-        latency_ms: median round trip of a small message, where it was measured.
-        subnet: the rail, of the kinds that have one.
+        kind: ``tcp`` one rail by TCP; ``rdma`` one HCA by ib_write_bw; ``rdma-both`` both twins of a port at the same
+            time; ``collective`` an all-gather of the whole group in the serving image.
+        nodes: the nodes that took part; source and target, except for ``collective``.
+        over: interface, HCA or transport, for example ``NCCL over IB``.
+        gbit_s: 10^9 bits per second; the bus bandwidth of a collective; None if it failed, for the reason in ``seen``.
+        latency_ms: median round trip of a small message, if measured.
+        subnet: the rail, except for ``collective``.
     """
 
     kind: RateKind
@@ -82,12 +81,12 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """All measurements, and what could not be taken.
+    """All measurements, and the reasons for missing ones.
 
     Attributes:
-        unasked: by node, why it could not take part at all.
-        skipped: by ``rdma`` or ``collective``, why none was tried.
-        without_perftest: nodes that lack ib_write_bw.
+        unasked: why a node could not take part, by node.
+        skipped: why ``rdma`` or ``collective`` was not measured.
+        without_perftest: nodes without ib_write_bw.
     """
 
     rates: tuple[Rate, ...] = ()
@@ -102,8 +101,7 @@ class HashedFile:
 
     Attributes:
         name: relative to the model's directory.
-        blob: name of the file in Hugging Face's cache that it points at, where that is a SHA-256; the hub names
-            large files so.
+        blob: name of the blob in Hugging Face's cache that it links to, if that is a SHA-256, as for large files.
     """
 
     name: str

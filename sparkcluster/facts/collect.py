@@ -33,7 +33,7 @@ IMAGE_S = 120
 class Collected:
     """Facts by node, and the errors of nodes that did not answer or are listed twice.
 
-    ``also`` are the facts with image, weights and record of other specs, in the order in which they were asked about.
+    ``also``: for each of the other specs, in order, the facts with its image, weights and record.
     """
 
     facts: dict[str, Facts]
@@ -41,14 +41,14 @@ class Collected:
     also: tuple[dict[str, Facts], ...] = ()
 
     def findings(self) -> list[Finding]:
-        """One finding for each node that did not answer."""
+        """A finding for each node that did not answer."""
         return [unreachable(name, error) for name, error in self.errors.items()]
 
 
 def node_documents(
     spec: Spec, facts: Mapping[str, Facts], errors: Mapping[str, SparkclusterError]
 ) -> dict[str, dict[str, Any]]:
-    """The answer of every node of the inventory in the stable format, or why there is none."""
+    """The answer of every node of the inventory in the stable format, or the reason why it is missing."""
     return {
         node.label: facts[node.label].model_dump(mode="json")
         if node.label in facts
@@ -71,16 +71,17 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
 
 
 def clock(sent_s: float, received_s: float, reported_s: float, probe_s: float) -> tuple[float, float]:
-    """By how much a node's clock is ahead, and by how much that may be wrong; both in seconds.
+    """How far a node's clock is ahead, and the maximum error of that; both in seconds.
 
-    The node read its clock as the probe began, which then ran for ``probe_s``: so at some moment between
-    ``sent_s`` and ``probe_s`` before ``received_s``, and the middle of that is off by half of it at most.
+    The node read its clock when the probe started, between ``sent_s`` and ``probe_s`` seconds before ``received_s``.
+    The
+    middle of that interval is wrong by half its length at most.
 
     Args:
         sent_s: this machine's clock right before the probe was sent.
-        received_s: the same once its answer was here.
-        reported_s: the node's clock as the probe reported it.
-        probe_s: how long the probe ran, as it reported.
+        received_s: this machine's clock when the answer had arrived.
+        reported_s: the node's clock as reported by the probe.
+        probe_s: run time of the probe as it reported.
     """
     latest_s = received_s - probe_s if 0 <= probe_s <= received_s - sent_s else received_s
     error_s = max(0.0, latest_s - sent_s) / 2
@@ -99,8 +100,8 @@ def collect_facts(
 ) -> Collected:
     """Collect the facts of every node (or ``names``) in parallel.
 
-    Reading the kernel log as well takes about 20 ms. ``limit_s`` is for a node, connection included; ``probes`` are
-    those that were already sent, by ``facts.probe.begin``. Of the specs ``also`` image, weights and record are read.
+    Reading the kernel log as well takes about 20 ms. ``limit_s`` applies to a node, connecting included. ``probes`` are
+    probes that ``facts.probe.begin`` has already sent. For the specs in ``also``, image, weights and record are read.
     """
     calls = probes or begin(fleet, spec, names, kernel_log=kernel_log, also=also)
     facts: dict[str, Facts] = {}
@@ -128,9 +129,9 @@ def collect_facts(
 
 
 def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, SparkclusterError]:
-    """The error of each node that is the machine of a node before it in the inventory. Pure.
+    """The error of each node that is the same machine as an earlier node of the inventory. Pure.
 
-    Its facts would be compared with themselves: addresses that conflict, a rail that is not there.
+    Its facts would be compared with themselves and give false findings: conflicting addresses, a missing rail.
     """
     hosts = {node.label: node.host for node in spec.inventory.nodes}
     ordered = {name: facts[name] for name in hosts if name in facts}
@@ -150,10 +151,11 @@ def listed_twice(spec: Spec, facts: Mapping[str, Facts]) -> dict[str, Sparkclust
 
 
 def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: Path | None = None) -> dict[str, Facts]:
-    """Read the content of images where it is not known yet: takes seconds, once per image.
+    """Read the content of images that are not cached yet: takes seconds, once per image.
 
-    ``kept`` is a directory on this machine that caches results, so that nothing is left on a node; None caches on the
-    nodes. What one node says of an image is cached for that node alone: an ID can be claimed by anybody.
+    ``kept`` is a directory on this machine that caches results, so that nothing is written on a node; None caches on
+    the
+    nodes. A node's answer about an image is cached for that node only, since any node can claim an image ID.
     """
     images = {
         name: image for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None
@@ -185,16 +187,16 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
 
 
 class Gpus(Fact):
-    """Number of GPUs in a container, None if that says nothing; or why there is none."""
+    """Number of GPUs in a container, None if unknown; or why there is no GPU."""
 
     gpus: int | None = None
     unread: str | None = None
 
 
 def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
-    """Why a container of an image has no GPU, by node, of the nodes that say so; ``images`` are IDs by node.
+    """Why a container of the image has no GPU, by node, for nodes without one; ``images`` are image IDs by node.
 
-    NVIDIA's container toolkit gives none where, for one, the image asks for a newer driver.
+    NVIDIA's container toolkit provides no GPU if, for example, the image requires a newer driver.
 
     Raises:
         SparkclusterError: a node did not answer.
@@ -213,7 +215,7 @@ def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
 
 
 def _name(node: str, spec: Spec, image: Image) -> str:
-    """Name of the cache file of ``image`` on ``node``, which depends on the programs that read it."""
+    """Name of the cache file of ``image`` on ``node``; it changes with the programs that read the image."""
     host = next(entry.host for entry in spec.inventory.nodes if entry.label == node)
     sources = [source(name, spec.playbook.engine) for name in ("engine", "interpreter", "image")]
     question = json.dumps([spec.inventory.cluster, node, host, *sources])

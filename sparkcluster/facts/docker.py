@@ -1,4 +1,4 @@
-"""What a node reports of Docker: the engine, the playbook's image, ranks; and the software in an image."""
+"""Facts about Docker: the engine, the playbook's image, ranks, and the software in an image."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Docker(Fact):
     """The Docker engine, from its API.
 
     Attributes:
-        images_dir: directory of its images: that of containerd if it stores them, else ``root_dir``.
-        cdi_driver: driver version whose libraries the CDI specification mounts, None if no file names one.
+        images_dir: directory of its images: containerd's if containerd stores them, else ``root_dir``.
+        cdi_driver: driver version whose libraries the CDI specification mounts; None if no file has one.
         cgroup_driver: systemd or cgroupfs.
     """
 
@@ -37,13 +37,13 @@ class EngineFacts(Fact):
     """Software in an image, or in the engine's Python of runtime ``process``.
 
     Attributes:
-        flags: what this `vllm serve` takes, without dashes in front; None where that was never asked.
-        tool_parsers: names that --tool-call-parser takes; likewise.
-        reasoning_parsers: names that --reasoning-parser takes; likewise.
+        flags: options of its command, without leading dashes; None if not queried.
+        tool_parsers: values of --tool-call-parser; None if not queried.
+        reasoning_parsers: values of --reasoning-parser; None if not queried.
         compiler: whether there is a C compiler.
-        lacks: packages that the gateway needs and that are not there; None where that was never asked.
-        nccl_loaded: version that the NCCL reports which torch would load; None where it could not be loaded.
-        verbs: whether libibverbs and its provider for ConnectX can be loaded; None where that was never asked.
+        lacks: packages that the gateway needs and that are missing; None if not queried.
+        nccl_loaded: version of the NCCL that torch would load; None if it could not be loaded.
+        verbs: whether libibverbs and its provider for ConnectX can be loaded; None if not queried.
     """
 
     python: Annotated[str, Field(pattern=r"^[A-Za-z0-9_/.][^\x00-\x1f\x7f]*$")]
@@ -63,13 +63,13 @@ class EngineFacts(Fact):
 
 
 class Image(Fact):
-    """The playbook's image on this node. ``inside`` is None until the image itself has been asked.
+    """The playbook's image on this node. ``inside`` is None until the image is inspected.
 
-    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None for one from no registry.
-    ``config_sum`` is a checksum of what a container of it starts with: environment, entry point, command, directory
-    and user. It is the same in every image store, which the ID is not.
-    ``user`` is that of its containers as the image sets it, empty for root.
-    ``labels_vllm`` is its label ``com.nvidia.vllm.version``, by which NVIDIA's own images of vLLM are told.
+    ``digest`` is the image as any node can pull it, ``name@sha256:…``; None if it is from no registry.
+    ``config_sum`` is a checksum of the settings that a container starts with: environment, entry point, command,
+    directory and user. Unlike the ID, it is the same in every image store.
+    ``user`` is the default user of the image; empty for root.
+    ``label_version`` is the version in the label that identifies NVIDIA's own images, as ``com.nvidia.vllm.version``.
     """
 
     reference: str
@@ -82,26 +82,26 @@ class Image(Fact):
     architecture: str | None = None
     size_bytes: int = 0
     user: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@$-]*$")] = ""
-    labels_vllm: Version | None = None
+    label_version: Version | None = None
     inside: EngineFacts | Unread | None = None
 
     @property
     def build(self) -> str:
-        """What it is in every image store: the hash of its layers and of what a container of it starts with.
+        """Identity of the image in every image store: the hash of its layers and of ``config_sum``.
 
-        An ID is not: containerd's store calls an image by the hash of what it was pulled or loaded as.
+        The ID differs between stores: containerd uses the hash of the manifest that was pulled or loaded.
         """
         content = json.dumps([self.layers, self.config_sum]).encode()
         return f"sha256:{hashlib.sha256(content).hexdigest()}" if self.layers else self.id
 
 
 class LayerFile(Fact):
-    """The file of one layer in archives of an image.
+    """A layer's file in an archive of an image.
 
     Attributes:
-        layer: its diff ID, where a node lists files of several images.
-        digest: SHA-256 of the file; None where it is not known.
-        bytes: 0 where it is not known.
+        layer: diff ID of the layer, if files of several images are listed.
+        digest: SHA-256 of the file; None if unknown.
+        bytes: size; 0 if unknown.
     """
 
     layer: Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64})?$")] = ""
@@ -110,11 +110,11 @@ class LayerFile(Fact):
 
 
 class Layers(Fact):
-    """Layers of images on this node, by which a copy leaves out those that are there.
+    """Layers of images on this node; a copy of an image skips layers that are present.
 
     Attributes:
-        files: of each layer of the playbook's image; empty if that is missing.
-        chains: where it is missing, the diff IDs of every image in an engine's own store, from the lowest.
+        files: of each layer of the playbook's image; empty if the image is missing.
+        chains: if the image is missing, the diff IDs of every image in Docker's own store, lowest layer first.
         blobs: files in containerd's store, as far as sparkcluster has copied them.
     """
 
@@ -124,12 +124,12 @@ class Layers(Fact):
 
 
 class OtherContainer(Fact):
-    """A running container that no sparkcluster started.
+    """A running container that sparkcluster did not start.
 
     Attributes:
-        engine: inference engine that its image or command names, such as ``vllm``; empty for none. The command itself
-            stays on the node, as it may have a secret.
-        ports: of the node that it publishes.
+        engine: inference engine in the image name or the command, such as ``vllm``; empty if none. The command itself
+            stays on the node, as it may contain a secret.
+        ports: published ports of the node.
     """
 
     name: str
@@ -139,11 +139,11 @@ class OtherContainer(Fact):
 
 
 class Rank(Fact):
-    """One rank that any sparkcluster started: a container or a process.
+    """A rank of any cluster: a container or a process.
 
     Attributes:
-        exit_code: None while it runs, or where it is unknown.
-        restarts: how often Docker has started it again.
+        exit_code: None while running, or if unknown.
+        restarts: how often Docker has restarted it.
     """
 
     name: RankName

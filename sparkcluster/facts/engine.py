@@ -1,4 +1,4 @@
-"""The engine and the Ray beside it, as far as they decide how a rank is started."""
+"""Facts of engine and Ray that determine how a rank is started."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sparkcluster.facts.docker import EngineFacts, Image
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
 
-# Token authentication came with Ray 2.52 (docs.ray.io, "Ray token authentication").
+# Ray has token authentication since 2.52 (docs.ray.io, "Ray token authentication").
 RAY_WITH_TOKEN = (2, 52)
 
 
 def engine_of(facts: Facts) -> EngineFacts | None:
-    """Facts of the engine that will run on a node, with either runtime; None where they are unknown."""
+    """Facts of the engine that will run on a node, with either runtime; None if unknown."""
     if facts.engine is not None and not isinstance(facts.engine, Unread):
         return facts.engine
     image = read(facts.image)
@@ -23,12 +23,12 @@ def engine_of(facts: Facts) -> EngineFacts | None:
 
 
 def has_ray(engine: EngineFacts | None) -> bool:
-    """Whether the engine's Python can import Ray; assumed while its facts are unknown."""
+    """Whether the engine's Python can import Ray; True while unknown."""
     return engine is None or engine.ray_version is not None
 
 
 def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
-    """Whether this Ray supports token authentication, as one that we bring along does."""
+    """Whether Ray supports token authentication; a Ray that sparkcluster installs (``brought``) does."""
     if engine is None or engine.ray_version is None:
         return brought
     numbers = tuple(int(number) for number in re.findall(r"\d+", engine.ray_version)[:2])
@@ -36,19 +36,20 @@ def has_token(engine: EngineFacts | None, *, brought: bool) -> bool:
 
 
 def is_known(image: Image, spec: Spec) -> bool:
-    """Whether it is what a release recorded or was staged from here, else what the digest of the playbook names.
+    """Whether ``image`` is the build that a release recorded or that was staged from here, else the playbook's digest.
 
-    Of an ID or a digest the node says that it has it; a build is compared with what arrives elsewhere.
+    An ID or a digest is only the node's claim; a build is verified when the image is copied.
     """
     digest = (spec.image or "").partition("@")[2]
     return image.build == spec.image_is if spec.image_is else digest == (image.digest or "").partition("@")[2] != ""
 
 
 def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> dict[str, Image]:
-    """The image on each of the nodes ``names`` that has the expected one; all others lack it.
+    """The expected image on each of the nodes ``names`` that has it; the other nodes lack it.
 
-    That is what ``is_known``. A tag of the playbook may get another image: there it is what the first node has, a head,
-    which is where people build and pull.
+    Expected is an image that ``is_known``. For a tag, which may point to a new image, it is the image of the first
+    node:
+    a head, where users build and pull.
     """
     images = {name: image for name in names if name in facts and isinstance(image := facts[name].image, Image)}
     known = [image for image in images.values() if is_known(image, spec)]
@@ -60,16 +61,16 @@ def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]
 
 
 def image_room_bytes(facts: Facts, image: Image, left_out: int = 0) -> int:
-    """Bytes that another node needs to load ``image``, which the node of ``facts`` has, but for the ``left_out`` ones.
+    """Bytes that another node needs to load ``image``, without ``left_out`` bytes; ``facts`` are of a node that has it.
 
-    Docker keeps the archive beside the layers until the last one is unpacked. containerd's store reports the size of
-    the compressed layers; of images with CUDA and torch, 8 to 10 GB become 24 to 30 GB.
+    Docker keeps the archive until the last layer is unpacked. containerd's store reports the size of compressed layers;
+    for images with CUDA and torch, 8 to 10 GB become 24 to 30 GB.
     """
     docker = read(facts.docker)
     return max(0, image.size_bytes - left_out) * (4 if docker is not None and docker.containerd_store else 2)
 
 
 def image_digest(facts: Iterable[Facts]) -> str | None:
-    """The playbook's image as any node can pull it; a copy from another node has lost that name."""
+    """The playbook's image as any node can pull it; a copy from another node has no digest."""
     images = (read(node.image) for node in facts)
     return next((image.digest for image in images if image is not None and image.digest), None)

@@ -1,4 +1,4 @@
-"""Which layers of an image need not be copied to a node, since images there have them. Pure."""
+"""Finds the layers of an image that need not be copied, since the receivers have them. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from sparkcluster.facts.model import Facts
 
 
 def shared(image: Image, receivers: Sequence[Facts]) -> dict[str, str]:
-    """Layers of ``image`` (diff IDs) that all ``receivers`` have, as ``node.image_files`` takes them.
+    """Layers of ``image`` (diff IDs) that all ``receivers`` have, in the format of ``node.image_files``.
 
-    Each with the SHA-256 of its file, which is what containerd's store knows; empty if all have the layer in an
-    engine's own store, which takes it by its content.
+    The value is the SHA-256 of the layer's file, as containerd's store needs it; empty if all receivers have the layer
+    in
+    Docker's own store, which identifies it by content.
     """
     common = dict.fromkeys(image.layers, "")
     for receiver in receivers:
@@ -38,9 +39,9 @@ def _there(image: Image, receiver: Facts) -> dict[str, str]:
 
 
 def left_out_bytes(image: Image, source: Facts, receivers: Sequence[Facts]) -> int:
-    """Bytes of the layers that ``source`` leaves out of ``image``, as far as they are known before it is saved.
+    """Bytes of the layers of ``image`` that ``source`` skips, as far as their sizes are known before it is saved.
 
-    All ``receivers`` get the same.
+    All ``receivers`` get the same layers.
     """
     have, files = shared(image, receivers), (read(source.layers) or Layers()).files
     known = {each.digest: each.bytes for receiver in receivers for each in (read(receiver.layers) or Layers()).blobs}

@@ -1,4 +1,4 @@
-"""What every report of a machine says of it: the facts of a node, and the survey before it is set up."""
+"""Facts that both the probe and the survey before setup report of a machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Machine(Fact):
     """A machine as a login sees it.
 
     Attributes:
-        machine: SHA-256 of /etc/machine-id, which is the same over all addresses of a machine; None where it could not
-            be read.
-        reached_at: its address of the SSH connection; None without SSH.
+        machine: SHA-256 of /etc/machine-id, the same on all addresses of a machine; None if it could not be read.
+        reached_at: its address in the SSH connection; None without SSH.
     """
 
     hostname: str
@@ -51,9 +50,9 @@ class Machine(Fact):
 
 
 def same_machine(one: Machine, other: Machine) -> bool:
-    """Whether two reports are of one machine.
+    """Whether two reports are from one machine.
 
-    Machines that were installed from one image may share a machine ID, and their bridges a hardware address.
+    Machines installed from the same image may share a machine ID, and their bridges a MAC address.
     """
     if one.machine is None or one.machine != other.machine:
         return False
@@ -62,7 +61,7 @@ def same_machine(one: Machine, other: Machine) -> bool:
 
 
 def doubles(reports: Mapping[str, Machine]) -> dict[str, str]:
-    """Names whose machine has another name before, each with that, in the order of ``reports``."""
+    """Names whose machine already has an earlier name, with that name, in the order of ``reports``."""
     by_machine: dict[str | None, list[str]] = defaultdict(list)
     found = {}
     for name, report in reports.items():

@@ -1,4 +1,4 @@
-"""Everything that a node reports in one round trip."""
+"""All facts that a node reports in one round trip."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PythonFacts(Fact):
 
 
 class Gpu(Fact):
-    """One line of nvidia-smi; None for what it does not report, as ``[N/A]``."""
+    """A line of nvidia-smi; None for values that it reports as ``[N/A]``."""
 
     name: str
     compute_capability: Version | None = None
@@ -35,10 +35,10 @@ class Gpu(Fact):
 
 
 class Memory(Fact):
-    """``/proc/meminfo`` in bytes. CUDA can allocate MemFree; MemAvailable includes page cache, which it cannot.
+    """``/proc/meminfo`` in bytes. CUDA can allocate MemFree, but not the page cache that MemAvailable includes.
 
     ``cma_total_bytes`` is the contiguous area for RDMA: 131072 kB on a Spark, 0 on a 7.0 kernel without ``kho=off``,
-    None if the kernel does not report it. ``anonymous_bytes`` is what programs hold themselves.
+    None if the kernel does not report it. ``anonymous_bytes`` is memory of processes.
     """
 
     total_bytes: Annotated[int, Field(gt=0)]
@@ -52,7 +52,7 @@ class Memory(Fact):
 
 
 class Disk(Fact):
-    """The file system of one path; ``purpose`` is state, hf_home or docker (the images)."""
+    """The file system of a path; ``purpose`` is state, hf_home or docker (its images)."""
 
     purpose: Literal["state", "hf_home", "docker"]
     path: str
@@ -61,7 +61,7 @@ class Disk(Fact):
 
 
 class ReleaseFact(Fact):
-    """The newest release recorded on the node; ``record`` is the whole document."""
+    """The newest release recorded on the node; ``record`` is the complete document."""
 
     number: ReleaseNumber
     plan_hash: str
@@ -69,23 +69,22 @@ class ReleaseFact(Fact):
 
     @property
     def nodes(self) -> dict[str, PlannedNode]:
-        """Nodes of its plan; none in a record of an older version."""
+        """Nodes of its plan; empty for a record of an older version."""
         return self.record["plan"]["nodes"] if "plan" in self.record else {}
 
     def containers(self) -> Iterator[tuple[str, PlannedNode, PlannedContainer]]:
-        """Every container of its plan: name of the node, the node, the container."""
+        """Every container of its plan, as (node name, node, container)."""
         return ((name, node, container) for name, node in self.nodes.items() for container in node["containers"])
 
 
 class LeaseFact(Fact):
-    """Who may change the cluster, or stage for it, as this node knows it.
+    """The lease on this node: who may change the cluster, or stage for it.
 
     Attributes:
-        operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None where it is not
-            recorded.
+        operation: the command that took the lease (``up``, ``down``, ``stage``, ``measure``); None if not recorded.
         since: when it was taken, in seconds since 1970 by the node's clock.
-        cluster: of the start lock, which all clusters of a node share: who has it.
-        at_work: whether what was begun under it goes on on this node, held or not.
+        cluster: the holder of the start lock, which all clusters of a node share.
+        at_work: whether work started under it is still running on this node, whether the lease is held or not.
     """
 
     epoch: Number
@@ -97,22 +96,22 @@ class LeaseFact(Fact):
     cluster: str | None = None
 
     def describe(self, cluster: str, now_s: float | None = None) -> str:
-        """Who is doing what to ``cluster``, and with ``now_s`` (seconds since 1970) since when."""
+        """Who is doing what to ``cluster``, and for how long if ``now_s`` (seconds since 1970) is given."""
         if not self.held and self.at_work:
-            return f"what {self.operator or 'an operator'} stages for {cluster} goes on without them"
+            return f"staging of {cluster}, started by {self.operator or 'an operator'}, is still running"
         doing = f"is running {self.operation} on" if self.operation else "is changing"
         ago = "" if self.since is None or now_s is None else f", started {max(0, round(now_s - self.since))} s ago"
         return f"{self.operator or 'another operator'} {doing} {cluster}{ago}"
 
 
 class EnabledFact(Fact):
-    """The guard of a cluster that is enabled on the node.
+    """The guard of an enabled cluster on the node.
 
     Attributes:
-        stopped: whether ``down`` stopped the cluster, so that the guard starts nothing.
-        waits: what it waits for.
-        on_demand: whether it starts its rank only while the gateway asks for that.
-        events: how often each of ``GUARD_EVENTS`` is in its journal, which on all nodes but the head has none.
+        stopped: whether ``down`` stopped the cluster; then the guard starts nothing.
+        waits: the reason why it is waiting.
+        on_demand: whether it starts its rank only when the gateway requests the model.
+        events: count of each of ``GUARD_EVENTS`` in its journal; empty except on the head.
     """
 
     runs: bool
@@ -123,40 +122,40 @@ class EnabledFact(Fact):
 
     @property
     def trouble(self) -> str | None:
-        """Why it would not bring its rank back now, or None."""
+        """Why it would not restart its rank now, or None."""
         if not self.runs:
             return "it is not running"
-        return None if self.stopped or self.waits is None else self.gave_up or f"it waits: {self.waits}"
+        return None if self.stopped or self.waits is None else self.gave_up or f"it is waiting: {self.waits}"
 
     @property
     def gave_up(self) -> str | None:
-        """Why it starts nothing until an operator does, with the command for that; None unless it gave up."""
+        """Why it has given up, with the command to start the cluster; None unless it gave up."""
         return self.waits if self.runs and self.waits and self.waits.startswith(GAVE_UP) else None
 
 
 class Facts(Machine):
-    """Everything that the probe read of one node in one round trip.
+    """All facts that the probe read from one node in one round trip.
 
     Attributes:
         clock_offset_s: how far the node's clock is ahead of the controller's; set by the controller.
-        clock_error_s: error of that offset (half the round trip); likewise.
-        names: IPv4 addresses that the inventory's host names resolve to on this node; empty for an unknown name (such
-            as an alias of ~/.ssh/config), Unread if the resolver failed or hung.
+        clock_error_s: error of that offset (half the round trip); set by the controller.
+        names: IPv4 addresses of the inventory's hostnames, as resolved on this node; empty for an unknown name (such
+            as an alias in ~/.ssh/config), Unread if the resolver failed or hung.
         remove_ipc: whether logind removes a user's IPC objects at the last logout (RemoveIPC, yes by default); None
             without systemd. It does not affect users with uid < 1000, such as root and its containers, nor users who
             ``linger``.
         lingers: whether ``loginctl enable-linger`` is set for this user.
-        driver_module: version of the nvidia module on disk for the running kernel, empty if it has none; None without a
-            module.
-        firewall: ufw if active; else None, even with nftables rules set by hand.
-        kernel_log: at most 200 lines of the kernel about GPU, memory, ConnectX and its own failures, newest last, each
-            after its time (UTC) and without serial numbers; None unless requested.
-        boot_before: the last 20 such lines of the boot before; None where that ended by a shutdown, or not requested.
+        driver_module: version of the nvidia module on disk for the running kernel, empty if it has no version; None
+            without a module.
+        firewall: ufw if active; else None, even with manual nftables rules.
+        kernel_log: at most 200 kernel messages about GPU, memory, ConnectX and kernel failures, newest last, each
+            with its time (UTC) and without serial numbers; None unless requested.
+        boot_before: the last 20 such messages of the previous boot; None if it was shut down cleanly, or not requested.
         compiler: path of the node's C compiler; None without one.
-        layers: of images in the Docker engine; None where that or the playbook's image could not be read.
-        vocabularies: names of the complete vocabularies that were staged beside the model.
-        files: marks of what was staged from beside playbooks, and is whole.
-        rays: names of the complete Rays that were brought to images without, as ``plan.image.ray_name`` makes them.
+        layers: of images in Docker; None if Docker or the playbook's image could not be read.
+        vocabularies: names of the complete vocabularies that were staged with the model.
+        files: marks of staged playbook files that are complete.
+        rays: names of the complete copies of Ray for images without it, see ``plan.image.ray_name``.
     """
 
     python: PythonFacts
@@ -198,18 +197,18 @@ class Facts(Machine):
     probe_s: Measure
 
     def interface(self, name: str) -> Interface | None:
-        """The interface called ``name``."""
+        """The interface with this name."""
         return next((interface for interface in read(self.interfaces) or () if interface.name == name), None)
 
     def interface_of(self, address: str) -> Interface | None:
-        """The interface that carries IPv4 ``address``."""
+        """The interface with IPv4 ``address``."""
         interfaces = read(self.interfaces) or ()
         return next((each for each in interfaces if address in {str(ipv4.ip) for ipv4 in each.ipv4()}), None)
 
     def hca(self, name: str) -> Hca | None:
-        """The HCA called ``name``."""
+        """The HCA with this name."""
         return next((hca for hca in read(self.hcas) or () if hca.name == name), None)
 
     def hca_of(self, interface: str) -> Hca | None:
-        """The HCA that sends for ``interface``: its network device, or one on top of that with GIDs, such as a VLAN."""
+        """The HCA that sends for ``interface``: its network device, or a VLAN on top of it with GIDs."""
         return next((hca for hca in read(self.hcas) or () if interface in hca.netdevs), None)

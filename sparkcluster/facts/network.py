@@ -1,4 +1,4 @@
-"""What a node reports of its network: interfaces, HCAs, GIDs, listening sockets."""
+"""Network facts of a node: interfaces, HCAs, GIDs, listening sockets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import AfterValidator, Field
 
 from sparkcluster.facts.base import Fact, Few, Port, Version
 
-_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)  # of one interface, not of a group
+_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)  # unicast, not multicast
 _NO_MAC = "00:00:00:00:00:00"
 
 
 def _valid(parse: Callable[[str], object]) -> AfterValidator:
-    """Accepts texts that ``parse`` does not raise for, as they are."""
+    """Accepts texts for which ``parse`` does not raise, unchanged."""
 
     def check(text: str) -> str:
         parse(text)
@@ -32,15 +32,15 @@ Prefix = Annotated[str, _valid(ipaddress.IPv4Interface)]
 
 
 def port_of(name: str) -> str:
-    """Physical port of the twin that the kernel calls ``name``, such as p1 of enp1s0f1np1; empty if unknown."""
+    """Physical port of a twin by its kernel name, such as p1 for enp1s0f1np1; empty if unknown."""
     found = re.search(r"f([01])(?:np\d)?$", name, re.ASCII)
     return f"p{found[1]}" if found else ""
 
 
 class Interface(Fact):
-    """One network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24.
+    """A network interface; ``addresses`` are IPv4 with prefix, such as 192.168.177.11/24.
 
-    ``pci`` is the address of its function, such as 0000:01:00.1; None for one that is not on PCI.
+    ``pci`` is its PCI address, such as 0000:01:00.1; None if it is not a PCI device.
     """
 
     name: Device
@@ -57,17 +57,17 @@ class Interface(Fact):
 
     @property
     def port(self) -> str:
-        """Physical port of a twin, such as p0, from its driver or else its name; empty if unknown."""
+        """Physical port of a twin, such as p0, from the driver or else from the name; empty if unknown."""
         found = re.fullmatch(r"p\d{1,2}", self.phys_port_name or "", re.ASCII)
         return found[0] if found else port_of(self.name)
 
     def ipv4(self) -> tuple[ipaddress.IPv4Interface, ...]:
-        """Its IPv4 addresses."""
+        """The IPv4 addresses."""
         return tuple(ipaddress.IPv4Interface(address) for address in self.addresses)
 
 
 class Gid(Fact):
-    """One non-empty entry of an HCA's GID table."""
+    """A non-empty entry of an HCA's GID table."""
 
     index: int
     value: Annotated[str, _valid(ipaddress.IPv6Address)]
@@ -82,9 +82,9 @@ class Gid(Fact):
 
 
 class Hca(Fact):
-    """One RDMA device with port 1 (a ConnectX-7 function of a Spark has only one).
+    """An RDMA device; port 1, since a ConnectX-7 function of a Spark has only one.
 
-    ``pcie`` is what its PCIe link was trained at, such as ``Gen5 x4``; None where the kernel does not say.
+    ``pcie`` is the negotiated PCIe link, such as ``Gen5 x4``; None if the kernel does not report it.
     """
 
     name: Device
@@ -97,12 +97,12 @@ class Hca(Fact):
 
     @property
     def netdevs(self) -> set[str | None]:
-        """Interfaces that it sends for: the kernel keeps GIDs of VLANs beside those of the port (roce_gid_mgmt.c)."""
+        """Interfaces that it sends for: its GID table also has the GIDs of the port's VLANs (roce_gid_mgmt.c)."""
         return {self.netdev, *(gid.netdev for gid in self.gids)}
 
     @property
     def active(self) -> bool:
-        """Whether its port can carry traffic; DOWN with LINK_UP is not active."""
+        """Whether the port can carry traffic; DOWN with LINK_UP is not active."""
         return self.state == "ACTIVE"
 
     def roce_v2_index(self, address: str) -> int | None:
@@ -111,7 +111,7 @@ class Hca(Fact):
 
 
 class Listener(Fact):
-    """One listening TCP socket; ``process`` is None if it belongs to another user."""
+    """A listening TCP socket; ``process`` is None if it belongs to another user."""
 
     address: str
     port: Port
@@ -119,5 +119,5 @@ class Listener(Fact):
 
 
 def is_own(mac: str) -> bool:
-    """Whether this is the hardware address of one interface, not of a group nor of none."""
+    """Whether ``mac`` is the address of one interface: neither multicast nor all zeros."""
     return _MAC.fullmatch(mac) is not None and mac != _NO_MAC

@@ -1,4 +1,4 @@
-"""Parses what programs report of a node into facts; a reading of an unexpected shape costs that reading alone."""
+"""Parses program output from a node into facts; an unexpected value makes only that fact ``Unread``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ AnyFact = TypeVar("AnyFact", bound=Fact)
 
 
 def parse(node: str, document: dict[str, Any]) -> Facts:
-    """Facts of ``node`` from the output of its probe, as ``readings`` parses it."""
+    """Facts of ``node`` from the output of its probe; see ``readings``."""
     return readings(Facts, node, "probe", document)
 
 
 def readings(kind: type[AnyFact], node: str, step: str, document: dict[str, Any]) -> AnyFact:
-    """What ``node`` sent during ``step``, as facts of ``kind``.
+    """Facts of ``kind`` from the output of ``node`` during ``step``.
 
-    A reading of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are
-    kept. Where it makes no difference why something was not read, it has its default.
+    A value of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are kept.
+    A
+    field that cannot be Unread gets its default.
 
     Raises:
-        CommandFailed: the document is not of that kind; the message names the first invalid field.
+        CommandFailed: the document is not of this kind; the message names the first invalid field.
     """
     unread = {key for key, value in document.items() if isinstance(value, dict) and value.keys() == {"unread"}}
     document = {key: document[key] for key in document if key not in unread - _may_be_unread(kind)}
@@ -42,7 +43,7 @@ def readings(kind: type[AnyFact], node: str, step: str, document: dict[str, Any]
 
 
 def parse_engine(document: dict[str, Any]) -> EngineFacts | Unread:
-    """What is in an image, or why it is unknown."""
+    """The content of an image, or why it is unknown."""
     try:
         return Unread.model_validate(document) if "unread" in document else EngineFacts.model_validate(document)
     except ValidationError as error:

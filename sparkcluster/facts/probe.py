@@ -1,4 +1,4 @@
-"""Sends the probe to every node; what parses the answers is imported meanwhile."""
+"""Sends the probe to every node; the modules that parse the answers are imported meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROBE_S = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a node, and when it was requested and received by this machine's clock, in seconds."""
+    """The answer of a node, and when it was requested and received, by this machine's clock in seconds."""
 
     document: dict[str, Any]
     sent_s: float
@@ -27,7 +27,7 @@ class Answer:
 
 
 def request(spec: Spec, *, kernel_log: bool = False, also: Sequence[Spec] = ()) -> dict[str, Any]:
-    """The probe's request: our directories, cluster, image and model, those of the specs ``also``, names to resolve."""
+    """The probe's request: directories, cluster, image and model, the same for the specs ``also``, names to resolve."""
     inventory = spec.inventory
     return {
         "state_dir": inventory.state_dir,

@@ -1,6 +1,6 @@
-"""The record of a release as a node has it: a JSON document, whose shape is checked here and nowhere else.
+"""The record of a release on a node: a JSON document, which is validated only here.
 
-A record of an older version may lack what is not required. Unknown keys stay: the part of a group that serves on is
+A record of an older version may lack optional keys. Unknown keys are kept: the part of a group that keeps running is
 recorded again.
 """
 
@@ -17,9 +17,9 @@ from sparkcluster.spec.base import EnvName
 from sparkcluster.spec.playbook import Request, Sampling, Verify
 
 ReleaseNumber = Annotated[int, Field(ge=0, lt=10**9)]
-"""The number of a release, of nine digits at most, as in names and labels."""
+"""The number of a release: nine digits at most, as in names and labels."""
 Label = Annotated[str, Field(pattern=r"^([0-9A-Za-z:][0-9A-Za-z.:%_-]{0,252})?$")]
-"""Name of a group or a node, which may be its address; empty for the group of an older version."""
+"""Name of a group or a node; a node's may be its address; empty for the group of an older version."""
 ImageId = Annotated[str, Field(pattern=r"^(sha256:)?[0-9A-Za-z]{1,128}$")]
 RankName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
 """Name of a container, or of the directory of a process."""
@@ -37,7 +37,7 @@ class _Document(TypedDict, total=False):
 
 
 def _readable_by(model: type[Sampling]) -> AfterValidator:
-    """A document stays as it was written, if ``model`` can be read from it."""
+    """Keeps a document unchanged, if ``model`` can parse it."""
 
     def check(document: dict[str, Any]) -> dict[str, Any]:
         model.model_validate(document)
@@ -47,18 +47,18 @@ def _readable_by(model: type[Sampling]) -> AfterValidator:
 
 
 VerifyDocument = Annotated[dict[str, Any], _readable_by(Verify)]
-"""How a group shows that it answers, as ``spec.playbook.Verify`` reads it."""
+"""How a group is verified, in the format of ``spec.playbook.Verify``."""
 
 
 class Secrets(_Document, total=False):
-    """Salt and hashes of secrets, as ``runtime.secrets`` makes them."""
+    """Salt and hashes of secrets, see ``runtime.secrets``."""
 
     salt: str
     hashes: dict[EnvName, Annotated[str, Field(pattern="^[0-9a-f]*$")]]
 
 
 class Launcher(_Document, total=False):
-    """The launcher document of a rank, as far as it is read here."""
+    """The launcher document of a rank: the keys that are used here."""
 
     group: str | None
     role: str | None
@@ -73,7 +73,7 @@ class Launcher(_Document, total=False):
 
 
 class PlannedContainer(_Document, total=False):
-    """One rank in a plan document."""
+    """A rank in a plan document."""
 
     name: Required[RankName]
     image: str | None
@@ -83,7 +83,7 @@ class PlannedContainer(_Document, total=False):
 
 
 class PlannedNode(_Document, total=False):
-    """One node in a plan document."""
+    """A node in a plan document."""
 
     group: Required[Label]
     role: str
@@ -94,7 +94,7 @@ class PlannedNode(_Document, total=False):
 
 
 class PlanDocument(_Document, total=False):
-    """A plan as ``Plan.as_json`` makes it."""
+    """A plan, as written by ``Plan.as_json``."""
 
     model: Required[str]
     image: str | None
@@ -104,7 +104,7 @@ class PlanDocument(_Document, total=False):
 
 
 class ImageDocument(_Document, total=False):
-    """The image of a group, as ``plan.image`` makes it."""
+    """The image of a group, as written by ``plan.image``."""
 
     ids: dict[Label, ImageId]
     build: ImageId
@@ -120,7 +120,7 @@ class Speeds(_Document, total=False):
 
 
 class Measured(_Document, total=False):
-    """What verifying a group has measured, and what its engine logged of its memory; None where that did not tell."""
+    """Measurements while verifying a group, and the memory that its engine logged; None if missing in the log."""
 
     ttft_s: Measure | None
     start_s: Measure | None
@@ -135,7 +135,7 @@ class Measured(_Document, total=False):
 
 
 class PlaybookDocument(_Document, total=False):
-    """What is read of the playbook in a record; all of it where a release is started again."""
+    """The parts of a recorded playbook that are used here; the complete one if a release is started again."""
 
     name: str
     model: dict[str, Any]
@@ -146,14 +146,14 @@ class PlaybookDocument(_Document, total=False):
 
 
 class BesideDocument(_Document, total=False):
-    """What was mounted from beside the playbook, by which it is found on a node."""
+    """A playbook file that was mounted; ``mark`` and ``name`` locate it on a node."""
 
     mark: Required[Annotated[str, Field(pattern="^[0-9a-f]{16,64}$")]]
     name: Required[Annotated[str, Field(pattern=r"^[^/\x00-\x1f\x7f,:\"]{1,255}$")]]
 
 
 class GroupDocument(_Document, total=False):
-    """What is recorded of a group beside its plan."""
+    """The record of a group, in addition to its plan."""
 
     release: Number
     verify: VerifyDocument
@@ -170,7 +170,7 @@ class GroupDocument(_Document, total=False):
 
 
 class SwitchDocument(_Document, total=False):
-    """A switch to another release that was begun: from which one, and to which playbook, or ``back`` to which one."""
+    """An unfinished switch to another release: from ``source`` to a new playbook, or ``back`` to an earlier release."""
 
     number: Required[Number]
     source: Required[Number]
@@ -184,7 +184,7 @@ class SwitchDocument(_Document, total=False):
 
 
 class ReachedNode(_Document, total=False):
-    """How a node was reached."""
+    """How a node is reached."""
 
     host: Required[str]
     connection: str
@@ -192,15 +192,15 @@ class ReachedNode(_Document, total=False):
 
 
 class Record(_Document, total=False):
-    """The document that ``plan.release_record.record`` makes.
+    """The document that ``plan.release_record.record`` writes.
 
     Attributes:
-        verified_at: when the model had answered, in seconds since 1970.
-        version: of sparkcluster.
+        verified_at: when the model answered, in seconds since 1970.
+        version: version of sparkcluster.
         image_digest: the image as any node can pull it, ``name@sha256:…``.
-        partial: whether other groups were about to be switched: it is nothing to go back to.
+        partial: whether other groups were still to be switched; such a release is not a rollback target.
         operation: the command.
-        restores: the release that serves again by it, or 0.
+        restores: the release that this one rolled back to, or 0.
     """
 
     number: Number

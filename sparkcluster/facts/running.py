@@ -15,16 +15,17 @@ from sparkcluster.facts.release_record import Launcher
 from sparkcluster.node.shared import LABEL_GROUP
 
 Reading = Annotated[float, Field(ge=-1e6, le=1e6)]
-"""Of a sensor."""
+"""Value of a sensor."""
 
 
 class RankSeen(Rank):
-    """One rank of a running cluster, with its log.
+    """A rank of a running cluster, with its log.
 
     Attributes:
-        log: its first and its last lines; all of them if it is short.
-        launcher: of its launcher document: role, executor, address, members, engine's command, ray, hashes of secrets.
-        gpu: output of nvidia-smi inside the container; None where it was not run.
+        log: the first and the last lines; all lines if it is short.
+        launcher: from its launcher document: role, executor, address, members, engine's command, ray, hashes of
+            secrets.
+        gpu: output of nvidia-smi inside the container; None if it was not run.
     """
 
     launcher: Launcher = Field(default_factory=Launcher)
@@ -33,22 +34,22 @@ class RankSeen(Rank):
 
     @property
     def running(self) -> bool:
-        """Whether it runs now."""
+        """Whether the rank is running."""
         return self.state == "running"
 
     @property
     def group(self) -> str:
-        """Its group's name."""
+        """Name of its group."""
         return self.labels.get(LABEL_GROUP) or self.launcher.get("group") or ""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Lines of its log; none where it could not be read."""
+        """Lines of its log; empty if it could not be read."""
         return () if isinstance(self.log, Unread) else self.log
 
 
 class Counters(Fact):
-    """The engine's counters ``at_s`` seconds after the program started; None for a counter that it lacks."""
+    """The engine's counters ``at_s`` seconds after the program started; None for a missing counter."""
 
     at_s: float
     generated: float | None = None
@@ -59,11 +60,11 @@ class Counters(Fact):
 
 
 class GpuSample(Fact):
-    """A GPU at one moment; None for what nvidia-smi does not report, or was not asked.
+    """A GPU at one moment; None for values that nvidia-smi does not report or was not asked for.
 
     Attributes:
-        at_s: by the node's own clock.
-        throttle: why its clock is low: a mask, nvmlClocksEventReasons in nvml.h.
+        at_s: by the node's clock.
+        throttle: why the clock is low: the bit mask nvmlClocksEventReasons in nvml.h.
     """
 
     at_s: float
@@ -75,11 +76,11 @@ class GpuSample(Fact):
 
 
 THROTTLES = {0x04: "power cap", 0x08: "hardware", 0x20: "thermal, software", 0x40: "thermal", 0x80: "power brake"}
-"""Why a clock is low, by bit of nvmlClocksEventReasons in nvml.h; not that it idles, or was set so."""
+"""Reasons for a low clock, by bit of nvmlClocksEventReasons in nvml.h; without idle and user settings."""
 
 
 class Traffic(Fact):
-    """Bytes sent since boot: by RDMA per HCA, by sockets per interface of the same ports; pages swapped in and out."""
+    """Bytes sent since boot, by RDMA per HCA, by sockets per interface of the same ports; pages swapped in and out."""
 
     at_s: float
     rdma_bytes: dict[str, int] = Field(default_factory=dict)
@@ -88,12 +89,12 @@ class Traffic(Fact):
 
 
 class Observation(Fact):
-    """One node as ``node/observe.py`` saw it.
+    """A node as observed by ``node/observe.py``.
 
     Attributes:
-        counters, health, ray: of the node that has a running head; None on the others.
+        counters, health, ray: only on the node with a running head; else None.
         health: status of ``/health``.
-        ray: whether each node that ever joined Ray is alive, by address; None with another executor.
+        ray: whether each node that ever joined Ray is alive, by address; None with other executors.
     """
 
     ranks: Few[RankSeen] | Unread
@@ -106,14 +107,14 @@ class Observation(Fact):
 
 
 class Usage(Fact):
-    """Tokens of one completion; what else the engine counted is kept."""
+    """Tokens of a completion; other keys of the engine's ``usage`` are kept."""
 
     model_config = ConfigDict(extra="allow")
     completion_tokens: Number | None = None
 
 
 class ToolCall(Fact):
-    """A call of a tool that a request offered; ``arguments`` is JSON."""
+    """A call of a tool that the request offered; ``arguments`` is JSON."""
 
     name: str = ""
     arguments: Raw = ""
@@ -133,14 +134,14 @@ class Done(Fact):
 
 
 class Problem(Fact):
-    """Why there is no completion: its kind as ``node/ask.py`` names it, and a message."""
+    """Why there is no completion: a kind of error from ``node/ask.py``, and a message."""
 
     kind: str
     message: str
 
 
 class Event(Fact):
-    """One document of the ask program: a piece of text, counters of the engine, or the end."""
+    """A document of the ask program: a piece of text, counters of the engine, or the end."""
 
     text: Raw = ""
     reasoning: Raw = ""
@@ -152,23 +153,23 @@ class Event(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reply:
-    """The result of one streamed completion, requested on the head of a group.
+    """The result of a streamed completion, requested on the head of a group.
 
     Attributes:
         head: the node that sent the request.
-        ttft_s: seconds to the first streamed token of any field; None where none came.
-        text: its content, or its reasoning where there was no content.
-        finish: ``finish_reason``; None where it did not end.
-        problem: kind of the error as ``node/ask.py`` names it, or ``timeout``; None on success.
-        message: of that error.
+        ttft_s: seconds to the first streamed token of any field; None if there was none.
+        text: the content, or the reasoning if there was no content.
+        finish: ``finish_reason``; None if the answer did not end.
+        problem: the kind of error from ``node/ask.py``, or ``timeout``; None on success.
+        message: message of that error.
         limit_s: the time limit.
-        context: longest prompt and answer together, in tokens, where the engine reported it.
-        stalled_s: seconds for which no counter of the engine had moved at the end; None where they could not be read.
-        moved: whether a counter of the engine was seen to move.
-        counters: the engine's, as last read; empty where they were not.
-        done: the final document of the ask program; empty where the answer did not end.
-        footprint: what the engine logged of its memory while it started, by keys of ``engines.phase.FOOTPRINT``, and
-            ``start_s``, from the start of its ranks until it had answered.
+        context: maximum length of prompt and answer together, in tokens, if the engine reported it.
+        stalled_s: seconds without a change of the engine's counters, at the end; None if they could not be read.
+        moved: whether a counter of the engine changed.
+        counters: the engine's counters as last read; empty if they could not be read.
+        done: the final document of the ask program; empty if the answer did not end.
+        footprint: the memory that the engine logged while it started, by keys of ``engines.phase.FOOTPRINT``, and
+            ``start_s``, from the start of its ranks to the end of the first answer.
     """
 
     group: str
@@ -190,11 +191,11 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """What a whole answer has beside its reasoning."""
+        """The content of a complete answer, without its reasoning."""
         return str(self.done.get("content", self.text))
 
     def as_json(self) -> dict[str, Any]:
-        """The reply as ``doctor --json`` shows it."""
+        """The reply as in ``doctor --json``."""
         document = dataclasses.asdict(self)
         del document["done"], document["counters"], document["footprint"]
         return document
@@ -202,16 +203,16 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Running:
-    """What ``doctor`` collected in addition to the facts.
+    """Data that ``doctor`` collects in addition to the facts.
 
     Attributes:
         observations: by node, or why there is none.
         replies: by group.
-        recorded: the newest release recorded on any node; None where no record can be read.
-        lease: the one that is held right now, or None.
-        failed: what the last launch that failed said, if none has succeeded since; empty without one.
-        rotated: by group, names of secrets that have another value here than it was started with.
-        key_lost: why the API key that groups were started with is not here, and what makes another; None if it is.
+        recorded: the newest release recorded on any node; None if no record can be read.
+        lease: the lease that is held now, or None.
+        failed: message of the last failed launch, if none has succeeded since; else empty.
+        rotated: by group, names of secrets whose value here differs from the value it was started with.
+        key_lost: reason and hint if the API key that groups were started with is not available here; else None.
     """
 
     observations: Mapping[str, Observation | Unread] = dataclasses.field(default_factory=dict)
@@ -223,7 +224,7 @@ class Running:
     key_lost: tuple[str, str] | None = None
 
     def seen(self) -> Iterator[tuple[str, Observation]]:
-        """Every node that was inspected."""
+        """Every node that was observed, with its observation."""
         for name, observation in self.observations.items():
             if isinstance(observation, Observation):
                 yield name, observation
@@ -236,7 +237,7 @@ class Running:
                     yield name, rank
 
     def as_json(self) -> dict[str, Any]:
-        """The document of ``doctor --json``; of logs, only how many lines were read."""
+        """The document of ``doctor --json``; for logs, only the number of lines read."""
         nodes: dict[str, Any] = {}
         for name, observation in self.observations.items():
             nodes[name] = document = observation.model_dump(mode="json")

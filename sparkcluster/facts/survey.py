@@ -1,4 +1,4 @@
-"""What a machine reports before it is set up: what it is, what it is cabled to, and what ``setup`` changes of it."""
+"""Facts of a machine before setup: hardware, cabling, and the state of everything that ``setup`` may change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
 HostKey = Annotated[str, Field(pattern=r"^[a-z0-9@.-]+ ([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 """A public key as ``type base64``."""
 Sudo = Literal["root", "free", "password", "absent"]
-"""How the login becomes root: it is root; ``sudo -n`` works; sudo wants a password; there is no sudo.
+"""How the login becomes root: it is root; ``sudo -n`` works; sudo requires a password; there is no sudo.
 
-A login that may not use sudo counts as ``password``: sudo tells only after it got one.
+A login without the right to use sudo counts as ``password``: sudo reports that only after the password.
 """
 
 
@@ -25,9 +25,9 @@ class Neighbour(Fact):
     """A machine that answers on an interface.
 
     Attributes:
-        interface: interface of the machine that reports it.
-        mac: hardware address of the other end.
-        address: its address there, IPv4 or IPv6 link-local.
+        interface: interface of the reporting machine.
+        mac: MAC address of the other end.
+        address: address of the other end, IPv4 or IPv6 link-local.
     """
 
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}$")]
@@ -39,10 +39,10 @@ class FileState(Fact):
     """A file that ``setup`` may write.
 
     Attributes:
-        sha256: of its content; None where there is no file.
+        sha256: of the content; None if there is no file.
         mode: permissions, such as 0o600.
-        text: content, where it is text in UTF-8.
-        unread: why it is not known, mostly that only root may read it.
+        text: the content, if it is UTF-8.
+        unread: why the file could not be read; mostly because only root may.
     """
 
     sha256: Sha256 | None = None
@@ -53,17 +53,17 @@ class FileState(Fact):
 
 
 class JournalEntry(Fact):
-    """One change of ``setup``, as the node's journal has it.
+    """A change by ``setup``, from the node's journal.
 
     Attributes:
-        number: position in the journal, from 1; names what was saved.
-        root: whether root's journal has it, or that of the login.
+        number: position in the journal, from 1; part of the names of saved files.
+        root: whether it is in root's journal or in the login's.
         at: seconds since 1970 by the node's clock.
-        operator: who ordered it, as user@machine.
+        operator: who ran the command, as user@machine.
         step: name of the step.
         kind: kind of the action, such as ``file`` or ``group``.
-        target: what was changed, such as a path.
-        before, after: its state; of a file the SHA-256, or ``absent``.
+        target: the object that was changed, such as a path.
+        before, after: its state; the SHA-256 of a file, or ``absent``.
     """
 
     number: Annotated[int, Field(ge=1)]
@@ -78,23 +78,22 @@ class JournalEntry(Fact):
 
 
 class Survey(Machine):
-    """Everything that ``discover`` and ``setup`` read of one machine in one round trip.
+    """All facts that ``discover`` and ``setup`` read from a machine in one round trip.
 
     Attributes:
-        neighbours: who answers on its QSFP ports.
+        neighbours: machines that answer on its QSFP ports.
         unaddressed: interfaces of QSFP ports that have a link, but neither an IPv4 nor an IPv6 address.
         host_keys: public host keys.
         ranks: names of running ranks of a cluster: containers, and processes below the default ``state_dir``.
-        foreign: files at and below ``hf_home`` that root owns, where the login is not root.
+        foreign: number of files in ``hf_home`` that root owns, if the login is not root.
         docker: whether Docker is installed.
-        runtimes: names of the engine's runtimes; None where the login may not ask it.
-        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by what matches it, if
-            anything does.
-        packages: of the requested packages, or of those that match a requested pattern, those that are installed, with
-            what dpkg is to do with them: ``install``, or ``hold`` if apt does not upgrade them.
-        default_target: what systemd starts at boot, such as multi-user.target; default.target where nobody chose it.
-        ntp: whether the clock is set to be synchronized.
-        journal: what ``setup`` changed here and did not undo.
+        runtimes: names of Docker's runtimes; None if the login may not query Docker.
+        files: state of each requested path; ``~`` is expanded, and a pattern is replaced by its matches, if any.
+        packages: the installed packages among the requested names and patterns, with their dpkg selection: ``install``,
+            or ``hold`` if apt must not upgrade them.
+        default_target: systemd's boot target, such as multi-user.target; default.target if none was set.
+        ntp: whether clock synchronization is enabled.
+        journal: changes by ``setup`` that were not undone.
     """
 
     sudo: Sudo
@@ -113,11 +112,11 @@ class Survey(Machine):
 
     @property
     def is_spark(self) -> bool:
-        """Whether it has the release file of DGX OS."""
+        """Whether the release file of DGX OS exists."""
         return not isinstance(self.dgx, Unread)
 
     def outside(self) -> tuple[ipaddress.IPv4Interface, ...]:
-        """Its IPv4 addresses outside of the QSFP ports, that of the connection before others."""
+        """IPv4 addresses of interfaces other than the QSFP ports; the address of the connection first."""
         found = [
             address
             for each in (() if isinstance(self.interfaces, Unread) else self.interfaces)

@@ -1,4 +1,4 @@
-"""What a node reports of the model's weights."""
+"""Facts about the model's weights on a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkcluster.facts.base import Fact, Number, Path
 
 
 class WeightFile(Fact):
-    """One file of a model, relative to its directory."""
+    """A file of a model, relative to its directory."""
 
     name: str
     size_bytes: int
@@ -19,7 +19,7 @@ class WeightFile(Fact):
 class Foreign(Fact):
     """A path that this node's user cannot write, and the user ID of its owner.
 
-    Where it is ``missing`` it cannot be created, and the owner is that of the folder above which denies it.
+    If it is ``missing`` it cannot be created; the owner is then the owner of the parent folder that denies it.
     """
 
     path: Path
@@ -28,11 +28,11 @@ class Foreign(Fact):
 
 
 class Weights(Fact):
-    """The model on the node, as far as it is served: ``node.model_choice``.
+    """The model on the node: the files that are served (``node.model_choice``).
 
-    ``config`` is its parsed config.json, or Mistral's params.json, or what the header of a GGUF says; None without one.
-    ``left_out_bytes`` are of files that are there and not served. ``other_revisions`` are complete commits in Hugging
-    Face's cache, where the wanted revision is not there. ``foreign`` is in the way of a download or a copy.
+    ``config`` is the parsed config.json, or Mistral's params.json, or the header of a GGUF; None if there is none.
+    ``left_out_bytes`` is the size of files that are present but not served. ``other_revisions`` are complete commits in
+    Hugging Face's cache, if the wanted revision is missing. ``foreign`` is a path that blocks a download or a copy.
     """
 
     path: Path | None
@@ -47,10 +47,10 @@ class Weights(Fact):
 
     @property
     def complete(self) -> bool:
-        """Whether all files listed in config and index exist at full length."""
+        """Whether all files listed in config and index exist with their full size."""
         return self.path is not None and bool(self.files) and not self.missing and not self.truncated
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files that are served."""
+        """Size of all files that are served."""
         return sum(file.size_bytes for file in self.files)

@@ -1,4 +1,4 @@
-"""From spec, facts and topology to the plan: for every node what runs there, as pure data."""
+"""Build the plan from spec, facts and topology: the ranks of every node, as pure data."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from sparkcluster.node.shared import (
     LABEL_RUNTIME,
     LABEL_STATE_DIR,
     LAUNCHER_FILE,
+    SECRETS_FILE,
     hub_folder,
 )
 from sparkcluster.plan import docker_run, environment, image, paths
@@ -42,13 +43,12 @@ from sparkcluster.spec.variables import RAY_TOKEN
 from sparkcluster.topology import parallel, vocabularies
 from sparkcluster.topology.model import Group, Member, Topology
 
-SECRETS_FILE = "secrets.env"
 # Once the containers run, a rank joins within seconds; an image that unpacks lazily takes minutes.
 JOIN_TIMEOUT_S = 300
-# Engines move tensors by NCCL and keep next to nothing in Ray's object store; left alone Ray would claim 30 %
-# of the memory that a Spark's GPU shares.
+# Engines move tensors by NCCL and hardly use Ray's object store. By default Ray would reserve 30 % of the memory, which
+# is shared with the GPU.
 OBJECT_STORE_BYTES = 2**30
-# MemAvailable below which a rank beside other models ends: what the guardian of RyderFreeman4Logos/gb10-services keeps.
+# MemAvailable below which a rank is stopped if other models share its node, as in RyderFreeman4Logos/gb10-services.
 FLOOR_BYTES = 5 * 2**30
 
 
@@ -60,18 +60,17 @@ def build(
     release: int | Mapping[str, int],
     bring_ray: bool = False,
 ) -> Plan:
-    """What ``up`` will run on every node.
+    """The plan of what ``up`` runs on every node.
 
     Args:
-        spec: what the user wrote.
-        facts: by name of node; paths, image and engine are taken from them, nothing that changes by itself.
+        spec: inventory and playbook.
+        facts: by node; only stable facts are used, such as paths, image and engine.
         topology: from ``topology.build``.
-        release: number that this plan will be recorded under, or one for each group; names containers, outside of
-            the hash.
-        bring_ray: whether a pinned Ray is staged to the nodes for an engine that has none.
+        release: number of the release, or one per group; part of container names, not of the hash.
+        bring_ray: whether a pinned Ray is staged for an engine without Ray.
 
     Raises:
-        PlanError: nothing that makes sense can be run.
+        PlanError: no valid plan exists.
     """
     spec = engines.engine(spec.playbook.engine).planned(spec, facts, topology)
     docker = spec.inventory.runtime.kind == "docker"
@@ -80,7 +79,7 @@ def build(
     nodes: dict[str, NodePlan] = {}
     for group in topology.groups:
         ranks = _ranks(spec, facts, group, ids, bring_ray=bring_ray)
-        # Containers are named by release and labelled with the hash: the hash is over what they would be without.
+        # The hash excludes release number and hash label, which containers get afterwards.
         digest = _digest(_nodes(ranks, release=0, plan_hash=""))
         number = release if isinstance(release, int) else release[group.name]
         groups.append(GroupPlan(group.name, group.names, group.endpoint, ranks[0].executor, digest))
@@ -106,11 +105,11 @@ class _Rank:
 
     Attributes:
         head: facts of the group's first node.
-        facts: of its own node.
+        facts: facts of the rank's node.
         token: whether Ray requires a token.
         bring_ray: whether Ray is staged to the nodes for this group.
         image_id: local ID; None with runtime ``process``.
-        bundled: whether the playbook comes with sparkcluster unchanged.
+        bundled: whether the playbook is an unchanged bundled one.
     """
 
     spec: Spec
@@ -146,7 +145,7 @@ class _Rank:
 
     @property
     def user(self) -> str:
-        """User of the container: the playbook's, else the image's, which is empty for root."""
+        """User of the container: from the playbook, else from the image, which is empty for root."""
         return self.playbook.container.user or (self.image.user if self.image is not None else "")
 
     @property
@@ -181,7 +180,7 @@ class _Rank:
 
     @property
     def python(self) -> str:
-        """Interpreter that runs the launcher: the engine's, if known."""
+        """Interpreter for the launcher: the engine's, if known."""
         if self.found is not None:
             return self.found.python
         if self.docker:
@@ -191,10 +190,9 @@ class _Rank:
 
     @property
     def model(self) -> str:
-        """Repository or directory as the engine sees it.
+        """Repository or directory of the model, for the engine.
 
-        In containers every rank sees the directory under the head's path, whatever it is called on the node:
-        Ray passes the head's path to its workers.
+        In containers the directory has the head's path on every node, since Ray passes the head's path to its workers.
         """
         written = self.playbook.model
         if written.path is None:
@@ -204,18 +202,18 @@ class _Rank:
 
     @property
     def ray_dir(self) -> str | None:
-        """Directory on the node of the Ray that is brought."""
+        """Directory of the staged Ray on the node."""
         return image.ray_directory(self.facts.state_dir, self.found) if self.bring_ray else None
 
     def container(self, release: int, plan_hash: str, carry_over: Sequence[str]) -> ContainerPlan:
-        """Its plan under a release number; ``carry_over`` as in the launcher document."""
+        """The container's plan for a release number; ``carry_over`` as in the launcher document."""
         cluster, state_dir = self.spec.inventory.cluster, self.facts.state_dir
         name = container_name(cluster, release, self.member.name)
         rank_dir = f"{state_dir}/clusters/{cluster}/ranks/{name}"
         env_file = f"{rank_dir}/{SECRETS_FILE}" if self.secrets else None
         labels = {**labels_of(self.spec, cluster, self.member.name, state_dir, rank_dir), LABEL_PLAN: plan_hash}
         labels |= {LABEL_GROUP: self.group.name, LABEL_RANK: str(self.member.rank), LABEL_RELEASE: str(release)}
-        # Requests are the head's.
+        # Only the head has requests to drain.
         if self.role == "head" and (drain_s := self.engine.drain_s(self.playbook)):
             labels[LABEL_DRAIN] = str(drain_s)
         if self.image_id is None:
@@ -238,7 +236,7 @@ class _Rank:
             )
         document = self.launcher(carry_over)
         if plan_hash and self.spec.siblings:
-            # Outside of the hash: that another model comes to a node is no reason to restart this one.
+            # Outside of the hash: a new model on a node must not restart this one.
             document["victim"] = {"order": self.spec.victim, "floor_bytes": FLOOR_BYTES}
         made = tuple(directories)
         shared = () if is_root(self.user) else made[1:]
@@ -247,7 +245,7 @@ class _Rank:
         )
 
     def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
-        """The document that ``node/launcher.py`` reads; ``carry_over``: variables that this node keeps as they are."""
+        """The document for ``node/launcher.py``; this node keeps its own values of the variables ``carry_over``."""
         group, member, playbook = self.group, self.member, self.playbook
         tensor_parallel = parallel.tensor_parallel(playbook, group.name, len(group.members))
         python = None if self.docker else self.python
@@ -277,30 +275,30 @@ class _Rank:
             }
             if joins_ray
             else None,
-            # Ports that may listen on every address, as the inventory says; no other port may.
+            # Only these ports may listen on all addresses, as set in the inventory.
             "open_ports": [group.api_port] if ipaddress.ip_address(group.api_host).is_unspecified else [],
             "join_timeout_s": JOIN_TIMEOUT_S,
-            # Of a Ray worker the program alone, by which the launcher finds the Python that has Ray.
+            # For a Ray worker only the program, by which the launcher finds the Python with Ray.
             "engine": command[:1] if joins_ray and self.role == "worker" else command,
-            # What /sparkcluster/model is linked to.
+            # Target of the link /sparkcluster/model.
             "model": model,
             "setup": list(playbook.setup),
             "carry_over": list(carry_over),
-            # Only in a container may the launcher change what is installed.
+            # The launcher may change installed files only in a container.
             "ptxas": self.docker,
             "ray_path": docker_run.RAY_PATH if self.ray_dir and self.docker else self.ray_dir,
         }
 
     def caches(self, image_id: str) -> str:
-        """Directory of the playbook's caches: what it compiles, or writes in its place, no other one loads."""
+        """Directory of the playbook's caches; separate, so that other playbooks do not load code that it wrote."""
         short = re.sub(r"[^A-Za-z0-9]", "-", image_id.removeprefix("sha256:"))[:12]
         origin = "bundled" if self.bundled else "other"
-        if user := self.playbook.container.user:  # what another user left it may not be able to write
+        if user := self.playbook.container.user:  # another user's files may not be writable
             origin += f"-user-{user.replace(':', '-')}"
         return f"{self.facts.state_dir}/caches/{short}/{origin}/{self.playbook.name}"
 
     def mounts(self, rank_dir: str, image_id: str) -> tuple[list[list[str]], list[str], dict[str, str]]:
-        """What the container sees of the node, the directories among it that have to be made first, and its roots."""
+        """Mounts of the container, directories to create before, and roots by path."""
         facts, playbook = self.facts, self.playbook
         mounts = [
             docker_run.bind(f"{rank_dir}/{LAUNCHER_FILE}", docker_run.LAUNCHER, read_only=True),
@@ -310,7 +308,7 @@ class _Rank:
             mounts.append(docker_run.bind(f"{rank_dir}/{BIND_FILE}", docker_run.LIBRARY, read_only=True))
         directories = [rank_dir]
         roots: dict[str, str] = {}
-        # Of the cache only what is served: its other repositories and the token beside them are the user's.
+        # Mount only served repositories of the cache; other repositories and the token stay private.
         for model in (playbook.model, *playbook.companions):
             if model.id is not None:
                 folder = hub_folder(model.id)
@@ -330,7 +328,7 @@ class _Rank:
             mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
-            if mount.is_beside:  # it cannot be read where nothing is to start
+            if mount.is_beside:  # unreadable if nothing is to be started
                 found = self.spec.beside.get(mount.source) or playbook_files.Beside(mount.source, "unknown", "", ())
                 source = found.place(facts.state_dir)
                 roots[source] = found.folder(facts.state_dir)
@@ -343,7 +341,7 @@ class _Rank:
 
 
 def labels_of(spec: Spec, cluster: str, node: str, state_dir: str, rank_dir: str) -> dict[str, str]:
-    """Labels of whatever sparkcluster runs on a node: whose it is, and where its files are."""
+    """Labels of everything that sparkcluster runs on a node: cluster, node, and directories."""
     return {
         LABEL_CLUSTER: cluster,
         LABEL_NODE: node,
@@ -356,10 +354,9 @@ def labels_of(spec: Spec, cluster: str, node: str, state_dir: str, rank_dir: str
 def ray_start(group: Group, member: Member) -> list[str]:
     """Command that starts Ray on a rank.
 
-    Ray is bound to the address where the ranks meet; its dashboard stays off, since its job API runs whatever
-    it is sent. One CPU each, since an engine's workers request none and Ray would otherwise keep one idle Python
-    process per core. A worker stays in the foreground, so that its end is the container's end; on the head
-    the engine takes that place.
+    Ray listens on the rank's interconnect address. Its dashboard is off, since its job API runs any submitted command.
+    Each rank has one CPU: workers of engines request none, and Ray would otherwise keep an idle Python process per
+    core. On workers Ray runs in the foreground, so that the container exits with it; on the head the engine does.
     """
     limits = ["--num-gpus=1", "--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats"]
     if member.rank == 0:
@@ -374,10 +371,10 @@ def _ranks(
 ) -> list[_Rank]:
     head = facts[group.head.name]
     executor = parallel.executor(spec.playbook, engine_of(head), nodes=len(group.members), bring_ray=bring_ray)
-    # Only if the Ray of every rank can, since all ranks must agree.
+    # Only if every rank's Ray supports it, since all ranks must agree.
     token = executor == "ray" and all(has_token(engine_of(facts[name]), brought=bring_ray) for name in group.names)
     brought = bring_ray and executor == "ray"
-    bundled = all_bundled(spec)  # reads files: once, not for each rank
+    bundled = all_bundled(spec)  # reads files, so call it once
     return [
         _Rank(spec, group, member, head, facts[member.name], executor, token, brought, ids.get(member.name), bundled)
         for member in group.members

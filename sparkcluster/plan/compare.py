@@ -1,4 +1,4 @@
-"""The difference between two recorded releases, as lines for a person. Pure."""
+"""The differences between two recorded releases, as text. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LONGEST = 60
 
 
 def compare(old: ReleaseFact, new: ReleaseFact) -> list[str]:
-    """One line for each difference: plan, image, versions, how the answer is verified, and what a switch measured.
+    """One line per difference in plan, image, versions, verification, and measurements of a switch.
 
-    Releases of an older version have neither versions nor measurements; nothing is said of these.
+    Records of older versions lack versions and measurements; these are then skipped.
     """
     lines = [*_identity(old.record, new.record)]
     if old.nodes and new.nodes:
@@ -49,7 +49,7 @@ def _group(old: RecordedGroup, new: RecordedGroup, source: int) -> Iterator[str]
 
 
 def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """A line for each version that changed, with its nodes where it did not change on all alike."""
+    """One line per changed version, with its nodes unless it changed equally on all."""
     changed: dict[str, list[str]] = {}
     nodes = [name for name in new if name in old]
     for node in nodes:
@@ -62,7 +62,7 @@ def versions(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str
 
 
 def edited(old: Any, new: Any, path: str = "") -> list[str]:
-    """A line for each key in which two playbooks differ, as records have them; one for two with other names."""
+    """One line per changed key of two recorded playbooks; a single line if their names differ."""
     if not isinstance(old, Mapping) or not isinstance(new, Mapping) or "." in path:
         return [f"{path or 'playbook'} {_short(old)} → {_short(new)}"] if old != new else []
     if not path and old.get("name") != new.get("name"):

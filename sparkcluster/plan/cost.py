@@ -1,18 +1,18 @@
-"""What every difference between what a group runs and what is written now costs. Pure.
+"""The cost of each difference between the running group and the present spec. Pure.
 
 ::
 
     class      what differs                                                cost
-    image      the image                                                   download where a node lacks it, else switch
-    weights    model, revision, and what is loaded beside the model        likewise
-    arguments  engine flags, environment, options of the container,        switch; download where a node lacks what
-               members of the group                                        they need
-    secrets    names of secrets, and values that are others than in use    switch
+    image      the image                                                   download if a node lacks it, else switch
+    weights    model, revision, companion repositories                     download if a node lacks it, else switch
+    arguments  engine flags, environment, options of the container,        switch; download if a node lacks files
+               members of the group                                        that they need
+    secrets    names and values of secrets                                 switch
     addresses  addresses, interfaces and GID indices                       switch
-    text       verify, and what only people read                           nothing
+    text       verify, and descriptive keys                                nothing
 
-``switch``: seconds to minutes without an answer, in which the group restarts. ``download``: bytes move first, while the
-group serves, and then it restarts. ``nothing``: it needs no restart.
+``switch``: the group restarts, and is unavailable for seconds to minutes. ``download``: files are copied while the
+group serves, then it restarts. ``nothing``: no restart.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from sparkcluster.topology import vocabularies
 from sparkcluster.topology.model import Topology
 
 Cost = Literal["nothing", "switch", "download"]
-# Of a playbook; the others are in the plan, or say where it is.
+# Descriptive keys of a playbook; other keys affect the plan, or locate the playbook.
 TEXT = ("description", "use", "purposes", "source", "overlays", "goal", "figures", "request", "allow")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs in one class between what a group runs and what is written, and what that costs.
+    """Differences of one class in one group, with their cost.
 
     Attributes:
-        kind: its class.
-        lines: one for each difference.
+        kind: the class.
+        lines: one per difference.
     """
 
     kind: Class
@@ -57,19 +57,19 @@ class Difference:
 
     @property
     def brief(self) -> str:
-        """Its first line, how many more there are, and what they cost."""
+        """The first line, the number of others, and the cost."""
         more = f", and {count(len(self.lines) - 1, 'more line')}" if len(self.lines) > 1 else ""
         return f"{self.lines[0]}{more}  ({self.kind}: {self.cost})"
 
     def shown(self) -> list[str]:
-        """Its lines with class and cost."""
+        """All lines with class and cost."""
         return [f"{line}  ({self.kind}: {self.cost})" for line in self.lines]
 
 
 def classed(group: str, changes: Sequence[Change], missing: Collection[Class]) -> tuple[Difference, ...]:
     """``changes`` of a group by class, with their costs; ``missing`` is from ``missing_on``.
 
-    What is missing and has no difference of its own is missed by every restart.
+    Missing files without a difference of their own make every restart a download.
     """
     restarting = {change.kind for change in changes if change.restarts}
     unclaimed = set(missing) - restarting
@@ -83,7 +83,7 @@ def classed(group: str, changes: Sequence[Change], missing: Collection[Class]) -
 
 
 def edited(recorded: Mapping[str, Any], spec: Spec, *, verify: bool) -> list[Change]:
-    """What of the ``recorded`` playbook was edited and needs no restart; ``verify``: whether that was."""
+    """Edits of the ``recorded`` playbook that need no restart; ``verify``: whether that section was edited."""
     now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
     names = [name for name in TEXT if recorded.get(name) != now.get(name)] if recorded else []
     return [
@@ -95,7 +95,7 @@ def edited(recorded: Mapping[str, Any], spec: Spec, *, verify: bool) -> list[Cha
 def missing_on(
     spec: Spec, facts: Mapping[str, Facts], topology: Topology, names: Sequence[str], *, bring_ray: bool
 ) -> set[Class]:
-    """What a node of a group on ``names`` lacks of what is written: image, weights, or what arguments need."""
+    """Classes of files that a node in ``names`` lacks: image, weights, or files that arguments need."""
     nodes = {name: facts[name] for name in names if name in facts}
     missing: set[Class] = set()
     there = expected_images(spec, facts, topology.by_rank)
@@ -114,7 +114,7 @@ def missing_on(
 
 
 def _has_weights(spec: Spec, node: Facts) -> bool:
-    """Whether a node has all that its rank loads: the model, and the repositories beside it."""
+    """Whether a node has the complete model and its companion repositories."""
     beside = read(node.companions) or {}
     loaded = [read(node.weights), *(beside.get(str(each.id)) for each in spec.playbook.companions)]
     return all(isinstance(weights, Weights) and weights.complete for weights in loaded)

@@ -1,4 +1,4 @@
-"""The difference between two plans, as lines for a person, each with its class. Pure."""
+"""The differences between two plans, as text with a class. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from sparkcluster.plan.docker_run import mounts
 
-# Environment is compared separately; the others contain the release or the plan hash, which differ between any two
-# plans.
+# Environment is compared separately; the other options contain the release or plan hash, which always differ.
 SKIPPED = ("--env", "--name", "--label", "--env-file")
 
 Class = Literal["image", "weights", "arguments", "secrets", "addresses", "text"]
@@ -20,12 +19,12 @@ Flag = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
+    """A difference.
 
     Attributes:
-        kind: its class; ``arguments`` is all that a rank is started with and no other class has.
-        text: a line for a person.
-        restarts: whether it takes effect by a restart alone. Not so a name that the ranks are not started with.
+        kind: the class; ``arguments`` covers everything without another class.
+        text: one line.
+        restarts: whether it needs a restart; false for a name that is not an argument of the ranks.
     """
 
     kind: Class
@@ -39,10 +38,10 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """One for each difference between two plans in JSON form: of the recorded release, and the requested one."""
+    """Differences between two plans in JSON form: of the recorded and of the requested release."""
     before: Mapping[str, Any] = old.get("nodes", {})
     after: Mapping[str, Any] = new.get("nodes", {})
-    # Another name of the model is that of other weights, or only what the API calls them.
+    # A new model name means other weights, or only another name in the API.
     weights = [next((_launcher(node).get("model") for node in nodes.values()), None) for nodes in (before, after)]
     labels: Mapping[str, Class] = {"model": "weights" if weights[0] != weights[1] else "arguments", "image": "image"}
     found = [
@@ -66,7 +65,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _node(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[Class, str]]:
-    """A line for each value that differs, and for each word of a list that was lost or gained."""
+    """One line per changed value, and per removed or added list entry."""
     class_of = _class_of(_container(old), _container(new))
     before, after = dict(_values(old)), dict(_values(new))
     for label in sorted(before.keys() | after.keys()):
@@ -94,12 +93,12 @@ def _container(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _launcher(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its launcher's document, without what other models on the node make of it (``Spec.victim``)."""
+    """Its launcher document without ``victim``, which depends on other models on the node."""
     return {key: value for key, value in _container(node)["launcher"].items() if key != "victim"}
 
 
 def _values(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a node's rank has one value of, by what people call it."""
+    """Single values of a node's rank by display name."""
     yield "rank", str(node.get("rank"))
     yield "image", _short(_container(node).get("image"))
     named = {"env": node.get("env", {}), **_launcher(node)}
@@ -113,7 +112,7 @@ def _values(node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _words(node: Mapping[str, Any]) -> list[tuple[str, Flag]]:
-    """What a node's rank has lists of: flags of engine and ``docker run``, and words of other lists."""
+    """List entries of a node's rank: flags of the engine and of ``docker run``, and entries of other lists."""
     lists = {key: value for key, value in _launcher(node).items() if isinstance(value, list)}
     found = [("engine", flag) for flag in _grouped(lists.pop("engine", ()))]
     found += [(key, (str(word),)) for key, words in lists.items() for word in words]
@@ -121,7 +120,7 @@ def _words(node: Mapping[str, Any]) -> list[tuple[str, Flag]]:
 
 
 def _run(node: Mapping[str, Any]) -> list[Flag]:
-    """The options of ``docker run`` that are compared here."""
+    """The options of ``docker run`` to compare."""
     container = _container(node)
     name = str(container.get("name"))
     argv = [str(word).replace(name, "NAME") for word in container.get("argv", []) if word != container.get("image")]
@@ -129,11 +128,11 @@ def _run(node: Mapping[str, Any]) -> list[Flag]:
 
 
 def _class_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[str, Sequence[str]], Class]:
-    """The class of a value or flag of two containers: what names other weights or another image follows these."""
+    """Function that classifies a value or flag; values that contain a changed weights or image name get that class."""
     models = [container.get("launcher", {}).get("model") or {} for container in (old, new)]
     differing = {model.get(key) for model in models for key in model if models[0].get(key) != models[1].get(key)}
     paths = ["/models--", *(str(value) for value in differing if str(value).startswith("/"))]
-    # As plan.build names the directories of an image's caches.
+    # As in cache directories made by plan.build.
     images = {re.sub(r"[^A-Za-z0-9]", "-", _short(container.get("image"))) for container in (old, new)}
 
     def class_of(label: str, words: Sequence[str]) -> Class:
@@ -148,7 +147,7 @@ def _class_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[str, 
 
 
 def _grouped(argv: Sequence[str]) -> list[Flag]:
-    """A command cut before every flag, so that a flag stays with its values."""
+    """A command split into flags with their values."""
     found: list[list[str]] = [[]]
     for word in argv:
         if word.startswith("--"):
@@ -168,7 +167,7 @@ def _joined(words: Sequence[Any]) -> str:
 
 
 def _secret(name: str) -> str:
-    """What people call a variable with a secret."""
+    """Display name of a secret variable."""
     return f"API key ({name})" if name.endswith("_API_KEY") else name
 
 

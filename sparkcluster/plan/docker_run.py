@@ -13,7 +13,7 @@ from sparkcluster.node.shared import BIND_FILE, ENTRY_FILE, LAUNCHER_FILE
 from sparkcluster.spec.playbook import Container, Ulimit, is_root
 
 INSIDE = "/sparkcluster"
-"""Directory of what is ours in a container."""
+"""Directory of sparkcluster's files in a container."""
 ENTRY = f"{INSIDE}/{ENTRY_FILE}"
 LAUNCHER = f"{INSIDE}/{LAUNCHER_FILE}"
 LIBRARY = f"{INSIDE}/{BIND_FILE}"
@@ -21,40 +21,40 @@ RAY_PATH = f"{INSIDE}/ray"
 ROOT_HOME = "/root"
 HF_HOME = f"{ROOT_HOME}/.cache/huggingface"
 HOME = f"{INSIDE}/home"
-"""Of a user that is not root."""
+"""Home of a user other than root."""
 NAME_LIMIT = 120
-# What logs every request would otherwise fill the disk in weeks.
+# Without a limit, request logs would fill the disk in weeks.
 LOGS = ("--log-driver", "json-file", "--log-opt", "max-size=64m", "--log-opt", "max-file=3")
 _ULIMITS: Mapping[Ulimit, int] = {"memlock": -1, "stack": 67_108_864, "nofile": 1_048_576}
 
 
 def limits(own: Mapping[Ulimit, int] | None = None) -> list[str]:
-    """Options for the limits of a rank: ``own`` over those that every rank has."""
+    """Ulimit options of a rank: defaults, overridden by ``own``."""
     every = {**_ULIMITS, **(own or {})}
     return [word for name, value in every.items() for word in ("--ulimit", f"{name}={value}")]
 
 
 def container_name(written: str) -> str:
-    """``written`` within what Docker allows in the name of a container."""
+    """``written`` as a valid name of a Docker container."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
     if name == written and len(name) <= NAME_LIMIT:
         return name
-    # Two hosts that differ only in what was replaced or cut off must not share a name.
+    # Hosts that differ only in replaced or truncated characters must get different names.
     mark = hashlib.sha256(written.encode()).hexdigest()[:8]
     return f"{name[: NAME_LIMIT - 9]}-{mark}"
 
 
 def seen(path: str, user: str) -> str:
-    """Where the container of ``user`` sees what it would as root at ``path``: root's home is closed to all others."""
+    """Path in the container of ``user`` for root's ``path``; root's home is not accessible to other users."""
     inside = not is_root(user) and path.startswith(f"{ROOT_HOME}/")
     return HOME + path.removeprefix(ROOT_HOME) if inside else path
 
 
 def writable(user: str) -> list[str]:
-    """Directories in memory that a ``user`` who is not root may write to.
+    """Options for in-memory directories that a ``user`` other than root writes to.
 
-    Docker makes the parents of a mount as root, so that the directories between home and the caches are listed too.
-    What is compiled there is executed, which ``--mount type=tmpfs`` does not allow.
+    Docker creates parents of mounts as root, so directories between home and caches are included. ``--tmpfs`` and not
+    ``--mount type=tmpfs``, which does not allow to execute files that are compiled there.
     """
     if is_root(user):
         return []
@@ -63,10 +63,10 @@ def writable(user: str) -> list[str]:
 
 
 def bind(source: str, target: str, *, read_only: bool = False) -> list[str]:
-    """A path of the node in the container.
+    """Bind mount of a path of the node.
 
-    ``--mount`` and not ``--volume``: it fails where the source is missing, in place of making an empty
-    directory that root owns, and takes colons. Its value is a line of CSV.
+    ``--mount`` instead of ``--volume``: it fails if the source is missing (``--volume`` would create a directory owned
+    by root), and supports colons. Its value is a line of CSV.
     """
     line = io.StringIO()
     fields = ["type=bind", f"source={source}", f"target={target}", *(["readonly"] if read_only else [])]
@@ -80,7 +80,7 @@ def mounts(argv: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         if flag == "--mount":
             try:
                 fields = dict(part.partition("=")[::2] for part in next(csv.reader([value]), []))
-            except csv.Error:  # of a record, which a node may have written
+            except csv.Error:  # a node's record may be malformed
                 continue
             source, target = fields.get("source"), fields.get("target")
             if fields.get("type") == "bind" and source and target:
@@ -102,14 +102,14 @@ def run(
 ) -> list[str]:
     """Command that starts one rank.
 
-    The node's own network and IPC, all GPUs, pinned memory without limit for RDMA, and as many open files as the
-    kernel allows, since containerd 2.1.5 leaves a soft limit of 1024 (moby#51485). No ``--privileged``, no raw
-    sockets, by which a rank could read and forge packets of the node, no device files, and no restart policy, since
-    a rank that comes back alone finds no group. Run by local ID and never pulled.
-    NGC's entrypoint stays and gets the launcher as its command; every other is replaced.
+    The rank uses the node's network and IPC, all GPUs, unlimited pinned memory for RDMA, and a high limit of open
+    files, since containerd 2.1.5 sets a soft limit of 1024 (moby#51485). It gets no ``--privileged``, no raw sockets
+    (with which it could read and forge packets of the node), no other device files, and no restart policy, since a
+    single restarted rank finds no group. The image is started by local ID and never pulled. NGC's entrypoint is kept
+    and gets the launcher as its command; other entrypoints are replaced.
 
-    ``image`` is a local ID, ``python`` the interpreter inside that runs the launcher; ``env`` has no secrets, which
-    are in ``env_file`` on the node; ``mounts`` are from ``bind``; ``container`` is what the playbook adds.
+    ``image`` is a local ID; ``python`` the interpreter in the image for the launcher; ``env`` has no secrets, which are
+    in ``env_file`` on the node; ``mounts`` are from ``bind``; ``container`` has the playbook's options.
     """
     argv = ["docker", "run", "--detach", "--name", name]
     argv += ["--network", "host", "--ipc", "host", "--gpus", "all"]

@@ -1,4 +1,4 @@
-"""Environment of each rank, from the interfaces, HCAs and addresses of its own node."""
+"""Environment of each rank, from the interfaces, HCAs and addresses of its node."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def build(
     home: str | None = None,
     baked: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Variables of the rank of ``member``, without secrets; ``env`` of playbook and node override them, in this order.
+    """Variables of the rank of ``member``, without secrets; ``env`` of the playbook, then of the node, override them.
 
-    ``hf_home`` is the Hugging Face cache as the engine sees it, ``home`` the directory of a user who is not root, with
-    the caches below it, and ``baked`` are names that the image sets by itself.
+    ``hf_home`` is the Hugging Face cache for the engine, ``home`` the home of a user other than root, and ``baked`` are
+    names of variables set by the image.
     """
     env = {} if home is None else {"HOME": home}
     env |= {
         "HF_HOME": hf_home,
         "HF_HUB_OFFLINE": "1",
-        # GB10 shares one memory between CPU and GPU: Ray's monitor would kill ranks that merely fill it.
+        # On unified memory, Ray's monitor would kill healthy ranks.
         "RAY_memory_monitor_refresh_ms": "0",
         **engines.engine(spec.playbook.engine).environment(member, spec.playbook),
         **_sockets(member),
@@ -39,11 +39,11 @@ def build(
 
 
 def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
-    """Names that each node must keep as they are, when Ray carries the head's environment to its workers.
+    """Names of variables that Ray must not copy from the head's environment to its workers.
 
-    These are the variables that always differ between nodes, and those whose values differ within the group or that a
-    node does not have: a variable that is deliberately unset on a worker must not receive the head's value.
-    ``envs`` and ``secrets`` (names of secret variables) are by node of one group.
+    These are variables that always differ between nodes, and variables whose values differ in this group or that a node
+    lacks: a variable that is deliberately unset on a worker must not get the head's value. ``envs`` and ``secrets``
+    (names of secret variables) are by node of one group.
     """
     names = set(variables.per_node(engine) | variables.LAUNCHER)
     every = {name for env in envs.values() for name in env}
@@ -54,10 +54,10 @@ def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapp
 
 
 def address_range(addresses: Iterable[str]) -> str | None:
-    """The smallest network that holds all ``addresses`` (with prefix), or None where only 0.0.0.0/0 does.
+    """The smallest network that contains all ``addresses`` (with prefix), or None if only 0.0.0.0/0 does.
 
-    ``NCCL_IB_ADDR_RANGE`` takes one network: NCCL reads up to the first slash and one number
-    (``envIbAddrRange`` in its net_ib sources), so of a list only the first would count.
+    ``NCCL_IB_ADDR_RANGE`` takes a single network: NCCL reads one address and prefix (``envIbAddrRange`` in its net_ib
+    sources) and would ignore the rest of a list.
     """
     networks = [ipaddress.IPv4Network(address, strict=False) for address in addresses]
     common = networks[0]
@@ -67,7 +67,7 @@ def address_range(addresses: Iterable[str]) -> str | None:
 
 
 def _sockets(member: Member) -> dict[str, str]:
-    """Interfaces for sockets, always set, since images set their own.
+    """Interfaces for sockets; always set, to override values in images.
 
     NCCL matches prefixes unless the list begins with ``=``; Gloo and TensorPipe take the bare name.
     """
@@ -90,13 +90,13 @@ def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]
     if member.gid_index is not None:
         env["NCCL_IB_GID_INDEX"] = str(member.gid_index)
     else:
-        # No single index is right for HCAs that differ: NCCL finds each HCA's by family and range.
+        # HCAs may need different indices: NCCL finds each by address family and range.
         env["NCCL_IB_ADDR_FAMILY"] = "AF_INET"
         within = address_range(link.subnet for link in member.links if link.hca)
         if within is not None:
             env["NCCL_IB_ADDR_RANGE"] = within
         if "NCCL_IB_GID_INDEX" in baked:
-            env["NCCL_IB_GID_INDEX"] = "-1"  # NCCL's default: NCCL chooses
+            env["NCCL_IB_GID_INDEX"] = "-1"  # NCCL's default: automatic
     if group.kind == "ring":
         env["NCCL_IB_SUBNET_AWARE_ROUTING"] = "1"
         env["NCCL_IB_MERGE_NICS"] = "0"
@@ -106,5 +106,5 @@ def _rdma(group: Group, member: Member, baked: frozenset[str]) -> dict[str, str]
 
 
 def _no_rdma(member: Member) -> dict[str, str]:
-    """Sockets, explicitly: otherwise NCCL would search for HCAs and fall back silently."""
+    """Use sockets explicitly; otherwise NCCL would search for HCAs and fall back silently."""
     return {"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none", "UCX_NET_DEVICES": member.interface}

@@ -1,7 +1,7 @@
-"""The gateway of an inventory: its container, and the document that it reads. Pure.
+"""The gateway of an inventory: its container and its configuration. Pure.
 
-It is a cluster of its own with one rank, so that what sees and stops ranks does so with it; no release records it. Its
-directory has the program and ``config.json``, which it reads again when it changes.
+It is a separate cluster with one rank, so that the same code lists and stops it; no release records it. Its directory
+contains the program and ``config.json``, which it reloads on changes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sparkcluster.spec.inventory import Gateway
 from sparkcluster.topology.build import gateway as addresses
 
 PROGRAM_FILE = "gateway.py"
-# Of memory, it keeps requests of at most 512 MiB, and needs 60 MiB beside them. containerd 2.1.5 leaves a soft limit of
-# 1024 open files (moby#51485), and a stream takes two.
+# Memory: at most 512 MiB of requests plus 60 MiB. containerd 2.1.5 sets a soft limit of 1024 open files (moby#51485),
+# and a stream needs two.
 _OPTIONS = (
     *("--network", "host", "--restart", "unless-stopped", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"),  # noqa: S108
     *("--security-opt", "no-new-privileges", "--pids-limit", "256", "--memory", "1g"),
     *("--ulimit", "nofile=1048576", "--init", "--pull", "never", "--env", "HOME=/tmp"),
-    # No GPU, which NVIDIA's runtime, where it is Docker's default, brings where an image asks for it.
+    # No GPU, which NVIDIA's runtime as Docker's default would add if the image requests it.
     *("--env", "NVIDIA_VISIBLE_DEVICES=void"),
 )
 
@@ -47,20 +47,20 @@ def config(
     key: str | None,
     keys: Mapping[str, list[str] | None],
 ) -> dict[str, Any]:
-    """The document that the gateway reads.
+    """The gateway's configuration.
 
     Args:
-        spec: of the gateway itself, as ``inspect.gateway.of_inventory`` makes it.
-        specs: of all models of the inventory, in its order.
-        facts: of the gateway's node.
-        recorded: each model's groups, by name; none of a model that was never started.
-        sizes: bytes that each model takes of each of its nodes, None where unknown; a model left out is unknown.
-        room: bytes that all models may take of a node.
-        key: value of ``api.key``, by which engines know the gateway as well.
-        keys: the models that each key of clients may use, None for all.
+        spec: spec of the gateway, from ``inspect.gateway.of_inventory``.
+        specs: specs of all models of the inventory, in order.
+        facts: facts of the gateway's node.
+        recorded: groups of each model by name; empty for a model that was never started.
+        sizes: bytes of each model on each of its nodes; None or missing if unknown.
+        room: bytes for all models on a node.
+        key: value of ``api.key``, which engines require, too.
+        keys: models that each client key may use, None for all.
 
     Raises:
-        PlanError: its node lacks the address that it has to listen on.
+        PlanError: its node lacks the address to listen on.
     """
     return {
         "listen": addresses(spec, facts)[0],
@@ -86,15 +86,15 @@ def _model(spec: Spec, sizes: Mapping[str, int | None], groups: Mapping[str, Rec
 
 
 def rank(spec: Spec, facts: Facts, program: str) -> NodePlan:
-    """What the gateway's node runs; labelled with a hash over all that takes a restart to change.
+    """The gateway's rank, labelled with a hash of everything that needs a restart to change.
 
     Args:
-        spec: as of ``config``.
-        facts: likewise, with the image, and what it or with runtime ``process`` the node's Python has.
-        program: source of the program.
+        spec: as in ``config``.
+        facts: as in ``config``, including the image and its content (or the node's Python, with runtime ``process``).
+        program: source code of the program.
 
     Raises:
-        PlanError: as ``config``.
+        PlanError: as in ``config``.
     """
     cluster, node, image, engine = spec.inventory.cluster, spec.gateway_node, read(facts.image), engine_of(facts)
     name, place = docker_run.container_name(f"sparkcluster-{cluster}"), f"{facts.state_dir}/clusters/{cluster}"
@@ -102,13 +102,13 @@ def rank(spec: Spec, facts: Facts, program: str) -> NodePlan:
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}
     python, image_id = engine.python if engine else "python3", image.id if image else None
-    # Not the node's paths, which the image may have, closed to this user.
+    # Not the node's paths, which may exist in the image without access for this user.
     own, sockets = (rank_dir, run) if image_id is None else (f"{docker_run.INSIDE}/gateway", f"{docker_run.INSIDE}/run")
     argv = [python, "-I", f"{own}/{PROGRAM_FILE}", f"{own}/{CONFIG_FILE}", sockets]
     takes_restart = [image_id, argv, program, _OPTIONS, addresses(spec, facts)]
     labels[LABEL_PLAN] = hashlib.sha256(json.dumps(takes_restart).encode()).hexdigest()
     if image_id is not None:
-        # As its node's user, for whom the files are.
+        # As the node's user, who owns the files.
         options = ["--name", name, "--user", f"{facts.uid}:{facts.uid}", *_OPTIONS, *docker_run.LOGS]
         options += [word for label in sorted(labels.items()) for word in ("--label", "=".join(label))]
         options += [*docker_run.bind(rank_dir, own, read_only=True), *docker_run.bind(run, sockets)]

@@ -1,4 +1,4 @@
-"""The plan's types. A plan holds no secret and no volatile fact; its hash is over what it would do."""
+"""Types of the plan. A plan contains no secrets and no volatile facts; its hash covers its actions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ class ContainerPlan:
     """One rank.
 
     Attributes:
-        name: container name; carries cluster and release, so that nothing is ever renamed.
+        name: container name, which includes cluster and release, so that containers are never renamed.
         image: local image ID, or None with runtime ``process``.
-        argv: the complete command that is executed on the node; of secrets the names only.
-        launcher: the document that the launcher inside reads (rank, addresses, engine command, names of
-            variables that must not be carried over); mounted as a file.
+        argv: complete command to execute on the node; with names of secrets only.
+        launcher: document for the launcher in the container (rank, addresses, engine command, names of variables that
+            must not be carried over); mounted as a file.
         rank_dir: directory on the node with launcher, entry program and log.
-        directories: directories on the node that have to exist before, as caches and mounts of ours.
-        env_file: file on the node (mode 0600) that the secrets are written to, or None without secrets.
-        labels: what the rank is labelled with: io.sparkcluster.cluster, group, node, rank, release, plan,
-            state_dir, rank_dir and runtime; and drain_s where it lets requests finish when it is stopped.
-        roots: of each path of the node that the playbook names, the directory that it has to be in when links are
-            resolved.
-        shared: those of ``directories`` that a user who is not root writes to in the container.
+        directories: directories on the node that must exist before the start.
+        env_file: file on the node (mode 0600) for the secrets, or None without secrets.
+        labels: labels of the rank: io.sparkcluster.cluster, group, node, rank, release, plan, state_dir, rank_dir and
+            runtime; and drain_s if it drains requests when stopped.
+        roots: by path of the node that the playbook names, the directory that must contain it after links are resolved.
+        shared: the ``directories`` that a user other than root writes to in the container.
     """
 
     name: str
@@ -48,7 +47,7 @@ class NodePlan:
 
     Attributes:
         env: variables of the rank without secrets.
-        secrets: names of variables that are set from a file that only the node's user may read.
+        secrets: names of variables that are set from a file with mode 0600.
     """
 
     node: str
@@ -62,10 +61,10 @@ class NodePlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One replica.
+    """A group, which serves one replica of the model.
 
     Attributes:
-        hash: over what its nodes would do; its ranks are labelled with it.
+        hash: hash of its nodes' actions, with which its ranks are labelled.
     """
 
     name: str
@@ -88,7 +87,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Of a single group its own, else over those of all groups."""
+        """The hash of a single group, else a hash of all groups' hashes."""
         hashes = [group.hash for group in self.groups]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
@@ -98,13 +97,13 @@ class Plan:
         return {name for node in self.nodes.values() for name in node.secrets}
 
     def of_groups(self, names: Collection[str]) -> Plan:
-        """The plan of some of its groups."""
+        """The plan of the groups in ``names``."""
         groups = tuple(group for group in self.groups if group.name in names)
         nodes = {name: node for name, node in self.nodes.items() if node.group in names}
         return dataclasses.replace(self, groups=groups, nodes=nodes)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan in the shape that other programs may rely on."""
+        """The plan in its stable JSON form."""
         return {
             "cluster": self.cluster,
             "hash": self.hash,

@@ -1,4 +1,4 @@
-"""Paths of a node that a playbook names: where they are, and which directory they must not leave. Pure."""
+"""Paths of a node that a playbook names, and the directories that must contain them. Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def expand(path: str, home: str) -> str:
 
 
 def repository(path: str) -> str:
-    """The repository of a snapshot in a cache, whose files are links into the rest of it; any other path as it is."""
+    """The repository folder of a snapshot in a cache, whose files are links into it; other paths unchanged."""
     return re.sub(r"(/models--[^/]+)/snapshots/.*", r"\1", path)
 
 
 def root(source: str, key: str, inventory: Inventory, facts: Facts, *, node: str) -> str:
-    """The directory that ``source`` of a playbook's ``key`` has to be in when links are resolved on the node.
+    """The directory that must contain ``source`` of a playbook's ``key`` after links are resolved on the node.
 
-    That is the repository's folder in the hub's cache, or the permitted directory: containers may have written
-    links there. Anywhere else it is ``source`` itself, since links are the user's own.
+    This is the repository's folder in the Hugging Face cache, or the permitted directory, since containers may have
+    written links there. Elsewhere it is ``source`` itself, since only the user can have written links.
 
     Raises:
-        PlanError: no playbook may have it, whichever name it has in the playbook.
+        PlanError: the path is never allowed.
     """
     stated = inventory.model_copy(update={"hf_home": facts.hf_home, "state_dir": facts.state_dir})
     refused = powers.never(source, stated, facts.home)
     if refused:
-        hint = f"name another directory under {key} in the playbook"
+        hint = f"use another directory for {key} in the playbook"
         raise PlanError(f"{key}: {refused}", node=node, step="plan", hint=hint)
     place, hub = powers.normal(source), f"{powers.normal(facts.hf_home)}/hub/"
     if place.startswith(hub):
         return hub + place.removeprefix(hub).partition("/")[0]
-    # A model needs no permission, so it may be a link in a directory that is permitted for reading alone.
+    # A model needs no permission, so it may be a link in a directory with only a read permission.
     entries = [each for each in inventory.permit.mounts if key == "mounts" or each.endswith(powers.WRITABLE)]
     directories = [expand(powers.normal(each.removesuffix(powers.WRITABLE)), facts.home) for each in entries]
     return min((each for each in directories if f"{place}/".startswith(f"{each}/")), key=len, default=source)

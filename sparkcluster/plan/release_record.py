@@ -1,8 +1,8 @@
-"""Records of verified releases: what was deployed, from what, and where its nodes are reached. Pure.
+"""Records of verified releases: what was deployed, from which files, and the addresses of its nodes. Pure.
 
-A record is on every node of the cluster and contains no secret. It has the address of each node, so that `down` can
-name those that were since taken out of the inventory. What a node has recorded is a statement about that node alone:
-a group is what the record on its own head says, and an address is shown, never contacted unasked.
+Every node of the cluster has the record, which contains no secrets. It includes the address of each node, so that
+`down` can name nodes that were removed from the inventory. A node's record is trusted only for that node: the record on
+a group's head defines the group, and recorded addresses are shown but not contacted without a request.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Request, Verify, verifying
 
 MOST_AHEAD = 10_000
-"""How far the number of a release on one node may be above those on the others, which were off meanwhile."""
-# Attributes of a group that a record holds as they are; older versions wrote none of them.
+"""How far a node's release number may be above the other nodes', which may have been off."""
+# Attributes of a group that a record contains unchanged; records of older versions lack them.
 KEPT = [key for key in GroupDocument.__annotations__ if key not in {"release", "verify"}]
 
 
 def next_number(facts: Mapping[str, Facts], cluster: str) -> int:
-    """The number of the cluster's next release: above every one of it on any node, those of failed starts included.
+    """The number of the cluster's next release, above all numbers on any node, including failed starts.
 
     Raises:
-        PlanError: the number on a node is far above those on all others, which would use up the numbers.
+        PlanError: the number on one node is far above all others.
     """
     *others, (highest, last) = sorted((_highest(node, cluster), name) for name, node in facts.items()) or [(0, "")]
     if others and highest > others[-1][0] + MOST_AHEAD:
         raise PlanError(
-            f"{last} has a record of release {highest}, and the other nodes of none after {others[-1][0]}",
+            f"{last} has a record of release {highest}, but no other node has one above {others[-1][0]}",
             node=last,
-            hint=f"remove it on {last}, or {last} from the inventory",
+            hint=f"remove the record on {last}, or remove {last} from the inventory",
         )
     return highest + 1
 
 
 def _highest(facts: Facts, cluster: str) -> int:
-    """The highest number of a release that a node has recorded, or tried to start; 0 without one."""
+    """The highest release number that a node has recorded or tried to start; 0 if none."""
     release = read(facts.release)
     tried = [rank for rank in read(facts.ranks) or () if rank.labels.get(LABEL_CLUSTER) == cluster]
     return max([release.number if release else 0, *(release_of(rank) or 0 for rank in tried)])
 
 
 def release_of(rank: Rank) -> int | None:
-    """The number of the release that ``rank`` is labelled with."""
+    """The release number in the labels of ``rank``."""
     label = rank.labels.get(LABEL_RELEASE, "")
     return int(label) if re.fullmatch("[0-9]{1,9}", label) else None
 
@@ -64,20 +64,20 @@ class RecordedGroup:
     """One group of a recorded release.
 
     Attributes:
-        plan: the part of the recorded plan that is about it.
-        verify: how it shows that it answers, as ``spec.playbook.verifying`` completes it.
-        verified: whether it has answered; its ranks were stopped where it has not.
-        network: its topology when it was started; None in a record of an older version.
-        written: the network settings of the inventory then.
-        secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in a record of an older version.
-        image: from ``image.image_identity``; None with runtime process, and in a record of an older version.
-        versions: from ``image.versions``; empty in a record of an older version.
-        measured: ``ttft_s`` and ``tokens_per_s`` of the completion that verified it, ``start_s`` from the start of its
-            ranks until then, and what its engine logged of its memory (``engines.phase.FOOTPRINT``); likewise.
-        playbook: that it was started from; None in a record of an older version, which has one for all groups.
-        beside: by the source of a mount beside the playbook, ``mark`` and ``name`` of what was there.
-        selected: what was chosen then, as ``spec.assignments`` calls a selection; empty likewise.
-        request: what clients are told to send; nothing in a record of an older version.
+        plan: its part of the recorded plan.
+        verify: its verification request, from ``spec.playbook.verifying``.
+        verified: whether it has answered; otherwise its ranks were stopped.
+        network: its topology at the start; None in records of older versions.
+        written: network settings of the inventory at that time.
+        secrets: keyed hashes of its secrets, from ``runtime.secrets``; empty in records of older versions.
+        image: from ``image.image_identity``; None with runtime process, and in records of older versions.
+        versions: from ``image.versions``; empty in records of older versions.
+        measured: ``ttft_s`` and ``tokens_per_s`` of the verification, ``start_s`` until then, and memory figures logged
+            by the engine (``engines.phase.FOOTPRINT``); empty in records of older versions.
+        playbook: playbook of the group; None in records of older versions, which have one for all groups.
+        beside: ``mark`` and ``name`` of mounted playbook files, by the source of the mount.
+        selected: its selection (see ``spec.assignments``); empty in records of older versions.
+        request: recommended request parameters; defaults in records of older versions.
     """
 
     name: str
@@ -99,11 +99,11 @@ class RecordedGroup:
 
     @property
     def head(self) -> str | None:
-        """Its head."""
+        """Name of the head."""
         return next((name for name, node in self.plan["nodes"].items() if node.get("role") == "head"), None)
 
     def image_on(self, node: str) -> str | None:
-        """The image of the rank on ``node``; None where it is a process, or none was recorded."""
+        """The image ID of the rank on ``node``; None for a process, or if not recorded."""
         found = (self.image or {}).get("ids", {}).get(node)
         return str(found) if found is not None else None
 
@@ -112,7 +112,7 @@ class RecordedGroup:
         return self.plan["nodes"][node]["containers"][0].get("env_file") is not None
 
     def as_json(self) -> dict[str, Any]:
-        """What a record holds of it beside its plan."""
+        """The group's part of a record, without its plan."""
         verify = self.verify.model_dump(mode="json", exclude_defaults=True)
         return {"release": self.release, "verify": verify, **{key: getattr(self, key) for key in KEPT}}
 
@@ -126,7 +126,7 @@ class RecordedGroup:
 
 
 def group_plan(plan: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """The part of a plan document that is about ``group``."""
+    """The part of a plan document for ``group``."""
     nodes = {name: node for name, node in plan["nodes"].items() if node.get("group") == group}
     return {
         **plan,
@@ -137,7 +137,7 @@ def group_plan(plan: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def joined(groups: Iterable[RecordedGroup]) -> dict[str, Any]:
-    """The plan document of several groups; what they share is as the first has it."""
+    """The plan document of several groups; common keys are taken from the first."""
     plans = [group.plan for group in groups]
     whole = dict(plans[0])
     whole["endpoints"] = {name: url for plan in plans for name, url in plan["endpoints"].items()}
@@ -147,7 +147,7 @@ def joined(groups: Iterable[RecordedGroup]) -> dict[str, Any]:
 
 
 def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
-    """The groups of a recorded release, also of one that an older version recorded."""
+    """The groups of a recorded release, including records of older versions."""
     plan = recorded.get("plan") or {}
     if not plan.get("nodes"):
         return {}
@@ -158,12 +158,13 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
         playbook = group.get("playbook") or recorded.get("playbook", {})
         verify = Verify.model_validate(group.get("verify", recorded.get("playbook", {}).get("verify", {})))
         request = Request.model_validate(playbook.get("request", {}))
+        engine = playbook.get("engine", engines.DEFAULT)
         found[name] = RecordedGroup(
             name=name,
             release=group.get("release", recorded.get("number", 0)),
-            engine=playbook.get("engine", engines.DEFAULT),
+            engine=engine,
             plan=group_plan(plan, name),
-            verify=verifying(verify, request, playbook.get("args", {})),
+            verify=verifying(verify, request, playbook.get("args", {}), engine),
             request=request,
             **{key: group[key] for key in KEPT if key in group},
         )
@@ -171,7 +172,7 @@ def recorded_groups(recorded: Mapping[str, Any]) -> dict[str, RecordedGroup]:
 
 
 def labelled_heads(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, str]:
-    """The node of rank 0 of each group, by the labels on that node; of several the first that the inventory lists."""
+    """The node of rank 0 of each group, by the labels of its rank; the first in the inventory if there are several."""
     found: dict[str, str] = {}
     for node, ranks in cluster_ranks(inventory.cluster, facts).ours.items():
         for group in {rank.labels.get(LABEL_GROUP, "") for rank in ranks if rank.labels.get(LABEL_RANK) == "0"}:
@@ -180,17 +181,17 @@ def labelled_heads(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str
 
 
 def _place(inventory: Inventory, group: str, node: str) -> int:
-    """The place of ``node`` among the nodes of ``group`` as the inventory lists them; after all if it is none."""
+    """The index of ``node`` in ``group`` of the inventory; after all others if it is not listed."""
     members = {each.name: each.nodes for each in inventory.groups}.get(group, [node.label for node in inventory.nodes])
     return [*members, node].index(node)
 
 
 def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> ReleaseFact | None:
-    """The release that is recorded, each group of it as the record on the group's own head has it; None without any.
+    """The recorded release, with each group from the record on its own head; None if nothing is recorded.
 
-    A record decides about no group whose head is another node, whatever its number. Where that head did not answer or
-    is no longer in the inventory, another node says which ranks belong to its group; nobody can be asked then.
-    Of two nodes that both claim to be the head, the one with a rank 0 precedes, then the first in the inventory.
+    A record never defines a group with another head, regardless of its number. If that head did not answer or is no
+    longer in the inventory, the record on another node of the group is used. If two nodes claim to be the head, the
+    node with a rank 0 wins, then the first in the inventory.
     """
     heads = labelled_heads(inventory, facts)
     claims = []
@@ -208,7 +209,7 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
     first = claims[0][-1]
     groups: dict[str, RecordedGroup] = {}
     taken: set[str] = set()
-    # Groups of which no node answered are those of the first record.
+    # Groups without an answering node are taken from the first record.
     silent = [each for each in recorded_groups(first.record).values() if not facts.keys() & each.ranks.keys()]
     for group in [*(group for _, _, group, _ in claims), *silent]:
         if group.head and group.name not in groups and not taken & group.ranks.keys():
@@ -220,7 +221,7 @@ def recorded_release(inventory: Inventory, facts: Mapping[str, Facts]) -> Releas
 
 
 def written_network(spec: Spec) -> dict[str, Any]:
-    """The network settings of the inventory; with the facts they determine the topology."""
+    """The network settings of the inventory, which determine the topology together with the facts."""
     document = spec.inventory.model_dump(mode="json", exclude_defaults=True)
     return {
         "interconnect": document.get("interconnect"),
@@ -232,9 +233,9 @@ def written_network(spec: Spec) -> dict[str, Any]:
 
 
 def kept_rank(groups: Iterable[RecordedGroup], node: str) -> dict[str, Any]:
-    """``rank`` of the agent's step ``record`` on ``node``: what it keeps of its rank in ``groups``; empty without one.
+    """``rank`` for the agent's step ``record`` on ``node``: the files to keep of its rank in ``groups``, if any.
 
-    A group that has not answered is none to go back to, and may have left no secrets.
+    An unverified group is not a rollback target, and may have no secrets.
     """
     for group in groups:
         if group.verified and node in group.ranks:
@@ -247,11 +248,11 @@ def kept_rank(groups: Iterable[RecordedGroup], node: str) -> dict[str, Any]:
 def record(
     spec: Spec, groups: Sequence[RecordedGroup], /, *, former: Mapping[str, Any] | None = None, **made: Unpack[Record]
 ) -> dict[str, Any]:
-    """The document that is kept of a release.
+    """The record of a release.
 
-    ``groups`` are those that were deployed, and those that serve beside them since an earlier release; ``former`` nodes
-    of the record before, which may still have ranks though they left the inventory; ``made`` is the rest as it stands
-    in the document.
+    ``groups`` are the deployed groups, and groups that still serve from an earlier release. ``former`` are nodes of the
+    previous record that are no longer in the inventory but may still have ranks. ``made`` are further keys of the
+    record.
     """
     return {
         **made,
@@ -269,11 +270,11 @@ Ranks = Mapping[str, Sequence[Rank]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterRanks:
-    """What a cluster has running, read off its nodes.
+    """Ranks of a cluster, from the facts of its nodes.
 
     Attributes:
-        ours: our ranks by node, whatever their state.
-        stray: ranks that carry our cluster's name but another state directory.
+        ours: ranks of this cluster by node, in any state.
+        stray: ranks with this cluster's name but another state directory.
     """
 
     ours: dict[str, tuple[Rank, ...]]
@@ -281,16 +282,16 @@ class ClusterRanks:
 
     @property
     def anything(self) -> bool:
-        """Whether a rank of ours is there in whatever state."""
+        """Whether any rank exists, in any state."""
         return any(self.ours.values())
 
     @property
     def running(self) -> bool:
-        """Whether a rank of ours runs."""
+        """Whether any rank is running."""
         return any(rank.state == "running" for ranks in self.ours.values() for rank in ranks)
 
     def groups(self) -> dict[str, dict[str, tuple[Rank, ...]]]:
-        """Our ranks by group and node."""
+        """Ranks by group and node."""
         found: dict[str, dict[str, tuple[Rank, ...]]] = {}
         for node, ranks in self.ours.items():
             for rank in ranks:
@@ -299,14 +300,14 @@ class ClusterRanks:
         return found
 
     def of_release(self, release: ReleaseFact | None, *, exited: bool = False) -> bool:
-        """Whether a rank runs that ``release`` recorded; with ``exited``, or is left of it."""
+        """Whether a rank of ``release`` is running or, with ``exited``, exists."""
         names = {container["name"] for *_, container in release.containers()} if release else set()
         ranks = [rank for of_node in self.ours.values() for rank in of_node if rank.name in names]
         return any(exited or rank.state == "running" for rank in ranks)
 
 
 def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) -> bool:
-    """Whether every rank of ``group`` runs, on those of its nodes that are among ``nodes``."""
+    """Whether all ranks of ``group`` on ``nodes`` are running."""
     expected = {name: names for name, names in group.ranks.items() if name in nodes}
     return bool(expected) and all(
         names == {rank.name for rank in ranks.get(node, ()) if rank.state == "running"}
@@ -315,7 +316,7 @@ def runs_recorded(group: RecordedGroup, ranks: Ranks, nodes: Collection[str]) ->
 
 
 def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
-    """The release number of the ranks of ``group``, where exactly those run that ``plan`` would start; else None."""
+    """The release number of the running ranks of ``group`` if they are exactly those of ``plan``, else None."""
     planned = {node: len(plan.nodes[node].containers) for node in group.nodes}
     if {node: len(found) for node, found in ranks.items()} != planned:
         return None
@@ -326,24 +327,24 @@ def runs_planned(plan: Plan, group: GroupPlan, ranks: Ranks) -> int | None:
 
 
 def current_lease(facts: Mapping[str, Facts]) -> LeaseFact | None:
-    """The lease that is held right now on any node, or None."""
+    """The lease that is currently held on any node, or None."""
     leases = (read(node_facts.lease) for node_facts in facts.values())
     return next((lease for lease in leases if lease is not None and lease.held), None)
 
 
 def current_staging(facts: Mapping[str, Facts]) -> LeaseFact | None:
-    """The lease of staging that is held right now on any node, else one under which a job is at work, or None."""
+    """The staging lease that is currently held on any node, else one with a running job, or None."""
     leases = [lease for node_facts in facts.values() if (lease := read(node_facts.staging)) is not None]
     return next((lease for lease in leases if lease.held), next((lease for lease in leases if lease.at_work), None))
 
 
 def unreadable(facts: Mapping[str, Facts]) -> dict[str, str]:
-    """Nodes that could not say which ranks they have, and why: none seen there is not none there."""
+    """Nodes whose ranks could not be read, with the reason; they may have ranks."""
     return {name: node_facts.ranks.unread for name, node_facts in facts.items() if isinstance(node_facts.ranks, Unread)}
 
 
 def cluster_ranks(cluster: str, facts: Mapping[str, Facts]) -> ClusterRanks:
-    """Sort the ranks of the cluster on every node into ours and strays."""
+    """Classify the ranks with the name of the cluster on every node."""
     ours: dict[str, tuple[Rank, ...]] = {}
     stray: dict[str, tuple[Rank, ...]] = {}
     for name, node_facts in facts.items():

@@ -1,6 +1,6 @@
-"""The switch to another release that is under way, as ``switch.json`` on every node has it. Pure.
+"""A pending switch to another release, from ``switch.json`` on every node. Pure.
 
-It counts until every node has a record in which each of its groups has its number, or a later one.
+It is pending until every node has a record in which all switched groups have this or a later release number.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparkcluster.plan.release_record import recorded_groups
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch that was begun and not ended.
+    """A switch that was started but not completed.
 
     Attributes:
-        document: what was written of it last.
-        whole: whether every node has that; else it was cut off while it was written.
+        document: its latest ``switch.json``.
+        whole: whether every node has this document; if not, writing it was interrupted.
     """
 
     document: Mapping[str, Any]
@@ -28,24 +28,24 @@ class Switch:
 
     @property
     def source(self) -> int:
-        """The release that served before."""
+        """The release that served before the switch."""
         return int(self.document["source"])
 
     def as_json(self) -> dict[str, Any]:
-        """What ``status`` shows of it."""
+        """The part that ``status`` shows."""
         return {key: self.document[key] for key in ("source", "number", "back", "groups", "operator", "began_at")}
 
     @property
     def groups(self) -> list[str]:
-        """The groups that are switched."""
+        """The groups to switch."""
         return list(self.document["groups"])
 
 
 def pending(facts: Mapping[str, Facts], newest: ReleaseFact | None) -> Switch | None:
-    """The switch that was begun and not ended; None without any. Pure."""
+    """The pending switch, or None."""
     found = {name: switch for name, node in facts.items() if (switch := read(node.switch)) is not None}
     recorded = recorded_groups(newest.record) if newest else {}
-    # It was cut off while its end was recorded, if not all nodes have that.
+    # If nodes have different releases, recording the completed switch was interrupted.
     everywhere = len({release.number for node in facts.values() if (release := read(node.release))}) == 1
     found = {
         name: switch
@@ -63,5 +63,5 @@ def pending(facts: Mapping[str, Facts], newest: ReleaseFact | None) -> Switch | 
 
 
 def anything(facts: Mapping[str, Facts]) -> bool:
-    """Whether a node has the journal of a switch, also of one that has ended."""
+    """Whether any node has the journal of a switch, pending or completed."""
     return any(node.switch is not None for node in facts.values())

@@ -1,10 +1,10 @@
-"""Inventory and playbook as the user wrote them, together a ``Spec``: which image is meant is said here.
+"""Inventory and playbook as the user wrote them; together they form a ``Spec``.
 
-``load`` reads files by ``document`` (YAML with the place of every value), chooses the playbook (``library``,
-``assignments``), puts what it extends and its variants together (``compose``, ``variants``), and holds it against the
-models in ``inventory`` and ``playbook`` and what no model says (``check``, ``check_playbook``). Of an inventory with
-several models, each is a spec of its own (``models``). All problems are
-reported at once (``messages``). What a spec can do on the nodes is in ``powers``; nothing runs without ``consent``.
+``load`` reads YAML with the position of every value (``document``), finds the playbook (``library``, ``assignments``),
+merges its bases and variants (``compose``, ``variants``), and validates it against the pydantic models in ``inventory``
+and ``playbook`` and against rules across keys (``check``, ``check_playbook``). Each model of an inventory with several
+models is a spec of its own (``models``). All problems are reported together (``messages``). ``powers`` lists what a
+spec can do on the nodes; nothing runs without ``consent``.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from sparkcluster.spec.playbook import Playbook
 from sparkcluster.spec.playbook_files import Beside
 
 BUILT = "sparkcluster-build"
-"""Repository of the images that nodes build; it is in no registry."""
+"""Repository name of images built on nodes; never pushed to a registry."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """Inventory and playbook together, with the files they came from.
+    """Inventory and playbook with their files.
 
     Attributes:
-        beside: what the playbook mounts from its own directory, by the source of the mount.
-        places: file and line of every key of the playbook, for findings about what was written; or a flag and None.
-        build: the directory of ``playbook.build``; None without one, or where it cannot be read.
-        kept_image: name of the image that runs, where that is not what the playbook's reference stands for now: that of
-            a kept release.
-        image_is: the build (``facts.docker.Image``) of its image, as a release recorded it, else as it was last staged
-            from here; empty where neither is known.
-        selected: what was chosen to serve in the inventory or on the command line: ``playbook``, and keys over it.
-        bundled: whether the playbook came with sparkcluster unchanged; None where its files say that.
-        model: name of its entry in ``models`` of the inventory; empty of one that has ``playbook``.
+        beside: playbook files that it mounts, by the source of the mount.
+        places: file and line of every key of the playbook, or a flag and None; for findings.
+        build: the directory of ``playbook.build``; None without a build, or if it cannot be read.
+        kept_image: name of the running image of a kept release, if the playbook's reference now names another image.
+        image_is: the build (``facts.docker.Image``) of its image, as recorded by a release or at the last staging;
+            empty if unknown.
+        selected: the selection in the inventory or on the command line: ``playbook``, and keys set over it.
+        bundled: whether the playbook is an unchanged bundled one; None to decide by its files.
+        model: name of its entry in ``models`` of the inventory; empty without ``models``.
         siblings: names of the other entries that share a node with it.
-        gateway_node: label of the node that runs the gateway of the inventory; empty without one.
-        gateway_cluster: the name under which it is in labels and paths there, or was; empty without ``models``.
-        idle_s: after how many seconds without a request it is stopped; None of a model that serves all along.
-        victim: how many of them end before it where a node runs out of memory.
-        accepted: the digest of what the operator accepted (``spec.consent``); empty where nothing was.
+        gateway_node: label of the node that runs the gateway; empty without a gateway.
+        gateway_cluster: cluster name of the gateway in labels and paths; empty without ``models``.
+        idle_s: seconds without a request after which it is stopped; None for an always-on model.
+        victim: number of siblings that are stopped before it if memory runs out.
+        accepted: digest that the operator accepted (``spec.consent``); empty if not accepted.
     """
 
     inventory: Inventory
@@ -71,7 +70,7 @@ class Spec:
 
     @property
     def reference(self) -> str | None:
-        """The image as people read it: that which is built, else the playbook's."""
+        """The image in messages: the built image, else the playbook's."""
         wanted, found = self.playbook.build, self.build
         if wanted is None or found is None:
             return self.playbook.image
@@ -80,11 +79,11 @@ class Spec:
 
     @property
     def image(self) -> str | None:
-        """The name by which Docker knows the image that runs."""
+        """The name of the running image in Docker."""
         return self.kept_image or self.reference
 
     def differs(self, served: Mapping[str, Any]) -> str:
-        """Which keys of the inventory say something else than the selection ``served``, in words; empty without any."""
+        """Message about keys of the inventory that differ from the selection ``served``; empty without differences."""
         now = self.inventory.selected
         keys = [key for key in {**now, **served} if served and now.get(key) != served.get(key)]
         return f"differs from {self.inventory_path.name}: {', '.join(keys)}" if keys else ""

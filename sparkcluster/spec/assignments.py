@@ -1,6 +1,6 @@
-"""What is chosen to serve: a playbook, and over it an image and keys, from the inventory and the command line.
+"""Selection of a playbook, its image and overridden keys, from the inventory and the command line.
 
-A *selection* is ``playbook`` with its name, and beside it the keys over it, ``image`` as any other.
+A *selection* maps ``playbook`` to its name, and overridden keys, including ``image``, to their values.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _YAML = ('"', "'", "[", "{")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
-    """A key of the playbook and its value.
+    """A playbook key and its value.
 
     Attributes:
-        key: with dots between its parts.
-        value: what it is set to; None removes the key.
-        place: where it is set; of a flag without the value, which may be a secret.
+        key: parts joined by dots.
+        value: None removes the key.
+        place: where it is set; for a flag, without the value, which may be a secret.
     """
 
     key: str
@@ -40,17 +40,17 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignments:
-    """Those of the inventory, then those of the command line, in order."""
+    """Assignments of the inventory, then of the command line, in order."""
 
     entries: Sequence[Assignment]
 
     def put(self, document: Document) -> Document:
-        """``document``, the merged playbook, with these; it is not changed.
+        """A copy of ``document``, the merged playbook, with these assignments.
 
-        A key within a section leaves the others of the section. What is set to the value that it has keeps its place.
+        Other keys of a section are kept. A key that already has the value keeps its place.
 
         Raises:
-            SpecError: a part of a key is no section.
+            SpecError: a part of a key is not a section.
         """
         out = copy.deepcopy(document)
         for entry in self.entries:
@@ -59,29 +59,29 @@ class Assignments:
 
 
 def read(text: str, name: str = "--set") -> Assignment:
-    """What the flag ``name`` was given: ``KEY=VALUE``, where the value is written as in YAML.
+    """Parse ``KEY=VALUE`` of the flag ``name``; the value is YAML.
 
     Raises:
-        UsageError: it is not of this form, or the key cannot be set.
+        UsageError: the text does not have this form, or the key cannot be set.
         SpecError: the value is not YAML.
     """
     key, equals, value = text.partition("=")
     flag = f"{name} {shown(key)[1:-1]}"
     if not re.fullmatch(PLAYBOOK_KEY, key):
-        raise UsageError(f"{flag} names no key of a playbook", hint=f"write it as {name} args.max-model-len=65536")
+        raise UsageError(f"{flag} is not a playbook key", hint=f"write it as {name} args.max-model-len=65536")
     try:
         settable(key)
     except ValueError as error:
         raise UsageError(f"{flag} {error.args[0]}", hint=error.args[1]) from None
     if not equals or not value.strip():
-        hint = f"""write {flag}=VALUE, {flag}='""' for an empty text, or {flag}=null to remove the key"""
+        hint = f"""write {flag}=VALUE, {flag}='""' for an empty string, or {flag}=null to remove the key"""
         raise UsageError(f"{flag} has no value", hint=hint)
     first = key.partition(".")[0]
     if first not in Playbook.model_fields and closest(first, Playbook.model_fields) is None:
         typed = value if may_show((key,), value) else "…"
-        raise UsageError(f"{flag}: a playbook has no key {first}", hint=f"did you mean {name} args.{key}={typed}?")
+        raise UsageError(f"{flag}: unknown playbook key {first}", hint=f"did you mean {name} args.{key}={typed}?")
     try:
-        # Brackets and quotes are YAML's, all else is taken as it is.
+        # Values with brackets or quotes are YAML; everything else is taken literally.
         is_yaml = value.strip().startswith(_YAML)
         document = parse(f"value: {value}", flag) if is_yaml else parse_scalar(value.strip(), flag, "value")
         problems = document.problems
@@ -93,7 +93,7 @@ def read(text: str, name: str = "--set") -> Assignment:
 
 
 def of_inventory(document: Document, inventory: Inventory) -> list[Assignment]:
-    """``image`` and the keys under ``set`` of the inventory in ``document``."""
+    """Assignments from ``image`` and ``set`` of the inventory in ``document``."""
     paths: dict[KeyPath, Any] = {("set", key): value for key, value in inventory.set.items()}
     paths |= {("image",): inventory.image} if inventory.image else {}
     placed = {path: dataclasses.replace(document.keys[path], file=document.file) for path in paths}
@@ -111,7 +111,7 @@ def _put(out: Document, assignment: Assignment) -> None:
             out.keys[path] = out.values[path] = place
         section = section[path[-1]]
         if not isinstance(section, dict):
-            message, hint = f"{path_text(path)} is not a section", f"set {path_text(path)} as a whole"
+            message, hint = f"{path_text(path)} is not a section", f"set the complete value of {path_text(path)}"
             raise SpecError([Problem(str(place.file), place.line, place.column, "", message, hint)])
     name = ".".join(parts)
     if name in section and section[name] == assignment.value:
@@ -123,4 +123,4 @@ def _put(out: Document, assignment: Assignment) -> None:
     path = (*path, name)
     if assignment.value is not None:
         section[name] = copy.deepcopy(assignment.value)
-    out.keys[path] = out.values[path] = place  # also of what is removed: it is no longer what is shipped
+    out.keys[path] = out.values[path] = place  # also for a removed key: the playbook is no longer as shipped

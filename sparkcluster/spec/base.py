@@ -1,4 +1,4 @@
-"""Common base of all sections of inventory and playbook."""
+"""Base class and field types of inventory and playbook."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 FORMS: dict[str, str] = {}
-"""What the regular expressions of fields mean, in words, for messages."""
+"""Descriptions of the regular expressions of fields, for messages."""
 
 
 def form(regex: str, words: str, **more: Any) -> Any:
-    """A field of text of the form ``regex``, which messages call ``words``."""
+    """A text field that matches ``regex``, described as ``words`` in messages."""
     FORMS[regex] = words
     return Field(pattern=regex, **more)
 
@@ -24,36 +24,36 @@ Name = Annotated[
 
 
 def _path(start: str, words: str, end: str = "") -> Any:
-    """A path without what has a meaning in Docker's ``--mount`` and ``--volume``."""
+    """A path without characters that are special in Docker's ``--mount`` and ``--volume``."""
     regex = rf'^{start}[^\x00-\x1f\x7f,:"]*{end}$'
     return form(regex, f"{words}, without ',' ':' and '\"'", max_length=1024)
 
 
-NodePath = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/")]
+NodePath = Annotated[str, _path("(/|~$|~/)", "a path that starts with / or ~/")]
 ContainerPath = Annotated[str, _path("/", "an absolute path")]
-BesidePath = Annotated[str, _path(r"\./", "a path from ./, the directory of the playbook")]
-MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "an absolute path or one from ~/ or ./")]
-PermittedMount = Annotated[str, _path("(/|~$|~/)", "an absolute path or one from ~/, which may end in :rw", "(:rw)?")]
-LocalPath = Annotated[str, form(r"^(/|~/)[^\x00-\x1f\x7f]*$", "an absolute path or one from ~/", max_length=1024)]
+BesidePath = Annotated[str, _path(r"\./", "a path that starts with ./, the playbook's directory")]
+MountSource = Annotated[str, _path(r"(/|~$|~/|\./)", "a path that starts with /, ~/ or ./")]
+PermittedMount = Annotated[str, _path("(/|~$|~/)", "a path that starts with / or ~/ and may end in :rw", "(:rw)?")]
+LocalPath = Annotated[str, form(r"^(/|~/)[^\x00-\x1f\x7f]*$", "a path that starts with / or ~/", max_length=1024)]
 PLAYBOOK_KEY = r"^[A-Za-z_][\w/-]*(\.[\w/-]+)*$"
 
 
 def settable(key: str) -> str:
-    """``key`` of a playbook, unless another value of it would make another playbook."""
+    """``key`` of a playbook, unless it identifies the playbook."""
     if key.partition(".")[0] in {"name", "extends", "overlays", "variants"}:
-        raise ValueError("cannot be set", "write a playbook that extends this one, with another")
+        raise ValueError("cannot be set", "write a playbook that extends this one instead")
     return key
 
 
 _KEY = form(PLAYBOOK_KEY, "a key of a playbook, such as args.max-model-len")
 PlaybookKey = Annotated[str, _KEY, AfterValidator(settable)]
 EnvName = Annotated[str, form(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and _", max_length=128)]
-FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "the code of a finding, such as NET-006")]
+FindingCode = Annotated[str, form(r"^[A-Z][A-Z0-9]*-[0-9]{3}$", "a finding code, such as NET-006")]
 
 
 def _one_capability(name: str) -> str:
     if name in {"ALL", "CAP_ALL"}:
-        raise ValueError("must name the capabilities one by one: ALL gives the container control of the node")
+        raise ValueError("must list single capabilities: ALL gives the container control of the node")
     return name.removeprefix("CAP_")
 
 
@@ -63,7 +63,7 @@ def _no_disk(path: str) -> str:
     return path
 
 
-# A device file of the node, by the same path in the container.
+# A device file of the node, with the same path in the container.
 _DEVICE = r"^/dev/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"
 Device = Annotated[str, form(_DEVICE, "a device file, such as /dev/gdrdrv", max_length=128), AfterValidator(_no_disk)]
 Capability = Annotated[
@@ -72,14 +72,14 @@ Capability = Annotated[
 
 
 class Section(BaseModel):
-    """One mapping of a file: unknown keys are refused, nothing is coerced."""
+    """A mapping in a file; unknown keys are errors, and values are not coerced."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _left_empty(cls, data: Any) -> Any:
-        """An empty key, as when all lines below it are commented out, counts as absent."""
+        """Treat an empty key (such as when all lines below it are commented out) as absent."""
         if not isinstance(data, dict):
             return data
         fields = cls.model_fields

@@ -18,8 +18,8 @@ _ARGUMENT = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[A-Za-z0-9_+-]+)*")
 
 
 def check(written: Playbook, document: Document) -> list[Problem]:
-    """Problems of a playbook whose keys are each valid."""
-    checks = (_model, _caches, _arguments, _environment, _mounts, _build, _command)
+    """Problems of a playbook whose single keys are valid."""
+    checks = (_model, _alone, _caches, _arguments, _environment, _mounts, _build, _command)
     return [problem for each in checks for problem in each(written, document)]
 
 
@@ -30,11 +30,11 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     engine = engines.engine(written.engine)
     if (engine.weights_format(written) == "gguf") != (written.model.file is not None):
         if written.model.file is None:
-            hint = "write file: NAME.gguf, of a split one the first part"
-            yield document.problem(("model",), f"{engine.title} serves one file, which is not named", hint, key=True)
+            hint = "write file: NAME.gguf (the first part of a split file)"
+            yield document.problem(("model",), f"{engine.title} serves a single file", hint, key=True)
         else:
-            message = f"{engine.title} serves all of a model, not one file"
-            yield document.problem(("model", "file"), message, "remove file; files chooses what is staged")
+            message = f"{engine.title} serves complete models, not single files"
+            yield document.problem(("model", "file"), message, "remove file; files selects what is staged")
     file = written.model.file or ""
     first = re.sub(r"-\d{5}(?=-of-\d{5}[.]gguf$)", "-00001", file)
     if first != file:
@@ -42,6 +42,14 @@ def _model(written: Playbook, document: Document) -> Iterator[Problem]:
     for key in ("id", "revision"):
         if ".." in (getattr(written.model, key) or ""):
             yield document.problem(("model", key), "must not contain '..'")
+
+
+def _alone(written: Playbook, document: Document) -> Iterator[Problem]:
+    engine = engines.engine(written.engine)
+    for key in ("tensor_parallel", "pipeline_parallel"):
+        if getattr(written, key) not in {None, "auto", 1} and not engine.executors:
+            why = f": {engine.alone}" if engine.alone else ""
+            yield document.problem((key,), f"{engine.title} serves on one Spark{why}", f"write {key}: 1, or remove it")
 
 
 def _caches(written: Playbook, document: Document) -> Iterator[Problem]:
@@ -60,11 +68,11 @@ def _arguments(written: Playbook, document: Document) -> Iterator[Problem]:
 def _argument(  # noqa: PLR0911 - one return for each rule
     name: str, value: object, engine: Engine
 ) -> tuple[str, str | None] | None:
-    """What is wrong with an argument, and what to write: it has one name, and sets nothing that another key sets."""
+    """Problem and fix of an argument that is not named canonically or that another key sets."""
     bare = name.lstrip("-")
     short = engine.short_arguments.get(bare)
     if short:
-        return f"{shown(name)[1:-1]} is a short form of an argument", f"write {short}"
+        return f"{shown(name)[1:-1]} is a short option", f"write {short}"
     plain = bare.replace("_", "-").lower()
     negated = None if plain in engine.known_arguments() else engine.arguments.get(plain.removeprefix("no-"))
     owner = engine.arguments.get(plain) or negated
@@ -76,14 +84,14 @@ def _argument(  # noqa: PLR0911 - one return for each rule
     if whole != head:
         return f"abbreviation of --{whole}", f"write {engine.arguments.get(whole, whole)}"
     if names_secret(plain) and isinstance(value, str):
-        return "a secret in a command line can be read by every user of the node", "list its variable under secrets"
+        return "a secret in a command line is visible to every user of the node", "list its variable under secrets"
     if isinstance(value, list) and any(re.match(r"-\D", str(each)) for each in value):
-        return "a value that starts with a dash is read as another argument", "write that argument as a key under args"
+        return "a value that starts with a dash is parsed as an argument", "write it as a key under args"
     if not _ARGUMENT.fullmatch(name):
         section = plain.partition(".")[0]
         near = section + bare[len(section) :]
         hint = f"write {near}" if _ARGUMENT.fullmatch(near) else None
-        return f"must be {engine.title}'s name of the argument, in lower case with dashes, but no leading ones", hint
+        return f"must be {engine.title}'s name of the argument, in lower case, with dashes but no leading dashes", hint
     return None
 
 
@@ -98,15 +106,15 @@ def _environment(written: Playbook, document: Document) -> Iterator[Problem]:
 
 
 def environment(names: Iterable[str], engine: str, section: KeyPath, document: Document) -> Iterator[Problem]:
-    """Problems of variables in a section: those that sparkcluster sets itself, and secrets."""
+    """Problems of variables in a section: variables that sparkcluster sets, and secrets."""
     for name in names:
         path = (*section, name)
         planned = variables.refused(name, engine)
         if planned:
             yield document.problem(path, *planned, key=True)
         elif names_secret(name):
-            message = "looks like a secret, and env is shown in plans and logs"
-            hint = f"write secrets: [{name}], and set it in the environment you start sparkcluster in"
+            message = "looks like a secret, but env is shown in plans and logs"
+            hint = f"write secrets: [{name}], and export it before you run sparkcluster"
             yield document.problem(path, message, hint, key=True)
 
 
@@ -132,21 +140,21 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
 def _source(mount: Mount) -> str | None:
     if not mount.is_beside:
         return powers.never(mount.source)
-    return None if mount.read_only else "what is beside the playbook is read-only in the container"
+    return None if mount.read_only else "playbook files are read-only in the container"
 
 
 def _build(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.build is not None and written.image is None:
-        yield document.problem(("build",), "needs image, the base to build on", "add image: …", key=True)
+        yield document.problem(("build",), "needs image, the base image of the build", "add image: …", key=True)
 
 
 def _command(written: Playbook, document: Document) -> Iterator[Problem]:
     if written.command is None:
         return
     if written.args:
-        message = "cannot be combined with command, which is the whole command line"
+        message = "cannot be combined with command, which is the complete command line"
         yield document.problem(("args",), message, "keep one of them", key=True)
     for index, word in enumerate(written.command):
         if holds_secret(word):
-            message = "a secret in a command line can be read by every user of the node"
+            message = "a secret in a command line is visible to every user of the node"
             yield document.problem(("command", index), message, "list its variable under secrets")

@@ -1,8 +1,8 @@
-"""Merging playbooks: ``extends`` in a file, and overlays named after a ``+``.
+"""Merge playbooks: bases named by ``extends``, and overlays named after a ``+``.
 
-The upper document wins. Sections (``args``, ``env``, ``verify``, ...) are merged key by key, the lists in ``ADDED`` are
-concatenated, everything else is replaced; ``null`` removes a key. Every value keeps its place, so that a problem is
-reported in the file that has it.
+The upper document wins. Sections (``args``, ``env``, ``verify``, ...) are merged by key, the lists in ``ADDED`` are
+concatenated, everything else is replaced; ``null`` removes a key. Every value keeps its place, so that problems are
+reported in the right file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_DEPTH = 8
 """Levels of ``extends``."""
 
 OF_A_REPOSITORY = frozenset({"id", "path", "revision", "files", "exclude"})
-"""Keys of ``model`` that belong to one repository or directory: another ``id`` or ``path`` takes none of them over."""
+"""Keys of ``model`` that are not inherited if ``id`` or ``path`` is replaced."""
 
 
 def put_on(base: Document, top: Document) -> Document:
-    """``top`` merged over ``base``, as one document with the file name of ``top``; neither is changed."""
+    """``top`` merged over ``base`` in a new document with the file name of ``top``."""
     out = Document(top.file, {}, problems=[*base.problems, *top.problems])
     for key in [key for key in base.data if key not in OWN and key not in top.data]:
         copy(out, (key,), base, (key,))
@@ -46,7 +46,7 @@ def put_on(base: Document, top: Document) -> Document:
 def _section(out: Document, key: str, base: Document, top: Document) -> None:
     copy(out, (key,), top, (key,))
     above, below = top.data[key], base.data[key]
-    # id and path both say where the weights are: the upper one replaces the other.
+    # id and path are alternatives: a new one replaces either.
     replaced = OF_A_REPOSITORY if key == "model" and {"id", "path"} & set(above) else frozenset()
     out.data[key] = {}
     for name in below:
@@ -65,7 +65,7 @@ def _list(out: Document, key: str, base: Document, top: Document) -> None:
 
 
 def copy(out: Document, path: KeyPath, source: Document, origin: KeyPath) -> None:
-    """Put the value of ``source`` at ``origin`` into ``out`` at ``path``, with the places of all its parts."""
+    """Copy the value at ``origin`` of ``source`` to ``path`` of ``out``, with all places."""
     holder: Any = functools.reduce(operator.getitem, path[:-1], out.data)
     value: Any = functools.reduce(operator.getitem, origin, source.data)
     if isinstance(holder, list):
@@ -88,7 +88,7 @@ def forget(document: Document, path: KeyPath) -> None:
 
 
 def places(document: Document) -> dict[KeyPath, tuple[str, int | None]]:
-    """File and line of every key and list entry of ``document``; of one that a flag sets, the flag and None."""
+    """File and line of every key and list entry of ``document``, or the flag that sets it and None."""
     return {
         path: (place.file or document.file, place.line or None)
         for path, place in {**document.values, **document.keys}.items()

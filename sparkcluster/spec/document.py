@@ -1,8 +1,8 @@
-"""YAML with the place of every value, without the surprises of YAML 1.1, and with limits on size and depth.
+"""YAML with the position of every value, without the surprises of YAML 1.1, and with limits on size and depth.
 
-The document is built here from PyYAML's events rather than by its composer, which recurses in C as deep as the file
-says, keeps the last of two equal keys, and turns ``22:22`` into 1342. Here keys are always text, and values on
-which YAML parsers disagree are refused.
+The document is built from PyYAML's events instead of its composer, which recurses in C without a limit, keeps the last
+of duplicate keys, and parses ``22:22`` as 1342. Keys are always text, and values on which YAML parsers disagree are
+refused.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _UNCLEAR = (
     (r"[-+]?0([0-9_]+|o[0-7_]+|b[01_]+|x[0-9a-fA-F_]+)", "YAML parsers disagree about numbers with a leading 0"),
     (r"[-+]?[0-9][0-9_]*_[0-9_.]*", "YAML parsers disagree about numbers with an underscore"),
     (r"[-+]?\.(inf|Inf|INF|nan|NaN|NAN)", "it is not a finite number"),
-    (r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})", "it is too large or too long for a number"),
+    (r"[-+]?([0-9.]{19,}([eE][-+]?[0-9]+)?|[0-9.]+[eE][-+]?[0-9]{3,})", "the number is too large or too long"),
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Line and column, from 1, where something begins; ``file`` if it is not the document's.
+    """Start of a value: line and column, from 1, and ``file`` if it differs from the document's.
 
-    Both are 0 where ``file`` is a flag of the command line.
+    Line and column are 0 if ``file`` is a command-line flag.
     """
 
     line: int = 1
@@ -51,14 +51,14 @@ class Place:
 
 @dataclasses.dataclass(slots=True)
 class Document:
-    """One YAML file: its data as dicts, lists and scalars, and the place of each.
+    """A YAML file: its data as dicts, lists and scalars, with their places.
 
     Attributes:
-        file: name of the file as it is shown to the user.
+        file: name of the file in messages.
         data: content of the file.
         values: place of every value by its path.
         keys: place of every key by its path.
-        written: unquoted scalars as they are in the file, by path; a merged document has none.
+        written: original text of unquoted scalars, by path; empty in merged documents.
         problems: problems of the file that do not depend on its schema.
     """
 
@@ -70,7 +70,7 @@ class Document:
     problems: list[Problem] = dataclasses.field(default_factory=list)
 
     def problem(self, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
-        """A problem at the value or key at ``path``; if it is missing, at the section that would contain it."""
+        """A problem at the value or key at ``path`` or, if it is missing, at its section."""
         place = self.keys.get(path) if key else self.values.get(path)
         parent = path
         while place is None and parent:
@@ -92,17 +92,17 @@ def path_text(path: KeyPath) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value on one line, quoted if it is a string, abbreviated, without control characters."""
+    """A value on one line: strings quoted, shortened to ``limit``, control characters escaped."""
     text = f'"{value}"' if isinstance(value, str) else str(value)
     text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
-    """Read YAML; ``file`` is its name in problems. With ``merge_keys`` a ``<<`` is a key as any other.
+    """Parse YAML; ``file`` is its name in problems. With ``merge_keys``, ``<<`` is an ordinary key.
 
     Raises:
-        SpecError: it is not YAML, or too large. Ambiguous values are reported in ``problems``.
+        SpecError: not YAML, or too large. Ambiguous values are reported in ``problems``.
     """
     document = Document(file)
     refuse_hidden(text, file)
@@ -111,7 +111,7 @@ def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
     except yaml.MarkedYAMLError as error:
         begin = error.context_mark
         where = f"{error.context} on line {begin.line + 1}: " if begin else ""
-        hint = "on this line and those above, indent with spaces, put a space after ':' and '-', and close quotes"
+        hint = "on this line and above, indent with spaces, put a space after ':' and '-', and close quotes"
         raise _fatal(document, error.problem_mark, f"not valid YAML: {where}{error.problem}", hint) from None
     except yaml.YAMLError:
         raise _fatal(document, None, "has characters that YAML does not allow", "save the file as plain text") from None
@@ -126,9 +126,9 @@ def parse(text: str, file: str, *, merge_keys: bool = False) -> Document:
 
 
 def parse_scalar(text: str, file: str, key: str) -> Document:
-    """A document with one unquoted value under ``key``, as a file with ``key: text`` has, but taken to its end.
+    """A document with the unquoted value ``text`` under ``key``; comments are not recognized.
 
-    Characters that are not seen, and ambiguous values, are reported in ``problems``.
+    Invisible characters and ambiguous values are reported in ``problems``.
     """
     document = Document(file)
     document.data = {key: _unquoted(document, Place(), (key,), text)}
@@ -136,7 +136,7 @@ def parse_scalar(text: str, file: str, key: str) -> Document:
 
 
 def refuse_hidden(text: str, file: str) -> None:
-    """Raise a SpecError if ``text`` has characters that are not seen, in comments too: it may not be what it shows."""
+    """Raise a SpecError if ``text`` has invisible characters, even in comments: they can hide content."""
     at = hidden_at(text, f"{LINES}\r")
     if at is not None:
         line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -154,7 +154,7 @@ def _place(mark: Any) -> Place:
 
 
 def _events(document: Document, text: str) -> list[Any]:
-    """Events with which the nodes of the one document in ``text`` begin and end, read before anything recurses."""
+    """Start and end events of all nodes in ``text``; limits are enforced before anything recurses."""
     events: list[Any] = []
     depth = 0
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -179,7 +179,7 @@ def _events(document: Document, text: str) -> list[Any]:
 
 
 class _Reader:
-    """Turns events into data and places; ``at`` is the position of the next one."""
+    """Turns events into data and places; ``at`` is the index of the next event."""
 
     def __init__(self, document: Document, events: list[Any], *, merge_keys: bool) -> None:
         self.document = document
@@ -189,10 +189,10 @@ class _Reader:
         self.at = self.count = 0
 
     def value(self, path: KeyPath, depth: int) -> Any:
-        """The data of the next node. What an alias names is read again, and counts again for the limits."""
+        """The data of the next node. An aliased node is read repeatedly and counts towards the limits each time."""
         node = self.events[self.at]
         place = self.document.values[path] = _place(node.start_mark)
-        # A long text counts as several.
+        # A long text counts as several values.
         self.count += 1 + len(getattr(node, "value", "")) // 200
         if self.count > MAX_VALUES:
             raise _fatal(self.document, node.start_mark, _TOO_MANY, "is this the right file?")
@@ -207,7 +207,7 @@ class _Reader:
             self.at = after
             return out
         if node.anchor is not None:
-            # One that is read again does not replace a later one of the same name.
+            # Reading an aliased node must not replace a later anchor of the same name.
             self.anchors[node.anchor] = max(self.at, self.anchors.get(node.anchor, 0))
         self.at += 1
         if isinstance(node, yaml.ScalarEvent):
@@ -222,7 +222,7 @@ class _Reader:
         return out
 
     def _entry(self, out: dict[str, Any], path: KeyPath, depth: int) -> None:
-        """Read the next key and its value into ``out``; of one that is refused they are read, to go on after them."""
+        """Read the next key and its value into ``out``; a refused key is skipped with its value."""
         key = self.events[self.at]
         name = ""
         if isinstance(key, yaml.ScalarEvent):
@@ -252,7 +252,7 @@ def _complain(document: Document, place: Place, path: KeyPath, message: str, hin
 
 
 def _seen(document: Document, place: Place, path: KeyPath, text: str) -> str:
-    """``text``, or nothing where it has characters that are not seen."""
+    """``text``, or an empty string and a problem if it has invisible characters."""
     hidden = hidden_at(text, LINES)
     if hidden is None:
         return text
@@ -261,13 +261,13 @@ def _seen(document: Document, place: Place, path: KeyPath, text: str) -> str:
 
 
 def _unquoted(document: Document, place: Place, path: KeyPath, text: str) -> Any:
-    """What an unquoted scalar stands for; a problem where YAML parsers disagree."""
+    """The value of an unquoted scalar; a problem if YAML parsers disagree."""
     if _seen(document, place, path, text) != text:
         return ""
     document.written[path] = text
     for pattern, why in _UNCLEAR:
         if re.fullmatch(pattern, text):
-            # The value is not shown: it may be a secret of digits.
+            # The value is not shown: it may be a numeric secret.
             hint = "quote it if it is a string, or write a plain decimal number"
             _complain(document, place, path, f"is ambiguous: {why}", hint)
             return text

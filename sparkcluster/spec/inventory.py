@@ -1,4 +1,4 @@
-"""The inventory: which Sparks, how to reach them, and which playbook they serve."""
+"""The inventory: the Sparks, how to reach them, and the playbook that they serve."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Connection = Literal["auto", "ssh", "local"]
 
 
 def _whole(host: str) -> str:
-    """``host``, a name or an address; what begins as an address is one, with nothing after it."""
+    """``host``, a name or address; text that looks like an address must be one, without a port."""
     if ":" in host or re.fullmatch(r"[0-9.]+", host):
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            raise ValueError(f"must be an address, without a port, is {host}", "port is a key of its own") from None
+            raise ValueError(f"{host} is not an address", "a port goes under port") from None
     return host
 
 
@@ -48,7 +48,7 @@ def _subnet(rail: str) -> str:
         network = ipaddress.ip_network(rail)
         if str(network) == rail and network.num_addresses > 1:
             return rail
-    raise ValueError(f"must be a subnet, is {shown(rail)}", "write it as 192.168.177.0/24, with 0 for the nodes' part")
+    raise ValueError(f"{shown(rail)} is not a subnet", "write it as 192.168.177.0/24, with host bits 0")
 
 
 def _apart(rails: list[str]) -> list[str]:
@@ -70,22 +70,22 @@ Rails = Annotated[list[Annotated[str, AfterValidator(_subnet)]], AfterValidator(
 Interface = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$", "an interface, such as enp1s0f0np0")]
 Hca = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$", "an RDMA device, such as rocep1s0f0")]
 OPEN_API = "NET-020"
-"""Code of the check that an API which is open to the network requires a key."""
+"""Code of the check that an exposed API requires a key."""
 _VARIABLE = re.compile(r"\$\{?SPARKCLUSTER_")
 _OF_A_SHELL = {"|", "||", "&", "&&", ";", "<", ">", ">>"}
 
 
 def _arguments(written: Any) -> Any:
-    """The arguments of a command that is written as a list of them, or as a string that is split into them."""
+    """The arguments of a command, written as a list or as a string to split."""
     try:
         words = shlex.split(written) if isinstance(written, str) else written
     except ValueError as error:
         raise ValueError(f"must be a command: {str(error).lower()}") from None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not any(words[:1]):
-        raise ValueError("must be a command: a string, or a list of strings that begins with a program")
-    # sh -c "…" expands them itself
+        raise ValueError("must be a command: a string, or a list of strings that starts with a program")
+    # sh -c "…" expands variables itself
     if isinstance(written, str) and "-c" not in words and (_OF_A_SHELL & {*words} or _VARIABLE.search(written)):
-        raise ValueError("needs a shell, and none runs it: write it as [sh, -c, '…']")
+        raise ValueError("needs a shell: write it as [sh, -c, '…']")
     return words
 
 
@@ -93,11 +93,11 @@ Command = Annotated[list[str], BeforeValidator(_arguments, json_schema_input_typ
 
 
 class Ssh(Section):
-    """How to reach a node by SSH; unset keys come from ``~/.ssh/config``, as ``ssh -G`` prints it."""
+    """How to reach a node by SSH; unset keys come from ``~/.ssh/config``, as shown by ``ssh -G``."""
 
     user: Login | None = Field(None, description="login name")
     port: int | None = Field(None, ge=1, le=65535, description="TCP port of sshd")
-    identity: LocalPath | None = Field(None, description="private key file on the controller")
+    identity: LocalPath | None = Field(None, description="private key file on this machine")
     jump: Jump | None = Field(None, description="ProxyJump, such as user@host:port")
     known_hosts: LocalPath | None = Field(None, description="known_hosts file; default ~/.ssh/known_hosts")
     host_keys: HostKeys = Field("reject", description="unknown host keys: reject them, or store them (accept-new)")
@@ -105,9 +105,9 @@ class Ssh(Section):
 
 
 class NodeInterconnect(Section):
-    """Interconnect of one node, instead of the discovered one."""
+    """Interconnect of one node; replaces discovery."""
 
-    interfaces: list[Interface] = Field(min_length=1, description="network interfaces, one for each twin in use")
+    interfaces: list[Interface] = Field(min_length=1, description="network interfaces, one per twin in use")
     hcas: list[Hca] = Field([], description="RDMA devices of these interfaces, in order")
     gid_index: int | None = Field(None, ge=0, le=255, description="RoCE v2 GID index of all its HCAs")
 
@@ -115,8 +115,8 @@ class NodeInterconnect(Section):
     def _paired(self) -> NodeInterconnect:
         twice = any(len(names) > len(set(names)) for names in (self.interfaces, self.hcas))
         if twice or len(self.hcas) not in {0, len(self.interfaces)}:
-            message = "must list each interface once, and under hcas one RDMA device for each, in the same order"
-            raise ValueError(message, "remove hcas: they are found from the interfaces")
+            message = "must list each interface once, and under hcas one RDMA device per interface, in the same order"
+            raise ValueError(message, "remove hcas to derive them from the interfaces")
         return self
 
 
@@ -131,10 +131,10 @@ class Node(Section):
 
     host: Address = Field(description="host name or address")
     name: Name | None = Field(None, description="short name; default: the host")
-    ssh: Ssh | None = Field(None, description="overrides of the inventory's ssh section")
+    ssh: Ssh | None = Field(None, description="overrides keys of the inventory's ssh section")
     connection: Connection = Field("auto", description="ssh, local (no SSH), or auto: local if host is this machine")
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
-    env: dict[EnvName, str] = Field({}, description="environment of this node's ranks, over the playbook's")
+    env: dict[EnvName, str] = Field({}, description="environment of this node's ranks; overrides the playbook's")
 
     def __hash__(self) -> int:
         """By name and host: ``env`` has no hash."""
@@ -147,7 +147,7 @@ class Node(Section):
 
     @property
     def has_address(self) -> bool:
-        """Whether its host is an address, which needs no resolver."""
+        """Whether its host is an IP address."""
         try:
             ipaddress.ip_address(self.host.partition("%")[0])
         except ValueError:
@@ -156,44 +156,44 @@ class Node(Section):
 
 
 class Group(Section):
-    """Nodes that serve one tensor-parallel model together."""
+    """Nodes that together serve one copy of the model."""
 
     name: Name = Field(description="name of the group")
     nodes: list[str] = Field(min_length=1, description="names of its nodes; the first is the head")
 
 
 class OnDemand(Section):
-    """When a model is loaded by requests and stopped again."""
+    """A model that is loaded by the first request and stopped when idle."""
 
-    idle_s: float = Field(1200, ge=10, le=31_536_000, description="seconds without a request after which it is stopped")
+    idle_s: float = Field(1200, ge=10, le=31_536_000, description="stop after this many seconds without a request")
 
 
 class ModelEntry(Section):
-    """One of several models that the Sparks serve."""
+    """One of several models on the same Sparks."""
 
-    playbook: str = Field(min_length=1, max_length=1024, description="as the inventory's own")
+    playbook: str = Field(min_length=1, max_length=1024, description="playbook of the model, by name or path")
     name: Name | None = Field(
-        None, description="what --model takes, and the end of its cluster's name; default: the playbook's name"
+        None, description="name for --model, also a suffix of its cluster name; default: the playbook's name"
     )
-    nodes: list[str] = Field([], description="names of its nodes, the head first; default: all")
-    groups: list[Group] = Field([], description="instead of nodes: replicas of it")
-    image: Image | None = Field(None, description="container image, in place of the playbook's")
-    set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's")
-    aliases: list[ServedName] = Field([], max_length=64, description="more names of it in the API")
-    port: int | None = Field(None, ge=1, le=65535, description="TCP port; default: the next one from api.port on")
+    nodes: list[str] = Field([], description="names of its nodes, head first; default: all")
+    groups: list[Group] = Field([], description="replicas of the model, instead of nodes")
+    image: Image | None = Field(None, description="container image; replaces the playbook's")
+    set: dict[PlaybookKey, Any] = Field({}, description="playbook keys to override")
+    aliases: list[ServedName] = Field([], max_length=64, description="additional names of the model in the API")
+    port: int | None = Field(None, ge=1, le=65535, description="TCP port; default: the next free port from api.port")
     victim: int | None = Field(
-        None, ge=1, le=64, description="when memory runs out it is stopped in this order: 1 first; default: last"
+        None, ge=1, le=64, description="order in which models are stopped when memory runs out: 1 first; default: last"
     )
     on_demand: OnDemand | None = Field(
-        None, description="load it at the first request and stop it when idle; {} for the defaults; needs gateway"
+        None, description="load on the first request and stop when idle; {} for defaults; needs gateway"
     )
 
 
 class ApiKey(Section):
-    """Source of the API key, which is never written in the inventory."""
+    """Source of the API key; the key itself is never written in the inventory."""
 
-    env: EnvName | None = Field(None, description="environment variable of the controller that holds the key")
-    file: LocalPath | None = Field(None, description="file on the controller that holds only the key")
+    env: EnvName | None = Field(None, description="environment variable on this machine that holds the key")
+    file: LocalPath | None = Field(None, description="file on this machine that contains only the key")
 
     @model_validator(mode="after")
     def _one_source(self) -> ApiKey:
@@ -203,91 +203,91 @@ class ApiKey(Section):
 
 
 class GatewayKey(ApiKey):
-    """A further key, of the clients that may use some of the models."""
+    """An additional key, for clients that may use some of the models."""
 
-    models: list[str] | None = Field(None, min_length=1, description="names of the models it is for; default: all")
+    models: list[str] | None = Field(None, min_length=1, description="names of the models that it allows; default: all")
 
 
 class Gateway(Section):
-    """One address for all models, at ``api.host`` on one node; engines listen on loopback or the interconnect."""
+    """One endpoint for all models, at ``api.host`` on one node; engines listen on loopback or the interconnect."""
 
-    port: int = Field(8000, ge=1, le=65535, description="TCP port of that address")
+    port: int = Field(8000, ge=1, le=65535, description="TCP port of the gateway, which no engine gets")
     image: Image | None = Field(
-        None, description="image with aiohttp and prometheus_client; default: that of a model on its node"
+        None, description="image with aiohttp and prometheus_client; default: image of a model on the gateway's node"
     )
     keys: dict[Name, GatewayKey] = Field({}, max_length=64, description="more keys, each {env or file, models: [NAME]}")
 
 
 def bracketed(address: str) -> str:
-    """``address`` as URLs and ``ssh -L`` have it."""
+    """``address`` for URLs and ``ssh -L``."""
     return f"[{address}]" if ":" in address else address
 
 
 class Api(Section):
-    """Where the OpenAI-compatible endpoint listens: on the head of each group, or that of the gateway on its node."""
+    """The OpenAI-compatible endpoint, on the head of each group or on the gateway's node."""
 
-    host: Listen = Field("127.0.0.1", description="address to listen on; management, interconnect: the head's there")
-    port: int = Field(8000, ge=1, le=65535, description="TCP port of the endpoint; with a gateway, the first engine's")
+    host: Listen = Field("127.0.0.1", description="address; management or interconnect: the head's address there")
+    port: int = Field(8000, ge=1, le=65535, description="TCP port; with a gateway: first engine's; if both 8000: 7999")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
     @property
     def for_nodes_only(self) -> bool:
-        """Whether it listens on the interconnect, which joins the nodes alone."""
+        """Whether it listens on the interconnect, which only nodes can reach."""
         return self.host == "interconnect"
 
     @property
     def open_without_key(self) -> bool:
-        """Whether it requires no key, and listens on more than loopback and the interconnect."""
+        """Whether it requires no key and is reachable beyond loopback and the interconnect."""
         if self.key is not None or self.for_nodes_only:
             return False
         return self.host == "management" or not ipaddress.ip_address(self.host).is_loopback
 
     def addresses(self, management: str | None, interconnect: str | None) -> tuple[str | None, str | None]:
-        """Where it listens on a head with these addresses, and what others connect to; None if that is unknown."""
+        """Listening address on a head with these addresses, and the address for clients; None if unknown."""
         named = {"management": management, "interconnect": interconnect}
         if self.host in named:
             return named[self.host], named[self.host]
         return self.host, (management or "127.0.0.1") if ipaddress.ip_address(self.host).is_unspecified else self.host
 
     def url(self, address: str) -> str:
-        """Its URL at ``address``."""
+        """The API's URL at ``address``."""
         return f"http://{bracketed(address)}:{self.port}/v1"
 
 
 class Runtime(Section):
-    """How a rank runs: in a container, or as a process on machines without Docker."""
+    """How ranks run: in containers, or as processes on machines without Docker."""
 
-    kind: Literal["docker", "process"] = Field("docker", description="docker, or process: without a container")
+    kind: Literal["docker", "process"] = Field("docker", description="docker, or process (without a container)")
     python: NodePath | None = Field(None, description="process only: the engine's Python; default: the node's")
 
     @model_validator(mode="after")
     def _without_container(self) -> Runtime:
         if self.kind == "docker" and self.python is not None:
-            raise ValueError("python applies to kind: process only; a container runs the image's", "remove python")
+            raise ValueError("python applies to kind: process only; containers use the image's Python", "remove python")
         return self
 
 
 class Staging(Section):
-    """How weights go from node to node, in ``stage`` and ``up``; flags of ``stage`` come first."""
+    """How ``stage`` and ``up`` copy weights between nodes; flags of ``stage`` override it."""
 
-    encrypt: bool = Field(False, description="encrypt them on the cables too, for who shares the switch with others")
+    encrypt: bool = Field(False, description="encrypt copies over cables, too; for switches shared with others")
     limit_mb_s: float | None = Field(
-        None, ge=0.001, le=1_000_000, description="the most that each node sends, in 10^6 bytes per second"
+        None, ge=0.001, le=1_000_000, description="maximum send rate of each node, in 10^6 bytes per second"
     )
 
 
 class Permit(Section):
-    """What a playbook may have beyond what serving needs; nothing else permits it."""
+    """Permissions for a playbook beyond serving; nothing else grants them."""
 
-    mounts: list[PermittedMount] = Field([], description="directories of the nodes; writable if it ends in :rw")
-    capabilities: list[Capability] = Field([], description="Linux capabilities beside SYS_NICE")
+    mounts: list[PermittedMount] = Field([], description="directories of the nodes; with :rw at the end, writable")
+    capabilities: list[Capability] = Field([], description="Linux capabilities in addition to SYS_NICE")
     devices: list[Device] = Field([], description="device files of the nodes")
-    secrets: list[EnvName] = Field([], description="variables of the controller's environment")
-    builds: list[BesidePath] = Field([], description="build contexts of the playbook; what they run is root there")
+    secrets: list[EnvName] = Field([], description="environment variables on this machine")
+    builds: list[BesidePath] = Field([], description="build contexts of the playbook; builds run as root on a node")
 
 
 ONLY_GROUP = "default"
-"""Name of the group of all nodes, where the inventory has no groups."""
+"""Name of the group of all nodes if the inventory has no groups."""
 
 
 class Inventory(Section):
@@ -302,40 +302,40 @@ class Inventory(Section):
     playbook: str = Field(
         min_length=1,
         max_length=1024,
-        description="name, path or model on Hugging Face; searched beside the inventory, then among the bundled ones; "
-        "or write models, each with its own",
+        description="name, path or Hugging Face model of the playbook; searched in the inventory's directory, then "
+        "among bundled playbooks; for several models, use models instead",
     )
-    image: Image | None = Field(None, description="container image, in place of the playbook's")
-    set: dict[PlaybookKey, Any] = Field({}, description="keys over the playbook's, such as args.max-model-len: 65536")
-    groups: list[Group] = Field([], description="default: one group of all nodes")
+    image: Image | None = Field(None, description="container image; replaces the playbook's")
+    set: dict[PlaybookKey, Any] = Field({}, description="playbook keys to override, such as args.max-model-len: 65536")
+    groups: list[Group] = Field([], description="replicas; every node is in one; default: one group of all nodes")
     models: list[ModelEntry] = Field(
-        [], max_length=64, description="several models, in place of playbook, image, set and groups"
+        [], max_length=64, description="several models; replaces playbook, image, set and groups"
     )
-    gateway: Gateway | None = Field(None, description="one address for all models; needs models")
-    runtime: Runtime = Field(default_factory=Runtime, description="how a rank runs on a node")
+    gateway: Gateway | None = Field(None, description="one endpoint for all models; needs models")
+    runtime: Runtime = Field(default_factory=Runtime, description="how ranks run on a node")
     api: Api = Field(default_factory=Api, description="where the endpoint of each group listens")
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
     state_dir: NodePath = Field("~/.local/state/sparkcluster", description="records and caches on every node")
-    staging: Staging = Field(default_factory=Staging, description="how weights go from node to node")
-    permit: Permit = Field(default_factory=Permit, description="what the playbook may have beyond serving")
+    staging: Staging = Field(default_factory=Staging, description="how weights are copied between nodes")
+    permit: Permit = Field(default_factory=Permit, description="permissions for the playbook beyond serving")
     after_ready: list[Command] = Field(
         [],
         max_length=64,
-        description="commands for the controller to run after a change that ended verified: each a list of arguments, "
-        "or a string that is split into them; without a shell",
+        description="commands that run on this machine after a verified change: each a list of arguments, or a string "
+        "to split; without a shell",
     )
-    after_ready_timeout_s: float = Field(60, gt=0, le=86_400, description="timeout of each of them, in seconds")
+    after_ready_timeout_s: float = Field(60, gt=0, le=86_400, description="timeout of each command, in seconds")
     on_event: Command | None = Field(
         None,
-        description="command that the guard on a head runs when its group is dead or wedged, a rank was ended to free "
-        "memory, it gave up, or a load on demand failed: a list of arguments, or a string that is split into them; "
-        "without a shell",
+        description="command that the guard on a head runs when its group is dead or hangs, a rank was killed to free "
+        "memory, the guard gave up, or a load on demand failed: a list of arguments, or a string to split; without a "
+        "shell",
     )
-    ignore: list[FindingCode] = Field([], description="findings: errors count as warnings, warnings as notes")
+    ignore: list[FindingCode] = Field([], description="accepted findings: errors become warnings, warnings notes")
 
     @property
     def selected(self) -> dict[str, Any]:
-        """What it says is to serve: ``playbook``, and the keys over it, ``image`` as any other."""
+        """The selection of the inventory: ``playbook`` and overridden keys, including ``image``."""
         return {"playbook": self.playbook, **({"image": self.image} if self.image else {}), **self.set}
 
     @property
@@ -344,14 +344,14 @@ class Inventory(Section):
         return {len(group.nodes) for group in self.groups} or {len(self.nodes)}
 
     def called(self, group: str) -> str:
-        """``group`` as people know it: the only one is named as the cluster, unless the inventory names it."""
+        """Display name of ``group``: the cluster name for an implicit group."""
         return group if self.groups or group != ONLY_GROUP else self.cluster
 
     def node_env(self, label: str) -> dict[str, str]:
-        """Variables that the inventory sets for the ranks of one node."""
+        """Environment of one node's ranks from the inventory."""
         return next((node.env for node in self.nodes if node.label == label), {})
 
     def node_ssh(self, node: Node) -> Ssh:
-        """The SSH section of ``node``: its keys over the inventory's."""
+        """The SSH section of ``node``, merged over the inventory's."""
         overrides = node.ssh.model_dump(exclude_unset=True) if node.ssh else {}
         return Ssh.model_validate({**self.ssh.model_dump(exclude_unset=True), **overrides})

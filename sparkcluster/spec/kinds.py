@@ -1,4 +1,4 @@
-"""What a YAML file is: inventory, playbook or overlay; and what to do with one that was given in place of another."""
+"""Recognize inventories, playbooks and overlays, and refuse a file of the wrong kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sparkcluster.spec.playbook import Playbook
 
 
 def is_inventory(document: Document) -> bool:
-    """Whether a file is an inventory: it names a cluster or lists nodes."""
+    """Whether a file is an inventory: it has a cluster or a list of nodes."""
     return isinstance(document.data.get("nodes"), list) or "cluster" in document.data
 
 
 def is_playbook(document: Document) -> bool:
-    """Whether a file is a playbook: it is no inventory, and has a key of one alone, or mostly such keys."""
+    """Whether a file is a playbook: not an inventory, and with keys that mostly occur in playbooks."""
     keys = set(document.data)
     own, others = keys & set(Playbook.model_fields), keys & set(Inventory.model_fields)
     return not is_inventory(document) and bool(
@@ -35,7 +35,7 @@ def allowed_overlays(document: Document) -> list[str]:
 
 
 def refuse_as_inventory(document: Document) -> None:
-    """Raise UsageError if a file that is used as an inventory is something else."""
+    """Raise UsageError if a file that is used as an inventory is of another kind."""
     if is_overlay(document):
         raise _other(document, "an overlay, not an inventory", "give an inventory, and --playbook NAME+OVERLAY")
     if is_playbook(document):
@@ -44,7 +44,7 @@ def refuse_as_inventory(document: Document) -> None:
 
 
 def refuse_as_playbook(document: Document) -> None:
-    """Raise UsageError if a file that is used as a playbook is something else."""
+    """Raise UsageError if a file that is used as a playbook is of another kind."""
     if is_overlay(document):
         raise _other(document, "an overlay, not a playbook", "give PLAYBOOK+OVERLAY")
     if is_inventory(document):

@@ -1,4 +1,4 @@
-"""Finding playbooks: by path, beside the inventory, or among the bundled ones; by their model, too."""
+"""Find playbooks by path, in the inventory's directory, among the bundled playbooks, or by model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import sparkcluster
+from sparkcluster import engines
 from sparkcluster.errors import UsageError
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import KeyPath, shown
@@ -17,13 +18,13 @@ from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.suggest import did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
-# By content: a checkout and an installed package hold the same files, and strangers' or edited ones may lie among them.
+# Compared by content: edited or foreign files may lie in the directory of bundled playbooks.
 _SHIPPED = Path(__file__).with_name("bundled.txt")
 _PLAYBOOK, _OVERLAY = rb"^(model|extends):", rb"^overlay:"
 
 
 def bundled() -> list[Path]:
-    """Directory of the bundled playbooks, if any: in the installed package, or beside it in a checkout."""
+    """Directory of the bundled playbooks, if any: in the installed package, or in a checkout."""
     package = Path(sparkcluster.__file__).resolve().parent
     installed, checkout = package / "bundled" / "playbooks", package.parent / "playbooks"
     if installed.is_dir():
@@ -31,28 +32,37 @@ def bundled() -> list[Path]:
     return [checkout] if checkout.is_dir() and (package.parent / "pyproject.toml").is_file() else []
 
 
+_OTHER_ENGINE = rf"^engine:[ \t]*[\"']?(?!{engines.DEFAULT}\b)\w".encode()
+
+
 def all_bundled(spec: Spec) -> bool:
-    """Whether a playbook comes with sparkcluster unchanged, and so does all that it extends or has over it."""
+    """Whether a playbook, its bases and its overlays are unchanged bundled files."""
     return all_shipped(spec.playbook_path, spec.places) if spec.bundled is None else spec.bundled
 
 
+def foreign(spec: Spec) -> str:
+    """Why the playbook does not count as bundled, for messages."""
+    changed = "is a bundled playbook with changed keys (set, image or overlay), so all of it is asked about"
+    return changed if _is_shipped(spec.playbook_path) else "is not a bundled playbook"
+
+
 def all_shipped(path: Path, places: Mapping[KeyPath, tuple[str, int | None]]) -> bool:
-    """Whether the playbook in ``path`` and all files in ``places`` of it come with sparkcluster unchanged."""
+    """Whether the playbook in ``path`` and all files in its ``places`` are unchanged bundled files."""
     files = {str(path), *(file for file, _ in places.values())}
-    # A place names its file as that is shown, cut and escaped: such a text may be the path of another file.
+    # Places contain shortened and escaped paths; such a text may be the path of another file.
     plain = all(file.isprintable() and "\\" not in file and len(file) < 250 for file in files)
     return plain and all(_is_shipped(Path(file)) for file in files)
 
 
 def shadowing(spec: Spec) -> list[str]:
-    """A line that names the playbook's file, if it has the name of a bundled one and is elsewhere."""
+    """A note if the playbook has the name of a bundled playbook but is a different file."""
     path = spec.playbook_path
     other = _file(path.stem, bundled()) is not None and not _is_shipped(path)
     return [f"playbook: {path}, not the bundled {path.stem}"] if other else []
 
 
 def _is_shipped(file: Path) -> bool:
-    """Whether ``file`` has the name and the content of one that comes with sparkcluster."""
+    """Whether ``file`` has the name and content of a bundled file."""
     return listed(file) in _SHIPPED.read_text(encoding="utf-8").splitlines()
 
 
@@ -64,10 +74,10 @@ def listed(file: Path) -> str:
 
 
 def overlay(name: str, beside: Sequence[Path]) -> Path:
-    """The file of an overlay: in ``overlays`` within or next to the directories, then among the bundled ones.
+    """The file of an overlay: in ``overlays`` within or next to the directories, then among bundled overlays.
 
     Raises:
-        UsageError: there is none.
+        UsageError: not found.
     """
     parents = [*beside, *(directory.parent for directory in beside), *bundled()]
     directories = [parent / "overlays" for parent in parents]
@@ -89,58 +99,65 @@ def names() -> list[str]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a playbook is given by the path of its file, rather than by name."""
+    """Whether ``name`` is a path rather than the name of a playbook."""
     return "/" in name or name.endswith(_SUFFIXES)
 
 
 def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -> Path:
     """The file of a playbook.
 
-    ``name`` may be a path (``is_path``); where there is no such file, a Hugging Face repository that the playbook names
-    as its model. The directories ``beside`` are searched in order, for a name or
-    repository also ``playbooks`` within and next to each; ``other_than`` is an inventory that has the same name.
+    ``name`` is a name, a path (``is_path``) or, if that file does not exist, the Hugging Face repository of its model.
+    The directories ``beside`` are searched in order; for names and repositories also ``playbooks`` within and next to
+    each. ``other_than`` is an inventory to skip.
 
     Raises:
-        UsageError: there is none, or several of the repository; the hint has a similar name, or the paths that were
-            searched.
+        UsageError: not found, or several playbooks of the repository; the hint has a similar name or the searched
+            paths.
     """
     directories: list[Path] = []
     for directory in beside:
         above = Path("..") if directory == Path() else directory.parent
         directories += [directory, directory / "playbooks", above / "playbooks"]
     if is_path(name):
-        # Of an unknown user the ~ stays, where Path.expanduser raises.
+        # Keeps ~ of an unknown user; Path.expanduser would raise.
         candidates = [directory / os.path.expanduser(name) for directory in beside]  # noqa: PTH111
-        there = next(filter(os.path.exists, candidates), None)  # which is false for every error
+        there = next(filter(os.path.exists, candidates), None)  # False on errors
         if there is not None:
             return there
         is_repository = re.fullmatch(REPOSITORY, name) is not None and not name.endswith(_SUFFIXES)
         if is_repository and not any(path.parent.is_dir() for path in candidates):
             return _of_model(name, [*directories, *bundled()])
         alike = _in([path.parent for path in candidates])
-        hint = did_you_mean(Path(name).stem, alike, f"searched {_list(candidates)}")
-        raise UsageError(f"no playbook at {shown(name)[1:-1]}", hint=hint)
+        otherwise = (
+            "write its path from this directory" if candidates == [Path(name)] else f"searched {_list(candidates)}"
+        )
+        hint = did_you_mean(Path(name).stem, alike, otherwise)
+        raise UsageError(f"no file {shown(name)[1:-1]}", hint=hint)
     found = _file(name, [*directories, *bundled()], other_than)
     if found is not None:
         return found
-    hint = did_you_mean(name, _in([*directories, *bundled()]), "sparkcluster playbooks lists the bundled ones")
-    raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among the bundled ones", hint=hint)
+    hint = did_you_mean(name, _in([*directories, *bundled()]), "list bundled playbooks: sparkcluster playbooks")
+    raise UsageError(f"no playbook named {shown(name)} in {_list(directories)} or among bundled playbooks", hint=hint)
 
 
 def _of_model(repository: str, directories: Sequence[Path]) -> Path:
-    """The playbook in the first of ``directories`` where one names this model itself; those that extend it do not."""
+    """The playbook of this model in the first directory that has one; playbooks that only extend it do not count.
+
+    If several engines have one, the default engine's is found.
+    """
     written = rf"^[^#\n]*\bid:\s*[\"']?{re.escape(repository)}[\"']?\s*(?:[,}}#]|$)"
     for directory in directories:
         found = _in([directory], f"(?i){written}".encode())
+        others = _in([directory], _OTHER_ENGINE)
+        found = [name for name in found if name not in others] or found
         if len(found) > 1:
             raise UsageError(f"{repository} is the model of {', '.join(found)}", hint=f"name one of them: {found[0]}")
         file = _file(found[0], [directory]) if found else None
         if file is not None:
             return file
     raise UsageError(
-        f"no playbook at {repository}, and none of a model {repository}",
-        hint=f"sparkcluster playbooks new {repository} writes one to start from; sparkcluster import FILE makes one of "
-        "a recipe",
+        f"{repository} is neither the path nor the model of a playbook",
+        hint=f"sparkcluster playbooks new {repository} writes a draft; sparkcluster import FILE converts a recipe",
     )
 
 
@@ -150,7 +167,7 @@ def _file(name: str, directories: Sequence[Path], other_than: Path | None = None
 
 
 def _in(directories: Sequence[Path], key: bytes = _PLAYBOOK) -> list[str]:
-    """Names of the playbooks in directories, which may contain inventories as well; or of files with that ``key``."""
+    """Names of the playbooks in directories that may also contain inventories; or of files with ``key``."""
     found = set()
     for directory in directories:
         with contextlib.suppress(OSError):

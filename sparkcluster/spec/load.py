@@ -1,4 +1,4 @@
-"""From files to a spec: read, check against the models and each other, and report all problems at once."""
+"""Load a spec from files: read, validate, check across files, and report all problems together."""
 
 from __future__ import annotations
 
@@ -36,33 +36,34 @@ def load(
     nodes: int | None = None,
     model: str | None = None,
 ) -> Spec:
-    """The spec that ``inventory_path`` describes: of its entry ``model``, where it has several models.
+    """The spec of ``inventory_path``, or of its entry ``model`` if it has several models.
 
-    Without ``model``, such an inventory is all its nodes with the first playbook, for what concerns nodes alone.
-
-    ``playbook`` is the name or path of a playbook instead of the one in the inventory; it is looked up from the current
-    directory, then from the inventory's; ``image`` and ``set`` of the inventory are not for it. ``set_`` are keys of
-    the playbook from the command line. ``starts`` is false
-    for commands that only look at what runs, or stop it: they need no permission of the inventory. ``nodes``: of the
-    groups for which the playbook is read; default: as many as they have.
+    Args:
+        inventory_path: the inventory.
+        playbook: name or path of another playbook, relative to the current directory, then to the inventory; ``image``
+            and ``set`` of the inventory do not apply to it.
+        set_: playbook keys from the command line.
+        starts: false for commands that only inspect or stop ranks, which need no permissions of the inventory.
+        nodes: group size for variants; default: the sizes in the inventory.
+        model: entry of ``models``; without it, such an inventory is read as all its nodes with the first playbook.
 
     Raises:
         UsageError: a file is missing or cannot be read.
-        SpecError: with every problem of the files, by file and line.
+        SpecError: all problems of the files, by file and line.
     """
     document, inventory, problems = _inventory(inventory_path)
     more: dict[str, Any] = {}
     aliases: list[str] = []
     if inventory and model is not None and not problems:
         if not inventory.models:
-            raise UsageError(f"{inventory_path} has no models: it serves one", hint="leave out --model")
+            raise UsageError(f"{inventory_path} has no models section", hint="omit --model")
         document, aliases, more = models.entry(document, inventory, model)
         inventory, problems = _checked(document)
     if inventory and starts:
         problems += check.here(inventory, document, inventory_path.parent)
     reference = document.data.get("playbook") if playbook is None else playbook
     spec: Spec | None = None
-    # One that is malformed is not looked for as well.
+    # A malformed name is not searched for.
     if isinstance(reference, str) and (playbook or not any(each.path == "playbook" for each in problems)):
         try:
             with _located(document, "playbook") if playbook is None else contextlib.nullcontext():
@@ -90,7 +91,7 @@ def load(
 
 
 def _as_one_of_several(spec: Spec, aliases: Sequence[str]) -> Spec:
-    """``spec`` with the names of its entry, and arguments by which its engine leaves models beside it their memory."""
+    """``spec`` with the aliases of its entry, and with arguments that leave memory to models on the same nodes."""
     playbook = spec.playbook
     if aliases:
         playbook = playbook.model_copy(update={"aliases": [*dict.fromkeys([*playbook.aliases, *aliases])]})
@@ -105,10 +106,10 @@ def load_all(
     set_: assignments.Assignments | None = None,
     starts: bool = True,
 ) -> list[Spec]:
-    """The spec of every model of an inventory, in its order; of one that has ``playbook``, that.
+    """The specs of all models of an inventory, in order; a single spec without ``models``.
 
     Raises:
-        UsageError, SpecError: as :func:`load`, with the problems of all of them.
+        UsageError, SpecError: as :func:`load`, with the problems of all models.
     """
     problems: list[Problem] = []
     specs: list[Spec] = []
@@ -125,7 +126,7 @@ def load_all(
 
 
 def model_names(inventory_path: Path) -> list[str]:
-    """Names of the models of an inventory; none of one that has ``playbook``.
+    """Names of the models of an inventory; empty without ``models``.
 
     Raises:
         UsageError, SpecError: it cannot be read, or is malformed.
@@ -154,7 +155,7 @@ def _checked(document: Document) -> tuple[Inventory | None, list[Problem]]:
 
 
 def _instead(path: Path) -> str:
-    """A hint for an inventory that is not there."""
+    """A hint for a missing inventory."""
     name = shown(str(path), 300)[1:-1]
     if name in library.names():
         return f"{name} is a playbook: give an inventory, and --playbook {name}"
@@ -162,13 +163,13 @@ def _instead(path: Path) -> str:
     others = {each.stem: each.name for each in path.parent.glob("*.y*ml")}
     if near := closest(path.stem, others):
         return f"did you mean {others[near]}?"
-    return f"{shell('sparkcluster discover -o', name)}   writes an inventory; examples are in inventory/"
+    return f"{shell('sparkcluster discover -o', name)}   writes an inventory; for examples see inventory/"
 
 
 def read_playbook(
     path: Path, overlays: Sequence[str] = (), set_: assignments.Assignments | None = None, nodes: int | None = None
 ) -> tuple[Playbook, Document]:
-    """The playbook in one file, with ``overlays`` and ``set_``, and its document; its variant for groups of ``nodes``.
+    """The playbook in ``path`` with ``overlays`` and ``set_``, for groups of ``nodes``, and its document.
 
     Raises:
         UsageError, SpecError: as :func:`load`.
@@ -180,7 +181,7 @@ def read_playbook(
 
 
 def is_shipped(playbook: Playbook, reference: str, groups: Collection[int]) -> bool:
-    """Whether ``playbook`` is the one that comes with sparkcluster as ``reference``, composed for ``groups``."""
+    """Whether ``playbook`` is the bundled playbook ``reference``, composed for ``groups``."""
     with contextlib.suppress(UsageError):
         path, overlays = named(reference.rpartition("/")[2], library.bundled())
         same, document, _ = _playbook(path, overlays, None, groups)
@@ -198,7 +199,7 @@ def variant_sizes(path: Path, overlays: Sequence[str] = ()) -> list[range]:
 
 
 def read(path: Path) -> Document:
-    """A YAML file with the place of everything in it.
+    """Read a YAML file with all places.
 
     Raises:
         UsageError: it cannot be read.
@@ -208,7 +209,7 @@ def read(path: Path) -> Document:
 
 
 def text(path: Path) -> str:
-    """The text in a file of at most ``MAX_BYTES``.
+    """Read a text file of at most ``MAX_BYTES``.
 
     Raises:
         UsageError, SpecError: it cannot be read, or as :func:`decode`.
@@ -226,7 +227,7 @@ def text(path: Path) -> str:
 
 
 def decode(content: bytes, name: str) -> str:
-    """The text of a file, given with its name: UTF-8, and at most ``MAX_BYTES``.
+    """Decode the content of file ``name``: UTF-8, at most ``MAX_BYTES``.
 
     Raises:
         UsageError: it is too large.
@@ -246,7 +247,7 @@ def decode(content: bytes, name: str) -> str:
 def _playbook(
     path: Path, overlays: Sequence[str], set_: assignments.Assignments | None, groups: Collection[int]
 ) -> tuple[Playbook | None, Document, list[Problem]]:
-    """The playbook for ``groups`` of so many nodes, its document, and the problems of it and of every variant."""
+    """The playbook for groups of these sizes, its document, and the problems of it and its variants."""
     layers = _layers(path, overlays)
     problems = variants.problems(layers)
 
@@ -258,7 +259,7 @@ def _playbook(
         problems.extend(found + (check.playbook(playbook, document) if playbook else []))
         return playbook, document
 
-    # What is extended may have more variants than this playbook can use, and a command line is for one run alone.
+    # A base may have variants that this playbook cannot use, and flags are for one run; both are not errors.
     layer = layers[-1 - len(overlays)]
     own = {} if set_ and set_.entries else variants.sizes([layer])
     for key, numbers in variants.sizes(layers).items():
@@ -272,9 +273,9 @@ def _playbook(
 
 
 def _layers(path: Path, overlays: Sequence[str] = (), above: Sequence[Path] = ()) -> list[Document]:
-    """The document in ``path`` on top of those that it extends, and ``overlays`` on top of it; the lowest first.
+    """The documents to merge, lowest first: bases, the document in ``path``, overlays.
 
-    ``above``: the files that extend it, the first one first.
+    ``above``: the files that extend it, outermost first.
     """
     document = read(path)
     kinds.refuse_as_playbook(document)
@@ -296,7 +297,7 @@ def _layers(path: Path, overlays: Sequence[str] = (), above: Sequence[Path] = ()
 
 @contextlib.contextmanager
 def _located(document: Document, key: str) -> Iterator[None]:
-    """A file that ``key`` of ``document`` names, and that cannot be used, is a problem of this key."""
+    """Report a UsageError about the file that ``key`` of ``document`` names as a problem of this key."""
     try:
         yield
     except SpecError:
@@ -306,28 +307,28 @@ def _located(document: Document, key: str) -> Iterator[None]:
 
 
 def _stays_inside(path: Path, directories: Sequence[Path]) -> None:
-    """Raise UsageError for a file elsewhere, links resolved: it may be the user's, and errors would show its lines."""
+    """Raise UsageError if ``path`` resolves to a file outside ``directories``; errors could reveal its content."""
     if not any(path.resolve().is_relative_to(directory.resolve()) for directory in [*directories, *library.bundled()]):
         raise UsageError(
             f"{shown(str(path), 200)[1:-1]} is outside the playbook's directory",
-            hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]}, and use its file name",
+            hint=f"copy it to {shown(str(directories[0]), 200)[1:-1]} and use its file name",
         )
 
 
 def _overlay(document: Document, path: Path, name: str) -> Document:
-    """The overlay ``name`` of the playbook ``document`` in ``path``; raises UsageError if that does not allow it."""
+    """The overlay ``name`` of the playbook ``document`` in ``path``; raises UsageError if it is not allowed."""
     listed = kinds.allowed_overlays(document)
     if name not in listed:
-        may = f"allowed: {', '.join(listed)}" if listed else "it allows none"
+        may = f"allowed: {', '.join(listed)}" if listed else "it allows no overlays"
         raise UsageError(
-            f"the playbook {path.stem} does not allow the overlay {shown(name)}",
-            hint=f"{may}; to allow it, write a playbook with extends: {path.stem} and overlays: [{name}]",
+            f"playbook {path.stem} does not allow overlay {shown(name)}",
+            hint=f"{may}; to use it, write a playbook with extends: {path.stem} and overlays: [{name}]",
         )
     file = library.overlay(name, [path.parent])
     _stays_inside(file, [path.parent, path.parent.parent / "overlays"])
     top = read(file)
     if not kinds.is_overlay(top):
-        raise SpecError([top.problem((), "this file is not an overlay", f"begin it with overlay: {name}")])
+        raise SpecError([top.problem((), "this file is not an overlay", f"start it with overlay: {name}")])
     data = {key: value for key, value in top.data.items() if key not in {"overlay", "name", "extends"}}
     return dataclasses.replace(top, data={"name": f"{document.data.get('name')}-{name}", **data})
 
@@ -335,10 +336,10 @@ def _overlay(document: Document, path: Path, name: str) -> Document:
 def named(
     reference: str, beside: Sequence[Path] = (Path(),), *, other_than: Path | None = None
 ) -> tuple[Path, list[str]]:
-    """The file and the overlays of a playbook's name, path or model, looked up from the directories ``beside``.
+    """The file and overlays of a playbook's name, path or model, relative to the directories ``beside``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: not found.
     """
     head, slash, last = reference.rpartition("/")
     stem, *overlays = last.split("+")
@@ -352,7 +353,7 @@ def named(
 
 
 def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, list[Problem]]:
-    """What ``document`` says as a ``model``, or None and what is wrong with it."""
+    """``document`` as a ``model``, or None and its problems."""
     found = list(document.problems)
     try:
         checked = model.model_validate(document.data)
@@ -366,7 +367,7 @@ def validate(document: Document, model: type[_Model]) -> tuple[_Model | None, li
 
 
 def _sorted(problems: Sequence[Problem], first: str) -> list[Problem]:
-    """By line, the inventory's before the playbook's."""
+    """Problems by file and line, the inventory's first."""
     return sorted(
         set(problems),
         key=lambda each: (each.file != first, each.file, each.line, each.column, each.path, each.message),

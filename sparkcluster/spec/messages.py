@@ -1,4 +1,4 @@
-"""Messages for what pydantic found, with the place in the file."""
+"""Convert pydantic errors to messages with places in the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.spec.document import Document, KeyPath, shown
 from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret
 from sparkcluster.suggest import did_you_mean
 
-# Where pydantic's words are of Python.
+# Replacements for pydantic's messages that refer to Python types.
 _WORDS = {
     "missing": "is required",
     "extra_forbidden": "unknown key",
@@ -27,13 +27,13 @@ _NOT_SHOWN = ("env", "setup", "command", "after_ready", "on_event")
 
 
 def problems(error: ValidationError, document: Document, model: type[Section]) -> list[Problem]:
-    """The problems that pydantic found in ``document``, one for each place."""
+    """Problems from pydantic's ``error``, one per place."""
     found: dict[KeyPath, list[Any]] = {}
     for each in error.errors(include_url=False):
         found.setdefault(_path(each["loc"], document.data, each["type"]), []).append(each)
-    # Of a union's branches that one counts which the value has the form of, so that problems are inside of it.
+    # For a union, report the problems inside the branch that fits the value, not the union itself.
     outside = {path[:size] for path in found for size in range(len(path))}
-    # A key that is missing may be the one that is unknown.
+    # A missing key may be a misspelled one that is reported as unknown.
     unknown = {path[:-1] for path, errors in found.items() if errors[0]["type"] == "extra_forbidden"}
     return [
         _problem(errors, path, document, model)
@@ -43,7 +43,7 @@ def problems(error: ValidationError, document: Document, model: type[Section]) -
 
 
 def may_show(path: KeyPath, value: object) -> bool:
-    """Whether ``value`` may appear in a message: neither its place nor its form suggests a secret."""
+    """Whether ``value`` may be shown in a message: neither its path nor its form suggests a secret."""
     if any(isinstance(part, str) and (part in _NOT_SHOWN or mentions_secret(part)) for part in path):
         return False
     return not (isinstance(value, str) and holds_secret(value))
@@ -90,7 +90,7 @@ def _problem(errors: list[Any], path: KeyPath, document: Document, model: type[S
 
 
 def _words(error: Any) -> str:
-    """What is expected; pydantic's own words, as far as they are not of Python."""
+    """The expectation, from the field's form or pydantic's message."""
     if error["type"] == "string_pattern_mismatch":
         return f"must be {FORMS[error['ctx']['pattern']]}"
     plain = error["msg"].partition(" after")[0].replace("'", "").replace("a valid integer", "a whole number")
@@ -98,14 +98,14 @@ def _words(error: Any) -> str:
 
 
 def _instead(error: Any, path: KeyPath, model: type[Section]) -> str | None:
-    """What to write, where that follows from what is expected."""
+    """A hint that follows from the expectation, or None."""
     kind, value = error["type"], error["input"]
     if kind == "model_type":
         return f"write its keys as 'key: value': {', '.join(sorted(_section(model, path).model_fields))}"
     if kind == "list_type":
         return "write '- ' before each entry, or [first, second]"
     if kind == "string_type" and isinstance(value, (bool, int, float)):
-        return "put it in quotes: without them YAML does not read it as text"
+        return "quote it: YAML does not read it as text"
     if kind == "literal_error":
         return did_you_mean(value, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return None
@@ -133,7 +133,7 @@ def _section(model: type[Section], path: KeyPath) -> type[Section]:
 
 
 def _sections(annotation: Any) -> Iterator[type[Section]]:
-    """The sections that a value of this type is or holds."""
+    """The sections in a type annotation."""
     for each in get_args(annotation):
         yield from _sections(each)
     if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, Section):

@@ -1,8 +1,7 @@
-"""``models`` of an inventory: each entry becomes an inventory of its own, of its nodes, as if it stood there alone.
+"""Expand ``models`` of an inventory: each entry becomes an inventory of its own nodes.
 
-Whatever reads a spec sees one model. The first entry without a ``name`` is the cluster itself, and finds what
-``playbook:`` served before; every other one is a cluster ``CLUSTER-NAME``. An entry without ``name`` is called as its
-playbook.
+All readers of a spec see one model. The first entry without ``name`` uses the cluster's name, so that it continues a
+former ``playbook:``; every other entry is a cluster ``CLUSTER-NAME``. The default name of an entry is its playbook's.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from sparkcluster.spec.inventory import Gateway, Inventory, ModelEntry
 from sparkcluster.suggest import did_you_mean, playbook_name
 
 OWN = ("playbook", "image", "set", "groups")
-"""Keys of an inventory that each entry has for itself."""
+"""Inventory keys that each entry has separately."""
 
 GATEWAY = "gateway"
-"""End of the name of the cluster that the gateway is."""
+"""Suffix of the gateway's cluster name."""
 _LONGEST = 63
-"""Characters of a cluster's name, which is in names of containers (``spec.base.Name``)."""
+"""Maximum length of a cluster name (``spec.base.Name``)."""
 
 Wrong = Iterator[tuple[str, str, str | None]]
-"""Of an entry: key, message and hint."""
+"""Problems of an entry: key, message and hint."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """One entry as it is called and where it is.
+    """Name and location of an entry.
 
     Attributes:
-        name: as ``--model`` takes it.
-        cluster: its name in records, labels and paths on the nodes.
+        name: name for ``--model``.
+        cluster: cluster name in records, labels and paths on the nodes.
         nodes: labels of its nodes, in order.
         port: TCP port of its endpoint.
-        spans: labels of its nodes that are in a group with others.
+        spans: labels of its nodes in groups of several nodes.
     """
 
     name: str
@@ -52,10 +51,10 @@ class Model:
 
 
 def of(written: Inventory) -> list[Model]:
-    """The models of an inventory, in its order; none of one that has ``playbook``.
+    """The models of an inventory, in order; empty without ``models``.
 
-    Ports count up from ``api.port`` in that order, past those that entries name. The one that would have the gateway's
-    gets the first free one below ``api.port``, so that a gateway moves no other port.
+    Ports count up from ``api.port`` and skip ports named by entries. A model that would get the gateway's port gets the
+    first free port below ``api.port`` instead, so that adding a gateway changes no other port.
     """
     taken = {entry.port for entry in written.models if entry.port}
     below = next((port for port in range(written.api.port - 1, 0, -1) if port not in taken), 0)
@@ -89,36 +88,36 @@ def _spanned(entry: ModelEntry, written: Inventory) -> Iterator[str]:
 
 
 def named(written: Inventory, name: str) -> int:
-    """Which entry is called ``name``.
+    """Index of the entry ``name``.
 
     Raises:
-        UsageError: none is.
+        UsageError: no such entry.
     """
     names = [model.name for model in of(written)]
     if name not in names:
         called = {each.cluster: each.name for each in of(written)}
         called |= {playbook_name(entry.playbook): each for entry, each in zip(written.models, names, strict=True)}
-        hint = did_you_mean(called.get(name, name), names, f"its models: {', '.join(names)}")
-        raise UsageError(f"no model is named {shown(name)}", hint=hint)
+        hint = did_you_mean(called.get(name, name), names, f"models: {', '.join(names)}")
+        raise UsageError(f"no model named {shown(name)}", hint=hint)
     return names.index(name)
 
 
 def gateway_node(written: Inventory) -> str:
-    """Label of the node that runs the gateway: the first of a model that always serves; empty without ``gateway``."""
+    """Label of the gateway's node: the first node of an always-on model; empty without ``gateway``."""
     pairs = zip(written.models, of(written), strict=True)
     always = (model.nodes[0] for entry, model in pairs if not entry.on_demand)
     return next(always, written.nodes[0].label) if written.gateway else ""
 
 
 def entry(document: Document, written: Inventory, name: str) -> tuple[Document, list[str], dict[str, Any]]:
-    """The inventory of the entry called ``name``, its names in the API, and what a ``Spec`` has of it beside that.
+    """The inventory of the entry ``name``, its aliases, and further fields for ``Spec``.
 
     Raises:
-        UsageError: none is called so.
+        UsageError: no such entry.
     """
     index, models = named(written, name), of(written)
     beside = [at for at, each in enumerate(models) if at != index and {*models[index].nodes} & {*each.nodes}]
-    # Those without victim go last, of these the last one in the file first.
+    # Entries without victim are stopped last, in reverse order of the file.
     places = [(entry.victim or math.inf, -at) for at, entry in enumerate(written.models)]
     before = sum(places[at] < places[index] for at in beside)
     more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
@@ -129,9 +128,9 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
 
 
 def expand(document: Document, written: Inventory, index: int) -> Document:
-    """The inventory of one entry: as ``document``, with what the entry says in its place, and its nodes alone.
+    """The inventory of one entry: ``document`` with the entry's keys and nodes only.
 
-    Every value keeps its line. ``written`` is what the valid ``document`` says.
+    All values keep their lines. ``written`` is the parsed ``document``.
     """
     model, entry = of(written)[index], document.data["models"][index]
     labels = [node.label for node in written.nodes]
@@ -160,9 +159,9 @@ def expand(document: Document, written: Inventory, index: int) -> Document:
 
 
 def check(written: Inventory, document: Document) -> Iterator[Problem]:
-    """Problems of entries that are each valid."""
+    """Problems across entries that are valid by themselves."""
     for key in {*OWN} - {"playbook"} & document.data.keys():
-        yield document.problem((key,), f"{key} belongs to one of the models", "write it in the entry", key=True)
+        yield document.problem((key,), f"{key} must be in an entry of models", "move it to the entry", key=True)
     models, labels = of(written), [node.label for node in written.nodes]
     for index, (entry, model) in enumerate(zip(written.models, models, strict=True)):
         for key, message, hint in (*_wrong(entry, model, labels), *_behind(entry, model, written.gateway)):
@@ -178,11 +177,11 @@ def check(written: Inventory, document: Document) -> Iterator[Problem]:
 
 
 def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Wrong:
-    """What is wrong with an entry by itself."""
+    """Problems of a single entry."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", model.name):
-        yield "playbook", f"no model can be called {shown(model.name)}, as its playbook is", "write a name"
+        yield "playbook", f"the playbook's name {shown(model.name)} is not a valid model name", "write a name"
     if entry.nodes and entry.groups:
-        yield "nodes", "it has both nodes and groups", "keep one: groups are replicas"
+        yield "nodes", "nodes and groups are exclusive", "keep one of them: groups are replicas"
     grouped = [label for group in entry.groups for label in group.nodes]
     for label in dict.fromkeys(each for each in (*entry.nodes, *grouped) if each not in labels):
         yield "nodes", f"no node named {shown(label)}", did_you_mean(label, labels, f"nodes: {', '.join(labels)}")
@@ -194,61 +193,61 @@ def _wrong(entry: ModelEntry, model: Model, labels: Sequence[str]) -> Wrong:
 
 
 def _behind(entry: ModelEntry, model: Model, gateway: Gateway | None) -> Wrong:
-    """What is wrong with an entry by the inventory's ``gateway``, or without one."""
+    """Problems of an entry that depend on the inventory's ``gateway``."""
     if entry.on_demand and gateway is None:
         yield "on_demand", "needs a gateway, which loads the model", "write gateway: {port: 8000} in the inventory"
     if entry.on_demand and len(entry.groups) > 1:
-        yield "groups", "a model on demand has one group", "remove on_demand, or keep one group"
+        yield "groups", "a model on demand can have only one group", "remove on_demand, or keep one group"
     if gateway and model.name == GATEWAY:
         yield "name", '"gateway" is reserved', "write another name"
     if gateway and entry.port == gateway.port:
-        yield "port", f"port {gateway.port} is the gateway's", "write another port, or none"
+        yield "port", f"port {gateway.port} is the gateway's", "use another port, or omit it"
 
 
 def _keys(written: Inventory, document: Document, names: Sequence[str]) -> Iterator[Problem]:
-    """What is wrong with the keys of the gateway beside models of these names."""
+    """Problems of the gateway's keys; ``names`` are all models."""
     for name, key in (written.gateway.keys if written.gateway else {}).items():
         path = ("gateway", "keys", name)
         if written.api.key is None:
-            yield document.problem(path, "needs api.key: without it every client is let in", "write api.key as well")
+            yield document.problem(path, "needs api.key: without it the gateway accepts every client", "add api.key")
         for label in (each for each in key.models or () if each not in names):
-            hint = did_you_mean(label, names, f"its models: {', '.join(names)}")
-            yield document.problem((*path, "models"), f"no model is named {shown(label)}", hint)
+            hint = did_you_mean(label, names, f"models: {', '.join(names)}")
+            yield document.problem((*path, "models"), f"no model named {shown(label)}", hint)
 
 
 def _clashes(model: Model, other: Model, entry: ModelEntry, before: ModelEntry) -> Wrong:
-    """What two entries may not both have, of the first."""
+    """Conflicts between two entries, reported for ``model``."""
     if model.name == other.name:
-        yield "name", f"two models are named {model.name}", "write another name for one of them"
+        yield "name", f"two models are named {model.name}", "rename one of them"
     if not model.port:
-        yield "port", f"no port is left above {before.port or other.port}", "write port, or a lower api.port"
+        yield "port", f"no port left above {before.port or other.port}", "write port, or a lower api.port"
     elif model.port == other.port:
-        yield "port", f"{other.name} has port {model.port} as well", "write another port, or none"
+        yield "port", f"{other.name} also has port {model.port}", "use another port, or omit it"
     for alias in sorted({*entry.aliases} & {*before.aliases, other.name} | {*before.aliases} & {model.name}):
-        yield "aliases", f"{other.name} is called {alias} as well", "give each alias to one model"
+        yield "aliases", f"{other.name} also has the name {alias}", "give each alias to one model only"
     if both := sorted(model.spans & other.spans):
-        message = f"{both[0]} is in two models that span nodes, {other.name} and {model.name}"
+        message = f"{other.name} and {model.name} both span several nodes, including {both[0]}"
         hint = "write nodes or groups in one of the entries, so that only one model spans this node"
         if not (entry.nodes or entry.groups):
-            message, hint = f"{message}, which names no nodes and so has all", f"write nodes: [{both[0]}] in its entry"
+            message, hint = f"{message}; without nodes, the last uses all", f"write nodes: [{both[0]}] in its entry"
         yield "nodes", message, hint
 
 
 def served_twice(document: Document, specs: Sequence[Spec]) -> Iterator[Problem]:
-    """Names in the API that two models have, of all models of the inventory ``document``: clients choose by them."""
+    """Duplicate API names among all models of the inventory ``document``."""
     reserved = '"auto" is reserved: the gateway\'s name for the largest loaded chat model'
     seen = {"auto": reserved} if specs[0].gateway_node else {}
     for index, spec in enumerate(specs):
         for name in dict.fromkeys([spec.playbook.model_name, *spec.playbook.aliases]):
             if name in seen:
                 yield document.problem(("models", index), seen[name], "set another served_name, or remove the alias")
-            seen.setdefault(name, f"{spec.model} is served as {name} as well")
+            seen.setdefault(name, f"{spec.model} is also served as {name}")
 
 
 def as_written(document: Document) -> None:
-    """Give an inventory with ``models`` the playbook of its first entry, as what concerns only its nodes wants one.
+    """Set ``playbook`` of an inventory with ``models`` to that of its first entry, for readers of nodes only.
 
-    Any text where that is malformed, which is reported when it is checked.
+    A placeholder is set if the entry is malformed; validation reports it.
     """
     entries = document.data.get("models")
     if entries is None and document.data.get("gateway") is not None:
@@ -261,5 +260,5 @@ def as_written(document: Document) -> None:
         place = document.values.get(("models", 0, "playbook"), Place())
         document.keys["playbook",] = document.values["playbook",] = place
     elif entries is not None and "playbook" in document.data:
-        message, hint = "excludes models", "write it as an entry of models"
+        message, hint = "cannot be combined with models", "write it as an entry of models"
         document.problems.append(document.problem(("playbook",), message, hint, key=True))

@@ -1,4 +1,4 @@
-"""Files and directories beside a playbook that its ``mounts`` name by ``./``: what is in them, by its hash."""
+"""Playbook files, named by ``./`` in ``mounts`` and ``build``: their content and its hash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_FILES, _MOST_BYTES = 1000, 256 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """One file: its path below the node's directory, where it is on this machine, and its content."""
+    """A file: its path below the directory on the node, its local path, size and hash."""
 
     path: str
     local: Path
@@ -29,11 +29,11 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside:
-    """What one mount names.
+    """The files of one mount or build context.
 
     Attributes:
-        source: as the playbook has it.
-        mark: of the content and of all names; other content is at another place on the nodes.
+        source: path as written in the playbook.
+        mark: hash of names and content; it is part of the path on the nodes.
         name: last part of the source.
     """
 
@@ -48,23 +48,23 @@ class Beside:
         return sum(member.size for member in self.members)
 
     def place(self, state_dir: str) -> str:
-        """The path on a node."""
+        """The path of the source on a node."""
         return f"{self.folder(state_dir)}/{self.name}"
 
     def folder(self, state_dir: str) -> str:
-        """The directory on a node that has it, and nothing else."""
+        """The directory on a node that contains only these files."""
         return f"{state_dir}/files/{self.mark}"
 
 
 class NotUsable(Exception):
-    """It cannot be given to nodes; the text says why."""
+    """Files cannot be copied to nodes; the text gives the reason."""
 
 
 def read(source: str, playbook: Path) -> Beside:
-    """What ``source``, which begins with ``./``, has beside the file ``playbook``.
+    """Read ``source``, which starts with ``./``, relative to the file ``playbook``.
 
     Raises:
-        NotUsable: it is missing, is too much, or a link in it leads elsewhere.
+        NotUsable: it is missing or too large, or a link points outside.
     """
     top = playbook.parent.resolve()
     try:
@@ -72,12 +72,12 @@ def read(source: str, playbook: Path) -> Beside:
     except RuntimeError:
         raise NotUsable("is a link to itself") from None
     if not real.is_relative_to(top) or real == top:
-        raise NotUsable("leads out of the playbook's directory")
+        raise NotUsable("is outside the playbook's directory")
     if _is_hidden(Path(source)) or _is_hidden(real.relative_to(top)):
-        raise NotUsable("is hidden, as keys are")
+        raise NotUsable("is a hidden file")
     try:
         if not real.exists():
-            raise NotUsable(f"there is no {real}")
+            raise NotUsable(f"{real} does not exist")
         name = Path(os.path.normpath(source)).name
         members = tuple(_members(real, name))
     except OSError as error:
@@ -89,7 +89,7 @@ def read(source: str, playbook: Path) -> Beside:
 
 
 def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Beside], Beside | None, list[Problem]]:
-    """What the playbook in ``path`` mounts, by its source, and builds of; each beside the file that says so."""
+    """Mounted files by source, the build context, and problems; paths are relative to the file with the key."""
     problems: list[Problem] = []
 
     def found(source: str, *key: str | int) -> Beside | None:
@@ -97,7 +97,7 @@ def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Besi
         try:
             return read(source, path if place is None else Path(place.file or document.file))
         except NotUsable as error:
-            problems.append(document.problem(key, str(error), "name a file or directory beside the playbook"))
+            problems.append(document.problem(key, str(error), "use a file or directory in the playbook's directory"))
             return None
 
     sources = {at: each.source for at, each in enumerate(served.mounts) if each.is_beside}
@@ -106,7 +106,7 @@ def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Besi
     if served.build is not None and built is not None:
         name = served.build.script or served.build.dockerfile
         if all(member.path != f"{built.name}/{name}" for member in built.members):
-            hint = "put it there, or name another under dockerfile or script"
+            hint = "create it, or set dockerfile or script"
             problems.append(document.problem(("build", "context"), f"has no {name}", hint))
             built = None
     return {source: each for source, each in mounted.items() if each is not None}, built, problems
@@ -124,9 +124,9 @@ def _members(real: Path, name: str) -> Iterator[Member]:
         raise NotUsable(f"has more than {_MOST_FILES} files")
     for path in paths:
         if not path.resolve().is_relative_to(real):
-            raise NotUsable(f"{path} leads out of it")
+            raise NotUsable(f"{path} is a link to outside")
         if not path.is_file():
-            raise NotUsable(f"{path} is no file")
+            raise NotUsable(f"{path} is not a file")
         total += path.stat().st_size
         if total > _MOST_BYTES:
             raise NotUsable(f"has more than {_MOST_BYTES >> 20} MiB; weights are copied as a model")

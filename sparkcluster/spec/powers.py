@@ -1,4 +1,4 @@
-"""What playbook and inventory can do beyond serving, from the files alone; what must be permitted; when ``up`` asks."""
+"""Powers: what playbook and inventory can do beyond serving, which need permission, and which ``up`` asks about."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import REPOSITORY, Playbook, is_root
 
 WRITABLE = ":rw"
-"""Ends an entry of ``permit.mounts`` that may be written."""
+"""Suffix of writable entries of ``permit.mounts``."""
 
 KEYS = "~/.config/sparkcluster"
-"""Directory of this machine for API keys: CLUSTER.key is that of a cluster, and any other may be something else."""
+"""Local directory for API keys; CLUSTER.key belongs to a cluster, other files may not be API keys."""
 
 SECURITY = frozenset({"IMG-004", "MDL-004", "NET-020", "NET-021", "SM121-126", "SPEC-008"})
-"""Codes that protect the nodes and the user from a playbook, which cannot accept them by ``allow``."""
+"""Codes that protect nodes and user from a playbook, so that its ``allow`` cannot accept them."""
 
-# Access to these is control of the node, and no container needs them.
+# Access to these gives control of the node, and no container needs them.
 _SYSTEM = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var/lib/containerd",
     "/var/lib/docker", "/var/run", "/var/spool/cron",
@@ -44,8 +44,8 @@ _PERMIT = {
     "secret": "secrets",
     "build": "builds",
 }
-_BUILDS = "the image, by what runs as root in docker build on a node"
-# Variables of every engine that only set how it computes; a text with = is a variable with that value only.
+_BUILDS = "the image, by commands run as root in docker build on a node"
+# Variables of all engines that only tune computation; NAME=VALUE allows only that value.
 _TUNING = """
     CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES HF_HUB_DISABLE_PROGRESS_BARS
     HF_HUB_DISABLE_TELEMETRY HF_HUB_DISABLE_XET HF_HUB_ENABLE_HF_TRANSFER HF_HUB_OFFLINE=1 NCCL_ALGO NCCL_BUFFSIZE
@@ -58,16 +58,16 @@ _TUNING = """
     PYTORCH_CUDA_ALLOC_CONF TOKENIZERS_PARALLELISM TORCHDYNAMO_DISABLE TORCH_CUDA_ARCH_LIST
     TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TRANSFORMERS_OFFLINE=1
 """
-_AMOUNT = re.compile(r"max-[a-z-]+|gpu-memory-utilization")
-# A number, a word, or key:value as PyTorch has it, which no host name is; no path, address or dotted name.
+_AMOUNT = re.compile(r"max-[a-z-]+")
+# A number, a word, or PyTorch's key:value; never a path, address, host name or dotted name.
 _PLAIN = re.compile(r"-?(\d+(\.\d+)?|\.\d+)[a-z]?|[\w+-]*|[a-z]+(_[a-z]+)+:\w+", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Power:
-    """One thing that a playbook, or an inventory itself, can do.
+    """A power of a playbook or inventory.
 
-    Whether the inventory permits it, None if it need not; and why nobody may.
+    ``permitted`` is None if it needs no permission; ``refused`` is the reason if it is never allowed.
     """
 
     kind: str
@@ -80,23 +80,23 @@ class Power:
 
     @property
     def text(self) -> str:
-        """What it is, with the path in the container where it has one."""
+        """The power, with the path in the container if it has one."""
         return f"{self.what} -> {self.target}" if self.target else self.what
 
     @property
     def digest(self) -> str:
-        """SHA-256 of a line of an inventory, by which it is accepted in any inventory."""
+        """SHA-256 by which a line is accepted in any inventory."""
         return hashlib.sha256(json.dumps([self.kind, self.what]).encode()).hexdigest()
 
 
 def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
-    """What ``playbook`` can do on the nodes of ``inventory``."""
+    """Powers of ``playbook`` on the nodes of ``inventory``."""
     permit, container = inventory.permit, playbook.container
-    image = playbook.image if inventory.runtime.kind == "docker" else "none: runs on the nodes without a container"
+    image = playbook.image if inventory.runtime.kind == "docker" else "none: runs without a container on the nodes"
     found = [Power("network", "everything that the node can reach (host network)")]
     found.append(Power("image", str(image), asks=image != playbook.image or not _published(playbook)))
     if container.user is not None and is_root(container.user):
-        found.append(Power("user", "root, also where the image has another user", asks=True))
+        found.append(Power("user", "root, even if the image has another user", asks=True))
     found += _paths(playbook, inventory)
     for at, name in enumerate(container.cap_add):
         permitted = None if name == "SYS_NICE" else name in permit.capabilities
@@ -121,9 +121,9 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
 
 
 def of_inventory(spec: Spec) -> list[Power]:
-    """What the inventory itself asks for: each is a line of it, which is accepted as such, in whatever file it is.
+    """Powers of the inventory, one per line; consent for a line holds in any inventory.
 
-    Its ``image`` and ``set`` are the playbook's, and judged with that.
+    ``image`` and ``set`` belong to the powers of the playbook.
     """
     inventory, directory = spec.inventory, spec.inventory_path.absolute().parent.resolve()
     found = [_command(each, directory) for each in inventory.after_ready]
@@ -140,7 +140,7 @@ def of_inventory(spec: Spec) -> list[Power]:
     for node in inventory.nodes:
         ssh = inventory.node_ssh(node)
         folder, name = posixpath.split(_here(ssh.known_hosts or "~/.ssh/known_hosts"))
-        # beside them are files that let others log in
+        # other files in ~/.ssh, such as authorized_keys, must not be used
         known = None if folder == _here("~/.ssh") and name.startswith("known_hosts") else ssh.known_hosts
         unknown = f"accept-new: unknown keys of {node.host}" if ssh.host_keys == "accept-new" else None
         written = {"identity": ssh.identity, "jump": ssh.jump, "known_hosts": known, "host_keys": unknown}
@@ -155,13 +155,13 @@ def of_inventory(spec: Spec) -> list[Power]:
 
 
 def _command(words: list[str], directory: Path) -> tuple[str, str]:
-    """Kind and text of a command of ``after_ready``, which runs in ``directory``: it names the content of files there.
+    """Kind and text of an ``after_ready`` command, with ``directory`` and the hashes of files that it names there.
 
-    In another directory, or with other files, the same words may run another program.
+    In another directory or with changed files, the same command may run another program.
     """
     marks = []
     for name in dict.fromkeys([*words, *re.split(r"[\s'\"`();|&<>=,]+", " ".join(words))]):
-        with contextlib.suppress(OSError, ValueError):  # no name of a file that can be read
+        with contextlib.suppress(OSError, ValueError):  # not a readable file
             file = (directory / name).resolve()
             if file.is_relative_to(directory) and file.is_file():
                 marks.append(f"{name} is {hashlib.sha256(file.read_bytes()).hexdigest()}")
@@ -169,7 +169,7 @@ def _command(words: list[str], directory: Path) -> tuple[str, str]:
 
 
 def permit(powers: list[Power], inventory: Inventory) -> str | None:
-    """The line of YAML by which the inventory would permit what it does not; None if that is nothing."""
+    """The YAML line that grants the missing permissions; None if none are missing."""
     named = {key: list(entries) for key, entries in inventory.permit.model_dump().items()}
     missing = [power for power in powers if power.permitted is False]
     for power in missing:
@@ -188,18 +188,18 @@ def lines(
     head: str = "it may do more than serve (up asks once):",
     whole: bool = False,
 ) -> list[str]:
-    """What ``playbook`` may do beyond serving, as it is shown to people, a text of several lines on as many.
+    """Lines that show the powers of ``playbook`` and its ``variants`` beyond serving.
 
-    What its ``variants`` may do beyond that is shown with it; if ``whole``, what every playbook may, too.
+    With ``whole``, also powers that every playbook has.
     """
     powers = list(dict.fromkeys(power for each in (playbook, *variants) for power in of(each, inventory)))
     out = listed((power for power in powers if whole or power.asks), head)
     needed = permit(powers, inventory)
-    return [*(out or [head]), f"  it needs this in the inventory: {needed}"] if needed else out
+    return [*(out or [head]), f"  required in the inventory: {needed}"] if needed else out
 
 
 def listed(powers: Iterable[Power], head: str) -> list[str]:
-    """``head``, and a line for each of ``powers``, or several where its text has several; nothing without any."""
+    """``head`` and the lines of ``powers``; empty without powers."""
     out = []
     for power in powers:
         texts = filter(None, (" ".join(line.split()) for line in power.text.split("\n")))
@@ -208,23 +208,25 @@ def listed(powers: Iterable[Power], head: str) -> list[str]:
 
 
 def digest(spec: Spec) -> str:
-    """SHA-256 of what is accepted: the playbook as composed, on which cluster, and what is asked about.
+    """SHA-256 for consent: the composed playbook, the cluster, and the powers that are asked about.
 
-    How much its arguments ask for is left out, as a length of the context: no code is chosen by that.
+    Amounts in arguments, such as the context length, are omitted, since they do not select code.
     """
     playbook, inventory = spec.playbook, spec.inventory
     asked = [(power.kind, power.text) for power in of(playbook, inventory) if power.asks]
     written = playbook.model_dump(mode="json", exclude_defaults=True)
-    amounts = {name for name, value in playbook.args.items() if _AMOUNT.fullmatch(name) and type(value) in {int, float}}
+    common = {*engines.engine(playbook.engine).common_arguments.values()}
+    numbers = [name for name, value in playbook.args.items() if type(value) in {int, float}]
+    amounts = {name for name in numbers if name in common or _AMOUNT.fullmatch(name)}
     written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in amounts}
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
-    # other content is asked about again
+    # changed content needs new consent
     content.append(sorted([each.source, each.mark] for each in (*spec.beside.values(), *filter(None, [spec.build]))))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def normal(path: str) -> str:
-    """``path`` normalised; one that leads out of ~ is treated as ``/``."""
+    """``path``, normalized; a path that leaves ~ is treated as ``/``."""
     normal = posixpath.normpath(path)
     if not normal.startswith(("/", "~")):
         return "/"
@@ -232,9 +234,9 @@ def normal(path: str) -> str:
 
 
 def never(path: str, inventory: Inventory | None = None, user: str | None = None) -> str | None:
-    """Why no playbook may have ``path`` of a node, whatever is permitted; None where it may.
+    """Why ``path`` of a node is never allowed, regardless of permissions; None if it may be.
 
-    ``user``: home directory of the node's user, where it is known.
+    ``user``: home directory of the node's user, if known.
     """
     place = normal(path)
     if place == "/" or place.endswith("/docker.sock") or any(_overlap(place, directory) for directory in _SYSTEM):
@@ -244,14 +246,14 @@ def never(path: str, inventory: Inventory | None = None, user: str | None = None
         return f"{place} would give the container your SSH keys"
     home = normal(inventory.hf_home) if inventory else ""
     if inventory and any(_overlap(place, f"{home}/{token}") for token in ("token", "stored_tokens")):
-        return f"{place} would give the container the hub's token"
+        return f"{place} would give the container your Hugging Face token"
     if inventory and _overlap(place, normal(inventory.state_dir)):
-        return f"{place} would give the container the state of sparkcluster, with keys and leases"
-    return "must not contain '..': behind a link it leads to another directory" if ".." in path.split("/") else None
+        return f"{place} would give the container sparkcluster's state, with keys and leases"
+    return "must not contain '..': after a link it points to another directory" if ".." in path.split("/") else None
 
 
 def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[Power]:
-    """Paths of the nodes."""
+    """Powers over paths of the nodes."""
     hub = f"{normal(inventory.hf_home)}/hub"
     model = playbook.model.path and normal(playbook.model.path)
 
@@ -270,7 +272,7 @@ def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[Power]:
             source, key = normal(mount.source), ("mounts", index, "source")
             weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
             kind, free = ("read", weights) if mount.read_only else ("write", False)
-            # Always asked about: its target may be a program of the image.
+            # Always asked about: the target may replace a program of the image.
             yield power(kind, source, key, free=free, asks=True, target=mount.target)
 
 
@@ -283,7 +285,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _published(playbook: Playbook) -> bool:
-    """Whether its image is of a repository that the makers of the engine, or bundled playbooks, are known to use."""
+    """Whether its image is in a repository of the engine's makers or of bundled playbooks."""
     if playbook.image is None:
         return True
     path, slash, name = playbook.image.partition("@")[0].rpartition("/")
@@ -292,7 +294,7 @@ def _published(playbook: Playbook) -> bool:
 
 
 def _more_than_tuning(playbook: Playbook) -> Iterator[tuple[str, str]]:
-    """Arguments and variables that are not known to set only how the engine computes."""
+    """Arguments and variables that are not known to only tune computation."""
     tuning = engines.engine(playbook.engine).tuning_arguments()
     for name, value in playbook.args.items():
         head, *keys = (name if name in tuning else name.removeprefix("no-")).split(".")
@@ -304,7 +306,7 @@ def _more_than_tuning(playbook: Playbook) -> Iterator[tuple[str, str]]:
 
 
 def _untuned(env: Mapping[str, str], engine: str) -> Iterator[str]:
-    """Variables that are not known to set only how ``engine`` computes."""
+    """Variables that are not known to only tune ``engine``."""
     tuning = {*_TUNING.split(), *engines.engine(engine).tuning_variables()} if env else ()
     for name, value in env.items():
         what = f"{name}={value}"
@@ -313,12 +315,12 @@ def _untuned(env: Mapping[str, str], engine: str) -> Iterator[str]:
 
 
 def _here(path: str) -> str:
-    """``path`` of this machine, with its ~ and without ``..``."""
-    return os.path.normpath(os.path.expanduser(path))  # noqa: PTH111 - of an unknown user the ~ stays
+    """The local ``path`` with ~ expanded and without ``..``."""
+    return os.path.normpath(os.path.expanduser(path))  # noqa: PTH111 - keeps ~ of an unknown user
 
 
 def _plain(value: object, keys: frozenset[str] = frozenset(), name: str = "") -> bool:
-    """Whether ``value`` of ``name`` has numbers and words only, and documents in it those ``keys``."""
+    """Whether ``value`` of ``name`` has only numbers and words, and its mappings only ``keys``."""
     if isinstance(value, dict):
         return keys >= value.keys() and all(_plain(each, keys, key) for key, each in value.items())
     if isinstance(value, list):
@@ -329,7 +331,7 @@ def _plain(value: object, keys: frozenset[str] = frozenset(), name: str = "") ->
 
 
 def _read(value: object) -> object:
-    """The document that ``value`` of an argument is as JSON; ``value`` itself if it is none, or repeats a key."""
+    """The mapping in ``value`` if it is JSON without duplicate keys, else ``value`` itself."""
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(value, object_pairs_hook=_unique) if isinstance(value, str) else value
         return document if isinstance(document, dict) else value

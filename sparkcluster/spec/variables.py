@@ -1,7 +1,7 @@
-"""Environment variables that sparkcluster sets, in one table.
+"""Environment variables that sparkcluster sets.
 
-From it come what a playbook may not set, what each node keeps for itself when Ray carries the head's environment to its
-workers, and the list in the documentation.
+They define which variables a playbook must not set, which Ray must not copy from the head to its workers, and the list
+in the documentation.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ PER_NODE = frozenset(
         "UCX_NET_DEVICES",
     }
 )
-"""Differ between nodes, so a playbook may not set them. An engine has more: ``Engine.per_node``."""
+"""Differ between nodes, so a playbook must not set them. Engines add more: ``Engine.per_node``."""
 
 LAUNCHER = frozenset({"LD_PRELOAD", "SPARKCLUSTER_BIND_ADDRESS", "SPARKCLUSTER_BIND_OPEN"})
-"""Set by the launcher inside a rank: the path of its library, and the address that sockets are bound to."""
+"""Set by the launcher in a rank: the path of its library, and the address to bind sockets to."""
 
 RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name, never its value
 HUB_TOKENS = frozenset({"HF_API_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN"})
-"""Open the user's account on the Hugging Face hub: no engine gets them, since weights are staged before it starts."""
+"""Tokens of the user's Hugging Face account; engines do not get them, since weights are staged before."""
 
 ACCOUNTS = re.compile(
     r"(AWS|AZURE|GCP|GOOGLE)_\w+|(GH|GITHUB|GITLAB|NPM|PYPI|SLACK)_\w*TOKEN|"
     r"(ANTHROPIC|COHERE|DEEPSEEK|GEMINI|GROQ|MISTRAL|NGC|NVIDIA|OPENAI|OPENROUTER|WANDB|XAI)_API_KEY|"
     + "|".join(HUB_TOKENS)
 )
-"""Open the user's accounts elsewhere, so that none is an API key, which the engine gets."""
+"""Credentials of the user's other accounts; none may serve as API key, since the engine gets that."""
 
 OWNERS = {
     **dict.fromkeys(("HF_HOME", "HF_HUB_CACHE"), "write hf_home in the inventory"),
     **dict.fromkeys(
         ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "RAY_ADDRESS", "WORLD_SIZE"),
-        "leave it out: it follows from groups in the inventory",
+        "remove it: it follows from groups in the inventory",
     ),
-    **dict.fromkeys(("RAY_AUTH_MODE", RAY_TOKEN), "leave it out: Ray's token is made for each release"),
+    **dict.fromkeys(("RAY_AUTH_MODE", RAY_TOKEN), "remove it: Ray's token is created for each release"),
 }
-"""Follow from other keys, with what to do instead. An engine has more: ``Engine.variables``."""
+"""Variables that follow from other keys, with the fix. Engines add more: ``Engine.variables``."""
 
 
 def per_node(engine: str) -> frozenset[str]:
-    """Variables that differ between nodes, those of ``engine`` included."""
+    """Variables that differ between nodes, including ``engine``'s."""
     return PER_NODE | engines.engine(engine).per_node
 
 
 def refused(name: str, engine: str) -> tuple[str, str] | None:
-    """Why a playbook may not set the variable ``name``, and what to do instead; None where it may."""
+    """Why a playbook must not set the variable ``name``, and the fix; None if it may."""
     if name in per_node(engine):
         return (
-            "differs from node to node, so sparkcluster sets it for each",
-            "leave it out, or name interfaces in the inventory",
+            "differs between nodes, so sparkcluster sets it",
+            "remove it, or list interfaces in the inventory",
         )
     if name in HUB_TOKENS:
         return (
-            "engines get no Hugging Face token: weights are staged before the start",
+            "engines get no Hugging Face token: weights are staged before they start",
             "remove it; for gated models, export HF_TOKEN on the machine where you run sparkcluster",
         )
     owner = OWNERS.get(name) or engines.engine(engine).variables.get(name)

@@ -1,9 +1,8 @@
-"""``variants`` of a playbook: what is different for groups of some numbers of nodes.
+"""``variants`` of a playbook: overrides for certain group sizes.
 
-A playbook is a stack of documents: what it extends lowest, overlays on top. For a number of nodes each document is
-merged with its own variant first, and then the next one over it, so that a playbook wins over variants of what it
-extends.
-What comes out has no variants: plan, checks, fit, records and hashes see one playbook.
+A playbook is a stack of documents: bases below, overlays on top. Each document is first merged with its own variant,
+then with the next document over it, so that a playbook wins over the variants of its bases. The result has no variants:
+plan, checks, fit, records and hashes see a plain playbook.
 """
 
 from __future__ import annotations
@@ -24,42 +23,42 @@ from sparkcluster.spec.playbook import VARIANT, VariantKey
 
 KEY = "variants"
 FIXED = ("name", "extends", "overlays", "nodes", KEY)
-"""Keys that no variant has."""
+"""Keys that a variant must not have."""
 
 
 MOST = 10_000
-"""Above all numbers of nodes that a key can say."""
+"""Greater than any number of nodes in a key."""
 
 
 class _Variants(Section):
-    """What the key has in one document."""
+    """The key in one document."""
 
     variants: dict[VariantKey, dict[str, Any] | None]
 
 
 def sizes(layers: Sequence[Document]) -> dict[str, range]:
-    """Numbers of nodes that the keys of all variants say, without those that are malformed."""
+    """Group sizes of all variants by key, without malformed keys."""
     return {key: found for layer in layers for key in _written(layer) if (found := _numbers(key))}
 
 
 def merged(layers: Sequence[Document], nodes: int | None) -> Document:
-    """The playbook for groups of ``nodes``, without variants; for None, with none of them."""
+    """The merged playbook for groups of ``nodes``; for None, without any variant."""
     return functools.reduce(compose.put_on, [_of_size(layer, nodes) for layer in layers])
 
 
 def problems(layers: Sequence[Document]) -> list[Problem]:
-    """What is wrong with the keys of variants and what they name; not with the playbooks that they make."""
+    """Problems of the keys of variants; merged playbooks are checked elsewhere."""
     return [problem for layer in layers if layer.data.get(KEY) is not None for problem in _problems(layer)]
 
 
 def differ(chosen: dict[int, Document], layers: Sequence[Document]) -> list[Problem]:
-    """The problem of groups that would serve different playbooks; ``chosen`` is by the number of their nodes."""
+    """A problem if groups would serve different playbooks; ``chosen`` maps group sizes to documents."""
     data = [document.data for document in chosen.values()]
     if all(each == data[0] for each in data):
         return []
     layer = next(each for each in reversed(layers) if KEY in each.data)
     groups = " and ".join(f"of {nodes}" for nodes in sorted(chosen))
-    hint = "give all groups as many nodes, or write an inventory for each"
+    hint = "use groups of equal size, or write an inventory for each"
     return [layer.problem((KEY,), f"groups {groups} nodes would serve different variants", hint, key=True)]
 
 
@@ -69,7 +68,7 @@ def _written(layer: Document) -> dict[str, Any]:
 
 
 def _numbers(key: str) -> range:
-    """The numbers of nodes that ``2``, ``2-4`` or ``2+`` says; none where it is malformed."""
+    """The group sizes of a key ``2``, ``2-4`` or ``2+``; empty if malformed."""
     found = re.fullmatch(VARIANT, key)
     if found is None:
         return range(0)
@@ -108,13 +107,13 @@ def _problems(layer: Document) -> Iterator[Problem]:
         path: KeyPath = (KEY, key)
         numbers = _numbers(key)
         if not numbers:
-            yield layer.problem(path, "has no number of nodes", "write the lower one first, as 2-4", key=True)
+            yield layer.problem(path, "is not a range of nodes", "write the lower number first, as in 2-4", key=True)
         for other, before in taken.items():
             if range(max(numbers.start, before.start), min(numbers.stop, before.stop)):
-                message = f"is for numbers of nodes that have the variant {other} already"
-                yield layer.problem(path, message, "keep one of them for each number", key=True)
+                message = f"overlaps variant {other}"
+                yield layer.problem(path, message, "use each number of nodes in one variant only", key=True)
         taken[key] = numbers
         for name in FIXED:
             if name in (value or {}):
                 hint = "write it above variants"
-                yield layer.problem((*path, name), "is the same for all numbers of nodes", hint, key=True)
+                yield layer.problem((*path, name), "cannot differ between numbers of nodes", hint, key=True)

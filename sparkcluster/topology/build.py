@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
@@ -22,13 +23,14 @@ Links = dict[str, list[Link]]
 
 
 def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = ()) -> Topology:
-    """The topology of the inventory's groups.
+    """Build the topology of the inventory's groups.
 
-    It fails only if there is no topology; the checks report whatever is wrong with it. ``missing`` are nodes without
-    facts, to leave out; the others keep their ranks. Such a topology is for checks and drawings, not for a plan.
+    It fails only if there is no topology; the checks report errors in it. ``missing`` are nodes without facts, which
+    are
+    skipped; the others keep their ranks. A topology with missing nodes is for checks and drawings, not for a plan.
 
     Raises:
-        PlanError: a node lacks the interface or address that its group needs.
+        PlanError: a node lacks an interface or address that its group needs.
     """
     inventory = spec.inventory
     nodes = {node.label: node for node in inventory.nodes}
@@ -87,9 +89,10 @@ def _group(
 
 
 def _one_per_subnet(links: Sequence[Link], facts: Facts) -> tuple[list[Link], tuple[Link, ...]]:
-    """The link in use of each subnet, the first on the PCI bus, and those that stay idle.
+    """The link to use in each subnet (the first on the PCI bus), and the links that stay idle.
 
-    With two in one subnet the kernel answers through either, and NCCL would pair them at random. NVIDIA's guide for
+    With two links in one subnet, the kernel answers through either, and NCCL would pair them at random. NVIDIA's guide
+    for
     switches leaves both twins in the subnet of a DHCP server.
     """
 
@@ -115,7 +118,7 @@ def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts])
     for node in nodes:
         found[node.label] = _candidates(node, facts[node.label], rails)
     listed = {node.label for node in nodes if node.interconnect is not None or rails}
-    # NVIDIA's netplan leaves 169.254/16 on interfaces without a configured address: used only if there is no other.
+    # NVIDIA's netplan leaves 169.254/16 on interfaces without a configured address: used only as a last resort.
     configured = {
         name: [link for link in links if name in listed or link.ip not in LINK_LOCAL] for name, links in found.items()
     }
@@ -124,7 +127,7 @@ def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts])
         if cabling is not None:
             return cabling
     if len(listed) == len(nodes):
-        # Different subnets may be routed, if the inventory lists the interfaces of every node.
+        # Subnets that differ may be routed, if the inventory lists the interfaces of every node.
         return ("direct" if len(nodes) == 2 else "switch"), found
     return "management", {name: [] for name in found}
 
@@ -154,7 +157,7 @@ def _cabling(links: Links, rails: Sequence[Network]) -> tuple[Kind, Links] | Non
 
 
 def _only(links: Links, networks: set[Network], rails: Sequence[Network]) -> Links:
-    """The links on ``networks``, ordered by rail in the inventory, then by number."""
+    """The links on ``networks``, ordered by the inventory's rails, then by network."""
 
     def order(link: Link) -> tuple[Any, ...]:
         position = rails.index(link.network) if link.network in rails else len(rails)
@@ -167,7 +170,7 @@ def _only(links: Links, networks: set[Network], rails: Sequence[Network]) -> Lin
 
 
 def _same_networks(links: Links) -> Links:
-    """The links with the widest of overlapping networks: different prefixes are still the same rail."""
+    """The links with overlapping networks replaced by the widest: prefixes may differ on one rail."""
     networks = {link.network for of_node in links.values() for link in of_node}
 
     def widest(network: Network) -> Network:
@@ -180,17 +183,18 @@ def _same_networks(links: Links) -> Links:
 
 
 def _management(nodes: Sequence[Node], facts: Mapping[str, Facts], links: Links) -> dict[str, Link]:
-    """Links outside of the interconnect for the rendezvous: in a subnet that all share, else each node's best."""
+    """Links outside of the interconnect for the rendezvous: in a subnet that all nodes share, else each node's best."""
     rails = {name: {link.interface for link in of_node} for name, of_node in links.items()}
     found = {node.label: candidates.management(node, facts[node.label], rails[node.label]) for node in nodes}
     for node in nodes:
         if not found[node.label]:
             candidates.interfaces_of(node.label, facts[node.label])
             hint = "connect the QSFP cable, give both twins an address, and check `ip -br addr` on the node"
-            problem = f"{node.label} has no interface that is up and has an IPv4 address"
+            problem = f"{node.label} has no interface that is up with an IPv4 address"
             raise candidates.refused(node.label, problem, hint)
     for name, of_node in found.items():
-        # A node that we reach over a rail still uses another interface if it has one: in a ring no rail connects all.
+        # Avoid the rails if a node has another interface, even if SSH uses a rail: in a ring, no rail connects all
+        # nodes.
         found[name] = [link for link in of_node if link.interface not in rails[name]] or of_node
     shared = set.intersection(*({link.subnet for link in of_node} for of_node in found.values()))
     first = next((link.subnet for link in found[nodes[0].label] if link.subnet in shared), None)
@@ -200,11 +204,11 @@ def _management(nodes: Sequence[Node], facts: Mapping[str, Facts], links: Links)
 
 
 def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
-    """Address to listen on and URL, for the group whose head is ``head``.
+    """Address to listen on, and URL, for the group with head ``head``.
 
-    ``management`` is the address of the head in the inventory if the head has it, else that of its management
-    interface; ``interconnect`` is the address that the ranks use. The URL of an API that listens on all addresses has
-    the management address.
+    ``management`` is the address of the head in the inventory if the head has it, else the address of its management
+    interface; ``interconnect`` is the address that the ranks use. If the API listens on all addresses, its URL has the
+    management address.
     """
     host, shown = api.addresses(_management_address(head, facts, member), member.address)
     if host is None or shown is None:
@@ -214,28 +218,28 @@ def _api(api: Api, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
 
 
 def _behind_gateway(spec: Spec, head: Node, facts: Facts, member: Member) -> tuple[str, str]:
-    """As ``_api``, of an engine that the gateway alone has to reach.
+    """Like ``_api``, for an engine that only the gateway has to reach.
 
-    That is loopback on the gateway's node, else where the ranks meet on the interconnect, of a single rank its first
-    link there; the management address only where there is no other, and the API requires a key.
+    Loopback on the gateway's node; else the address for the rendezvous on the interconnect, or for a single rank the
+    address of its first link. The management address is used only if there is no other and the API requires a key.
     """
     api, host = spec.inventory.api, member.address if member.links else _first_link(spec, head, facts)
     if head.label == spec.gateway_node:
         host = LOOPBACK
-    if host is None and api.key is not None:
+    if host is None and api.key is not None and engines.engine(spec.playbook.engine).api_key:
         host = _management_address(head, facts, member)
     if host is None:
-        problem = f"{head.label} has no address on the interconnect at which the gateway could reach it"
-        hint = "sparkcluster key INVENTORY; with a key its engine listens on the management network"
+        problem = f"{head.label} has no address on the interconnect for the gateway to reach"
+        hint = "sparkcluster key INVENTORY   creates a key; with it the engine listens on the management network"
         raise candidates.refused(head.label, problem, hint)
     return host, api.url(host)
 
 
 def gateway(spec: Spec, facts: Facts) -> tuple[str, str]:
-    """Address that the gateway listens on, and its URL; ``facts`` are of its node, which ``spec`` has.
+    """Address that the gateway listens on, and its URL; ``facts`` are the facts of its node.
 
     Raises:
-        PlanError: its node lacks that address.
+        PlanError: the node lacks that address.
     """
     node = next(node for node in spec.inventory.nodes if node.label == spec.gateway_node)
     member = Member(node.label, node.host, 0, _first_link(spec, node, facts) or LOOPBACK, "", (), None)
@@ -244,7 +248,7 @@ def gateway(spec: Spec, facts: Facts) -> tuple[str, str]:
 
 
 def _first_link(spec: Spec, node: Node, facts: Facts) -> str | None:
-    """Its first configured address on the interconnect; None without one."""
+    """The node's first configured address on the interconnect; None without one."""
     with contextlib.suppress(PlanError):
         return next((li.address for li in _candidates(node, facts, _rails(spec)) if li.ip not in LINK_LOCAL), None)
     return None

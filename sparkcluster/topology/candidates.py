@@ -1,4 +1,4 @@
-"""Which interfaces of a node may belong to the interconnect, and which are for management."""
+"""Selects a node's interfaces for the interconnect and for management."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINK_LOCAL = Network("169.254.0.0/16")
 
 
 def refused(node: str, message: str, hint: str = "") -> PlanError:
-    """That no topology can be made because of ``node``."""
+    """The error if ``node`` prevents a topology."""
     return PlanError(message, node=node, step="topology", hint=hint or None)
 
 
@@ -29,12 +29,12 @@ def is_up(interface: Interface) -> bool:
 
 
 def order_on_bus(interface: Interface) -> tuple[str, bool, str]:
-    """Key that sorts interfaces by PCI address; by name, the card of domain 0 first, where none is known."""
+    """Sort key: the PCI address; without PCI addresses the name, with the card of domain 0 first."""
     return interface.pci or "", "P" in interface.name, interface.name
 
 
 def interfaces_of(name: str, facts: Facts) -> tuple[Interface, ...]:
-    """The node's interfaces.
+    """Interfaces of the node.
 
     Raises:
         PlanError: they could not be read.
@@ -55,7 +55,7 @@ def on_rails(name: str, facts: Facts, rails: list[Network]) -> list[Link]:
     """Interfaces with an address in one of ``rails`` of the inventory, with or without RDMA, up or down.
 
     Raises:
-        PlanError: the node has no address on any of them.
+        PlanError: the node has no address on any rail.
     """
     found = [
         dataclasses.replace(link, subnet=str(rail))
@@ -102,8 +102,8 @@ def explicit(name: str, facts: Facts, written: NodeInterconnect) -> list[Link]:
 def management(node: Node, facts: Facts, rails: set[str]) -> list[Link]:
     """Addresses at which other nodes can reach the node outside of the interconnect, the best first.
 
-    The address that we connect to comes first, since it works; then wired interfaces, then wireless ones. Interfaces
-    in ``rails``, those of an HCA and virtual ones are left out.
+    The address that SSH uses comes first, since it works; then wired interfaces, then wireless ones. Interfaces in
+    ``rails``, interfaces of an HCA, and virtual ones are skipped.
     """
     links = [(link, interface) for interface in read(facts.interfaces) or () for link in _links(interface, facts)]
     reached = [link for link, _ in links if link.address == node.host and not link.ip.is_loopback]

@@ -1,4 +1,4 @@
-"""The topology's types."""
+"""Types of the topology."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Kind = Literal["single", "direct", "switch", "ring", "management"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Link:
-    """One interface of a node with an address; in the topology, a twin that belongs to the interconnect.
+    """An interface of a node with an address; in the topology, a twin that belongs to the interconnect.
 
     Attributes:
         subnet: network of its rail; the widest if the nodes' prefixes differ.
         mtu: current MTU in bytes.
-        hca: its RDMA device, None on a network without RDMA.
+        hca: its RDMA device; None on a network without RDMA.
         gid_index: index of the RoCE v2 GID for ``address`` in the table of ``hca``.
     """
 
@@ -42,7 +42,7 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rail:
-    """One subnet of the interconnect and the link of each node on it."""
+    """A subnet of the interconnect, and each node's link on it."""
 
     subnet: str
     links: tuple[tuple[str, Link], ...]
@@ -50,16 +50,16 @@ class Rail:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """One node in its group.
+    """A node in its group.
 
     Attributes:
         rank: place in the group; 0 is the head.
-        address: where Ray, Gloo and the engine of this node meet the others: on the first rail common to the
-            group, on the management network in a ring, 127.0.0.1 where the node is alone.
-        interface: the interface that carries ``address``.
-        links: its twins in use, in the order of the rails.
-        gid_index: RoCE v2 index if all its HCAs use the same, else None.
-        idle_twins: further twins in the subnet of one of ``links``, which are not used.
+        address: where Ray, Gloo and the engine of this node listen for the other nodes: on the first rail that the
+            group shares, on the management network for a ring, 127.0.0.1 for a single node.
+        interface: the interface with ``address``.
+        links: the twins in use, in the order of the rails.
+        gid_index: the RoCE v2 index if all HCAs use the same, else None.
+        idle_twins: unused twins that share a subnet with one of ``links``.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes that hold one model together, head first.
+    """The nodes that serve one model together, head first.
 
     Attributes:
-        kind: ``direct`` two nodes on the same rails, ``switch`` more of them, ``ring`` three nodes where each pair has
-            its own subnets, ``management`` no interconnect found, ``single`` one node.
-        missing: nodes that did not answer; the topology is that of the others.
+        kind: ``direct`` two nodes on the same rails, ``switch`` more nodes on them, ``ring`` three nodes with separate
+            subnets for each pair, ``management`` no interconnect found, ``single`` one node.
+        missing: nodes that did not answer; the topology covers the others.
         api_host: address that the API listens on; ``endpoint`` is its URL.
     """
 
@@ -100,17 +100,17 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of its nodes, with those that did not answer."""
+        """Number of nodes, including those that did not answer."""
         return len(self.members) + len(self.missing)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its members' names."""
+        """Names of its members."""
         return tuple(member.name for member in self.members)
 
     @property
     def prefix_lengths(self) -> tuple[int, ...]:
-        """Prefix lengths of its rails, each once."""
+        """Distinct prefix lengths of its rails."""
         return tuple(sorted({link.network.prefixlen for member in self.members for link in member.links}))
 
     @property
@@ -121,7 +121,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole cluster."""
+    """The topology of the cluster."""
 
     cluster: str
     groups: tuple[Group, ...]
@@ -129,16 +129,16 @@ class Topology:
 
     @property
     def members(self) -> dict[str, Member]:
-        """Every member by its node's name."""
+        """Every member by node name."""
         return {member.name: member for group in self.groups for member in group.members}
 
     @property
     def by_rank(self) -> list[str]:
-        """Names of the members of all groups, their heads first."""
+        """Names of the members of all groups, sorted by rank."""
         return [member.name for member in sorted(self.members.values(), key=lambda member: member.rank)]
 
     def of_groups(self, names: Collection[str]) -> Topology:
-        """The same with some of its groups."""
+        """The topology with only these groups."""
         return dataclasses.replace(self, groups=tuple(group for group in self.groups if group.name in names))
 
     def group_of(self, node: str) -> Group:
@@ -147,4 +147,4 @@ class Topology:
 
 
 EMPTY = Topology("", (), ())
-"""That of no node."""
+"""The topology without nodes."""

@@ -1,4 +1,4 @@
-"""How a model is spread over a group's nodes, and by which executor. A Spark has one GPU: one rank a node."""
+"""How a model is distributed over a group's nodes, and by which executor. A Spark has one GPU: one rank per node."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from sparkcluster.topology.model import Group
 
 
 def tensor_parallel(playbook: Playbook, group: str, nodes: int) -> int:
-    """Tensor parallel size for a group of ``nodes``: with those of pipeline and data its product is their number.
+    """Tensor parallel size for a group of ``nodes``, which pipeline and data parallel sizes must divide.
 
     Raises:
-        PlanError: they do not come out at the number of nodes.
+        PlanError: the product differs from the number of nodes.
     """
-    data = playbook.args.get("data-parallel-size", 1)
-    others = playbook.pipeline_parallel * (data if isinstance(data, int) else 1)
+    others = playbook.parts
     tensor = max(1, nodes // others) if playbook.tensor_parallel == "auto" else playbook.tensor_parallel
     if tensor * others != nodes:
         raise PlanError(
@@ -32,10 +31,10 @@ def tensor_parallel(playbook: Playbook, group: str, nodes: int) -> int:
 
 
 def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, bring_ray: bool) -> Executor:
-    """What joins the ranks; a single rank needs nothing.
+    """The executor that connects the ranks; a single rank needs none.
 
     Raises:
-        PlanError: the engine serves on one node only, or the playbook requires Ray and there is none.
+        PlanError: the engine supports only one node, or the playbook requires Ray and it is missing.
     """
     if nodes == 1:
         return "none"
@@ -48,21 +47,21 @@ def executor(playbook: Playbook, engine: EngineFacts | None, *, nodes: int, brin
     if usable and playbook.executor == "auto":
         return usable[0]
     if not serving.executors:
-        hint = "in the inventory, give each node a group of its own"
+        hint = "put each node into its own group in the inventory"
         why = f": {serving.alone}" if serving.alone else ""
-        raise PlanError(f"{serving.title} serves on one node, and a group has {nodes}{why}", step="plan", hint=hint)
+        raise PlanError(f"{serving.title} runs on one node, but a group has {nodes}{why}", step="plan", hint=hint)
     missing = {"ray": "no Ray", "native": "no multi-node backend"}.get(playbook.executor, "neither")
     raise PlanError(
         f"playbook {playbook.name} requires executor {playbook.executor}, but its engine has {missing}",
         step="plan",
-        hint="set executor: auto in the playbook, which uses the backend that it has",
+        hint="set executor: auto in the playbook, which uses an available backend",
     )
 
 
 def rendezvous(
     playbook: Playbook, group: Group, engine: EngineFacts | None, *, bring_ray: bool
 ) -> tuple[int, str] | None:
-    """The port of the head at which the ranks of ``group`` meet, and whose it is; None where they need or have none."""
+    """The head's port at which the ranks of ``group`` connect, and the program that uses it; None without one."""
     try:
         joined_by = executor(playbook, engine, nodes=group.size, bring_ray=bring_ray)
     except PlanError:

@@ -1,4 +1,4 @@
-"""The topology of a group in the record of a release, and what has changed since. Pure."""
+"""The topology of a group in the record of a release, and its drift since then. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def document(group: Group) -> dict[str, Any]:
 
 
 def restored(recorded: Mapping[str, Any]) -> Group | None:
-    """The group of a document; None if it is none, or has no members. Unknown keys are ignored."""
+    """The group in a document; None if it is invalid or has no members. Unknown keys are ignored."""
     try:
         group = TypeAdapter(Group).validate_python(recorded)
     except ValidationError:
@@ -26,9 +26,9 @@ def restored(recorded: Mapping[str, Any]) -> Group | None:
 
 
 def drift(before: Group, now: Group | None) -> list[str]:
-    """Changes since the start to addresses, interfaces and GID indices that the ranks use, one line each.
+    """Changes since the start in addresses, interfaces and GID indices that the ranks use, one per line.
 
-    ``now`` is None if the current facts give no topology.
+    ``now`` is None if the current facts allow no topology.
     """
     if now is None:
         return ["the interconnect that its ranks use is no longer found"]

@@ -1,4 +1,4 @@
-"""Vocabularies that are brought to a rank, and where they are on the node and in its container. Pure."""
+"""Vocabularies that are staged for a rank, and their paths on the node and in the container. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkcluster.spec import Spec
 
 
 def brought(spec: Spec, facts: Facts) -> tuple[Vocabulary, ...]:
-    """Those that the playbook needs, and that neither it nor the image says to have."""
+    """Vocabularies that the playbook needs, unless it or the image sets a variable for its own copy."""
     image = read(facts.image) if spec.inventory.runtime.kind == "docker" else None
     known = {*spec.playbook.env, *(image.env_names if image is not None else ())}
     wanted = engines.engine(spec.playbook.engine).vocabularies(spec.playbook)
@@ -18,20 +18,20 @@ def brought(spec: Spec, facts: Facts) -> tuple[Vocabulary, ...]:
 
 
 def lacking(spec: Spec, facts: Facts) -> tuple[Vocabulary, ...]:
-    """Those of them that are not on the node of ``facts``."""
+    """Vocabularies that are ``brought`` and missing on the node of ``facts``."""
     return tuple(each for each in brought(spec, facts) if stored(each) not in facts.vocabularies)
 
 
 def stored(vocabulary: Vocabulary) -> str:
-    """Its path below the directory of all vocabularies on a node."""
+    """The path below the vocabularies directory of a node."""
     return f"{vocabulary.sha256[:16]}/{vocabulary.name}"
 
 
 def folder(state_dir: str, vocabulary: Vocabulary) -> str:
-    """The directory on a node that has it, and nothing else."""
+    """The directory on a node that contains only this vocabulary."""
     return f"{state_dir}/vocabularies/{vocabulary.sha256[:16]}"
 
 
 def target(vocabulary: Vocabulary) -> str:
-    """That directory in a container."""
+    """The directory of the vocabulary in a container."""
     return f"/sparkcluster/vocabularies/{vocabulary.sha256[:16]}"

@@ -318,8 +318,8 @@ def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, clus
     [
         ("/export//home", "your SSH keys"),
         ("/export/home/bob/.ssh", "your SSH keys"),
-        ("/export/home/bob/./hf/stored_tokens", "the hub's token"),
-        ("/export/home/bob/spark/state/clusters", "the state of sparkcluster"),
+        ("/export/home/bob/./hf/stored_tokens", "your Hugging Face token"),
+        ("/export/home/bob/spark/state/clusters", "sparkcluster's state"),
         ("/etc", "control of the node"),
         ("/export/home/bob/models/m", None),
         ("/export/home/bob/hf/hub/models--q--q", None),

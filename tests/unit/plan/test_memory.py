@@ -87,7 +87,7 @@ def test_before_the_model_is_there_it_is_refused_with_what_to_do(plan):
 
 
 def test_what_does_not_fit_is_refused_with_advice(plan):
-    with pytest.raises(PlanError, match="does not fit with 64 requests at once"):
+    with pytest.raises(PlanError, match="does not fit with 64 concurrent requests"):
         plan({**AUTO, "max-num-seqs": 64, "max-model-len": 131072})
 
 

@@ -172,7 +172,7 @@ def test_a_node_that_uses_up_the_numbers_is_named(world):
     site = world()
     site.record(site.plan(5), 5)
     site.change("beta", release={"number": 999_999_998, "plan_hash": "x", "record": {}})
-    with pytest.raises(PlanError, match="beta has a record of release 999999998, and the other nodes of none after 5"):
+    with pytest.raises(PlanError, match="beta has a record of release 999999998, but no other node has one above 5"):
         next_number(site.facts, "atlas")
 
 

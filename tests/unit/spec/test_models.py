@@ -81,38 +81,38 @@ def test_ports_that_entries_name_are_passed_over(written):
     ("entries", "line", "message"),
     [
         (["{playbook: gpt-oss-20b}", "{playbook: gpt-oss-20b}"], 7, "two models are named gpt-oss-20b"),
-        (["{playbook: gpt-oss-20b, port: 9000}", "{playbook: gpt-oss-120b, port: 9000}"], 7, "has port 9000 as well"),
+        (["{playbook: gpt-oss-20b, port: 9000}", "{playbook: gpt-oss-120b, port: 9000}"], 7, "also has port 9000"),
         (
             ["{playbook: gpt-oss-20b, aliases: [x]}", "{playbook: gpt-oss-120b, aliases: [x]}"],
             7,
-            "gpt-oss-20b is called x as well",
+            "gpt-oss-20b also has the name x",
         ),
         (
             ["{playbook: gpt-oss-120b}", "{playbook: nemotron-3-super-120b-a12b-nvfp4}"],
             7,
-            "spark-1 is in two models that span nodes",
+            "both span several nodes, including spark-1",
         ),
         (["{playbook: gpt-oss-20b, nodes: [spark-1]}"], 5, "in no model: spark-2"),
         (["{playbook: gpt-oss-20b, nodes: [spark-1, spark-3]}"], 6, 'no node named "spark-3"'),
         (
             ["{playbook: gpt-oss-20b, nodes: [spark-1], groups: [{name: a, nodes: [spark-2]}]}"],
             6,
-            "both nodes and groups",
+            "nodes and groups are exclusive",
         ),
         (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
         (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
         (["gpt-oss-20b"], 6, "is not a section"),
-        (["{playbook: gpt-oss-120b}", "{playbook: gpt-oss-120b-ngc, nodes: [spark-1]}"], 7, "is served as"),
-        (["{playbook: ./my model.yaml}"], 6, "no model can be called"),
+        (["{playbook: gpt-oss-120b}", "{playbook: gpt-oss-120b-ngc, nodes: [spark-1]}"], 7, "is also served as"),
+        (["{playbook: ./my model.yaml}"], 6, "is not a valid model name"),
         (
             ["{playbook: gpt-oss-120b, aliases: [embed]}", "{playbook: gpt-oss-20b, name: embed}"],
             7,
-            "is called embed as well",
+            "also has the name embed",
         ),
         (
             ["{playbook: gpt-oss-120b, port: 65535}", "{playbook: gpt-oss-20b, port: 65535}"],
             7,
-            "has port 65535 as well",
+            "also has port 65535",
         ),
         (["{nodes: [spark-1]}"], 6, "is required"),
         (["{playbook: gpt-oss-20b, verify: {}}"], 6, "unknown key"),
@@ -167,10 +167,10 @@ def test_what_stands_beside_models_belongs_to_an_entry(written):
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are(written):
-    with pytest.raises(UsageError, match=r"no model is named .embd.") as caught:
+    with pytest.raises(UsageError, match=r"no model named .embd.") as caught:
         load(written(), model="embd")
     assert "embed" in (caught.value.hint or "")
-    with pytest.raises(UsageError, match="no model is named"):
+    with pytest.raises(UsageError, match="no model named"):
         load(written(), model="")
     with pytest.raises(UsageError, match="has no models"):
         load(written("playbook: gpt-oss-120b\n"), model="embed")

@@ -67,11 +67,11 @@ def test_what_is_not_given_to_nodes(here):
     (here / "large").touch()
     os.truncate(here / "large", 1 << 30)
     for source, why in {
-        "./../secret": "leads out",
-        "./out": "leads out",
-        "./inner": "inner/x leads out of it",
-        "./innocent": "is hidden",
-        "./nothing": "there is no",
+        "./../secret": "is outside",
+        "./out": "is outside",
+        "./inner": "inner/x is a link to outside",
+        "./innocent": "is a hidden file",
+        "./nothing": "does not exist",
         "./large": "weights are copied as a model",
     }.items():
         with pytest.raises(NotUsable, match=why):
@@ -125,8 +125,8 @@ def test_what_can_be_built_is_inside_of_the_playbooks_directory_and_there(here, 
     (here.parent / "elsewhere/Dockerfile").write_text("FROM scratch")
     (here / "link").symlink_to(here.parent / "elsewhere")
     for keys, said in (
-        ("context: ./no", "there is no"),
-        ("context: ./link", "leads out of the playbook's directory"),
+        ("context: ./no", "does not exist"),
+        ("context: ./link", "is outside the playbook's directory"),
         ("context: ./mod/Dockerfile", "has no Dockerfile"),
         ("context: ./mod, dockerfile: Other", "has no Other"),
     ):
