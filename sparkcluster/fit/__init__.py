@@ -1,12 +1,11 @@
-"""What a model is, and which memory it takes on one node: arithmetic over what is passed in.
+"""Memory that a model needs on one node: arithmetic over its config, its tensors and the engine's settings.
 
-``config.parse`` reads a config.json: sizes, what each layer remembers (``family_layers``, ``layers``), how weights are
-stored (``quantization``). ``weights`` counts the bytes of a rank, of the tensors (``safetensors``) or of the matrices
-that the config names (``modules``). ``kv.layout`` makes the KV cache of an ``Engine`` (``defaults``: how it is started,
-and what changed with its versions). ``verdict.fit`` says whether both fit a ``Machine``, and what to change.
-``shipped`` has what is recorded of models.
+``config.parse`` reads a config.json: sizes, the cache of each layer (``family_layers``, ``layers``), how weights are
+stored (``quantization``). ``weights`` counts the bytes of a rank, from the tensors (``safetensors``) or from the
+matrices that the config implies (``modules``). ``kv.layout`` computes the KV cache of an ``Engine`` (``defaults``: its
+settings, and changes between versions). ``verdict.fit`` decides whether both fit a ``Machine``, and what to change.
+``shipped`` reads recorded models.
 
-``headers`` and ``known`` alone read what is not passed in: a model's files, from a directory or the hub. ``known``
-gives a playbook's model, a ``Source``, from there or as recorded. The other rooms that are functions from data to data
-import neither.
+Only ``headers`` and ``known`` do I/O: they read a model's files from a directory or the hub. ``known`` returns the
+``Source`` of a playbook's model, read or recorded. The other rooms that are functions from data to data import neither.
 """

@@ -1,7 +1,7 @@
-"""Several models on one Spark: what each takes of its memory, and which may run together. Arithmetic over sizes.
+"""Memory budget of several models on one Spark, and which of them can run together. Pure.
 
-An engine takes what its arguments say, whatever its model needs, and its processes take more beside that. What others
-run on the node is not known here; checks of the node count it (FIT-003, HOST-006).
+An engine takes the memory set by its arguments, regardless of its model, plus memory of its processes. Other programs
+on the node are not counted here, but by checks of the node (FIT-003, HOST-006).
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from sparkcluster.fit.source import FREE_BYTES, GIB, Machine
 from sparkcluster.report import size
 
 HOST_BYTES = int(5.6 * GIB)
-"""What the processes of an engine take beside its arguments, as owners of several measured it. It is cautious: others
-measured 5.4 to 6.7 GiB of all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and
-``verdict.HOST_BYTES`` of models that ran alone. So it is certain only with that one that models do not fit."""
+"""Memory of an engine's processes outside its budget, measured by owners with several engines. A cautious value: others
+measured 5.4 to 6.7 GiB for all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and
+``verdict.HOST_BYTES`` for single models. Only the latter proves that models do not fit."""
 START_SHARE = 0.4
-"""What an engine takes for a moment while it starts, above what it takes then, as a part of its weights: 112 of 119 GiB
-with weights of 48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; it is
-one report, and issue 56824 has a tenth of it: no more than a doubt)."""
+"""Peak memory while an engine starts, above its final memory, as a share of its weights: 112 of 119 GiB with weights of
+48 and a utilization of 0.70, less ``HOST_BYTES`` and the system's 5 (issue 46307 of the engine; issue 56824 reports a
+tenth of it, so this only gives a doubt)."""
 
 MOST_MODELS = 10
-"""Of which it is said which may run together: that takes 1,024 sums."""
+"""Limit of models for combinations, of which there are 1,024."""
 
 Kind = Literal["computed", "measured", "at most", "unknown"]
-"""How the sizes of a part are known; ``at most`` is what the engine may take of a model that is not known."""
+"""Source of the sizes of a part; ``at most`` is the engine's limit for an unknown model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What one model takes on one node.
+    """Memory of one model on one node.
 
     Attributes:
-        step_bytes: what its engine may take beside weights and KV cache: a step, the driver, CUDA graphs.
-        host_bytes: what the engine's processes take beside its budget.
-        peak_bytes: what it took for a moment more while it started; None where that was not measured.
-        problems: why it does not run even alone.
-        doubts: why that is not certain, or its sizes are not known.
-        on_demand: whether it is loaded beside those that always serve, and others on demand make room for it.
+        step_bytes: memory of the engine in addition to weights and KV cache: a step, the driver, CUDA graphs.
+        host_bytes: memory of the engine's processes outside its budget.
+        peak_bytes: additional memory while it starts; None if not measured.
+        problems: why it does not fit even alone.
+        doubts: why it may not fit, or why its sizes are unknown.
+        on_demand: whether it is loaded on demand; then other models on demand are stopped first.
+        smaller: arguments of its engine that lower its memory.
     """
 
     model: str
@@ -54,20 +55,21 @@ class Part:
     doubts: tuple[str, ...] = ()
     peak_bytes: int | None = None
     on_demand: bool = False
+    smaller: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """All of it once the model serves; 0 where that is unknown."""
+        """Total memory of the serving model; 0 if unknown."""
         used = self.weights_bytes + self.kv_cache_bytes + self.step_bytes
         return used + self.host_bytes if self.kind != "unknown" else 0
 
     @property
     def start_peak_bytes(self) -> int:
-        """What it takes for a moment more while it starts, or may take."""
+        """Additional memory while it starts, measured or estimated."""
         return int(START_SHARE * self.weights_bytes) if self.peak_bytes is None else self.peak_bytes
 
     def as_json(self) -> dict[str, Any]:
-        """Sizes in bytes; null where they are unknown."""
+        """Sizes in bytes, null if unknown."""
         names = ("weights_bytes", "kv_cache_bytes", "step_bytes", "host_bytes", "start_peak_bytes")
         sizes = {name: getattr(self, name) if self.kind in {"computed", "measured"} else None for name in names}
         said = {"model": self.model, "on_demand": self.on_demand, "bytes": self.bytes or None, "kind": self.kind}
@@ -76,14 +78,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget:
-    """What the models of each node take together.
+    """Total memory of the models on each node.
 
     Attributes:
         sparks: parts by node, in the order of the inventory.
         machine: the memory of a node.
-        problems: why they certainly do not fit, a sentence for each group of nodes.
-        doubts: why they may not.
-        together: which may run together where not all may, by node.
+        problems: why they do not fit, one sentence per set of equal nodes.
+        doubts: why they may not fit.
+        together: combinations that can run together, by node, if not all can.
     """
 
     sparks: Mapping[str, tuple[Part, ...]]
@@ -94,11 +96,18 @@ class Budget:
 
     @property
     def fits(self) -> bool | None:
-        """Whether all may run at once, of those on demand one at a time; None where it is not certain."""
+        """Whether all can run together, with one model on demand at a time; None if uncertain."""
         return False if self.problems else None if self.doubts else True
 
+    @property
+    def hint(self) -> str:
+        """What to change where they do not fit."""
+        every = dict.fromkeys(name for parts in self.sparks.values() for part in parts for name in part.smaller)
+        smaller = " or ".join(f"args.{name}" for name in every) or "the context"
+        return f"lower {smaller} of one of them, or give one other nodes"
+
     def free_bytes(self, node: str) -> int:
-        """What those that always serve leave of a node beyond what has to stay free; negative where they take more."""
+        """Memory left by always-on models beyond the free reserve; negative if they need more."""
         return room(self.machine) - sum(part.bytes for part in self.sparks[node] if not part.on_demand)
 
     def as_json(self) -> dict[str, Any]:
@@ -119,14 +128,14 @@ class Budget:
 
 
 def room(machine: Machine) -> int:
-    """Bytes that all engines of a node may take together."""
+    """Bytes for all engines of a node."""
     return machine.visible_bytes - machine.system_bytes - FREE_BYTES
 
 
 def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
-    """The budget of nodes by what the models on each of them take.
+    """The budget of nodes with the given models.
 
-    A model alone on its node is no matter of a budget: ``verdict`` says whether it fits.
+    A single model on a node is not checked here, but by ``verdict``.
     """
     by_node = {node: tuple(parts) for node, parts in sparks.items()}
     alike: dict[tuple[Part, ...], list[str]] = {}
@@ -150,7 +159,7 @@ def add_up(sparks: Mapping[str, Sequence[Part]], machine: Machine) -> Budget:
 
 
 def _judged(parts: Sequence[Part], machine: Machine) -> tuple[bool, list[str]]:
-    """Why ``parts`` do not fit at once, after whether that is certain: those that always serve, and one on demand."""
+    """Whether it is certain that ``parts`` do not fit together, and why; at most one of them is on demand."""
     over = sum(part.bytes for part in parts) - room(machine)
     if over <= 0:
         return False, _starting(parts, machine)
@@ -163,25 +172,25 @@ def _too_much(parts: Sequence[Part], over: int, machine: Machine, verb: str) -> 
     known = [part for part in parts if part.bytes]
     listed = [f"{part.model} {'up to ' * (part.kind == 'at most')}{size(part.bytes)}" for part in known]
     whole, system, free = map(size, (machine.visible_bytes, machine.system_bytes, FREE_BYTES))
-    listed = [*listed, f"the system's {system} and {free} that stay free"]
-    return f"{', '.join(listed)} {verb} {size(over)} more than its {whole}"
+    listed = [*listed, f"the system's {system} and {free} kept free"]
+    return f"{', '.join(listed)} {verb} {size(over)} more than {whole}"
 
 
 def _starting(parts: Sequence[Part], machine: Machine) -> list[str]:
-    """Which of ``parts`` may take too much while it starts: the biggest starts first, one on demand last."""
+    """Parts that may need too much while they start: the largest starts first, models on demand last."""
     found, left = [], room(machine)
     for part in sorted(parts, key=lambda part: (part.on_demand, -part.bytes)):
         left -= part.bytes
         if part.start_peak_bytes > left:
-            peak = f"{part.model} may take {size(part.start_peak_bytes)} more for a moment while it starts"
-            found.append(f"{peak}, and {size(left)} are free then")
+            peak = f"{part.model} may briefly need {size(part.start_peak_bytes)} more while it starts"
+            found.append(f"{peak}, but only {size(left)} is free then")
     return found
 
 
 def _together(parts: Sequence[Part], limit: int) -> list[tuple[str, ...]]:
-    """The largest sets of ``parts`` that fit together, of the first ``MOST_MODELS`` of which something is known.
+    """The largest sets of ``parts`` that fit together, among the first ``MOST_MODELS`` of known size.
 
-    Where some are on demand, those that always serve are in each set.
+    If some are on demand, each set includes all always-on models.
     """
     known = [part for part in parts if part.bytes][:MOST_MODELS]
     always = {at for at, part in enumerate(known) if not part.on_demand and any(each.on_demand for each in known)}

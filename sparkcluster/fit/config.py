@@ -1,4 +1,4 @@
-"""A model's config.json as typed data: which layers it has, what each remembers, and how its weights are stored."""
+"""A model's config.json as typed data: its layers, their caches, and how weights are stored."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ TOWERS = ("vision_config", "audio_config", "vision_tower_config", "sound_config"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What ``fit`` needs to know of a model.
+    """Data that ``fit`` needs about a model.
 
     Attributes:
-        name: path or repository it was read from.
+        name: its path or repository.
         layers: in the model's order.
-        caches: what they remember, in the same order; nothing of those that use what another one remembers.
-        drafts: the same of its multi-token-prediction layers, which only speculative decoding loads.
-        widths: of the feed-forward of each layer that has no mixture of experts.
-        dtype: of weights that are not quantized.
-        state_dtype: of recurrent states where the model asks for one; None: the model's own.
-        tied: whether input and output embedding are one.
-        multimodal: whether a vision or audio tower comes along.
+        caches: caches of the layers, in the same order, without layers that share another layer's cache.
+        drafts: caches of multi-token-prediction layers, which are loaded only for speculative decoding.
+        widths: feed-forward width of each layer without experts.
+        dtype: dtype of unquantized weights.
+        state_dtype: dtype of recurrent states; None for ``dtype``.
+        tied: whether input and output embeddings are shared.
+        multimodal: whether it has a vision or audio tower.
         streams: copies of the residual stream that a layer mixes (hyper-connections); 1 without them.
-        top, text, shape: config.json, its part about the language model, and the sizes that every layer has.
+        top, text, shape: config.json, its language model section, and sizes common to all layers.
     """
 
     name: str
@@ -55,26 +55,28 @@ class ModelConfig:
 
     @property
     def kv_heads(self) -> int | None:
-        """KV heads of the first attention layer; None for latent attention, or none at all."""
+        """KV heads of the first attention layer; None for latent attention or without attention."""
         return next((cache.kv_heads for cache in self.caches if isinstance(cache, Attention)), None)
 
 
 def parse(document: object, name: str) -> ModelConfig:
-    """The model that a config.json describes; ``name`` is its path or repository.
+    """Parse a config.json; ``name`` is its path or repository.
 
     Raises:
-        UsageError: numbers that are missing or absurd, or layers that are not known.
+        UsageError: missing or absurd numbers, or unknown layers.
     """
     if not isinstance(document, Mapping):
         raise UsageError(f"{name} is not a config.json: it is not a mapping", hint="give a model's config.json")
+    if "general.architecture" in document:
+        raise UsageError(f"{name} is a GGUF", hint="serve it with engine: llama.cpp, or give the model in safetensors")
     top = Document(document, name)
     text = _text(top)
     model_type = text.text("model_type", top.text("model_type"))
     if top.flag("is_encoder_decoder", default=False):
         raise UsageError(
-            f"{name}: encoder-decoder models are not supported", hint="give a decoder model, which generates text"
+            f"{name}: encoder-decoder models are not supported", hint="use a decoder model, which generates text"
         )
-    # transformers 5 leaves the number out where it names each layer.
+    # transformers 5 omits the number if it names each layer.
     named = len(text.words("layers_block_type") or text.words("layer_types") or text.text("hybrid_override_pattern"))
     count = text.number("num_hidden_layers", "n_layer", "num_layers", default=named or None, most=1024)
     heads = text.number("num_attention_heads", "n_head", "n_heads", default=0, least=0, most=4096)
@@ -85,7 +87,7 @@ def parse(document: object, name: str) -> ModelConfig:
     shared = text.number("num_kv_shared_layers", default=0, least=0, most=count)
     caches = tuple(cache for layer in layers[: count - shared] for cache in layer.caches)
     if not caches:
-        raise text.refused("layer_types", "lists no layer with attention or a state")
+        raise text.refused("layer_types", "has no layer with attention or a state")
     return ModelConfig(
         name=name,
         architecture=next(iter(top.words("architectures")), ""),
@@ -109,7 +111,7 @@ def parse(document: object, name: str) -> ModelConfig:
 
 
 def _text(top: Document) -> Document:
-    """The part that describes the language model."""
+    """The section of the language model."""
     for key in ("text_config", "llm_config", "language_config", "thinker_config"):
         below = top.below(key)
         if below is not None and (below.has("hidden_size") or below.has("text_config")):

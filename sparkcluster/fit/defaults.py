@@ -1,7 +1,7 @@
-"""How vLLM is started, its defaults and behaviour by version: the one table of what changed, and when.
+"""vLLM's settings, defaults and changes between versions that matter for memory.
 
 Read in the Python source of the releases 0.11.1 to 0.32.0: ``vllm/config/cache.py``, ``vllm/envs.py``,
-``vllm/engine/arg_utils.py`` and those that ``kv.py`` names.
+``vllm/engine/arg_utils.py`` and the files named in ``kv.py``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal
 
 Version = tuple[int, ...]
 
-# The oldest release that has each change. Utilization and profiling: https://github.com/vllm-project/vllm/pull/38284,
-# which was announced for 0.21, as the engine still logs, and shipped with 0.20.0.
+# First release with each change. Utilization and profiling: https://github.com/vllm-project/vllm/pull/38284, announced
+# for 0.21 (also in the engine's log) but shipped with 0.20.0.
 SINCE: dict[str, Version] = {
     "wide groups up to half as large again": (0, 18),
     "FP4 experts run on kernels that SM121 has": (0, 19),
@@ -28,12 +28,12 @@ SINCE: dict[str, Version] = {
 }
 
 NEWEST: Version = (0, 32, 0)
-"""The newest release that was read; what comes after it is computed as this one."""
+"""Newest release that was read; later releases are treated like it."""
 
 BATCHED_TOKENS = 8192
-"""--max-num-batched-tokens of `vllm serve` where the device has 70 GiB or more, and is no A100; in all releases."""
+"""Default --max-num-batched-tokens of `vllm serve` on devices with 70 GiB or more, except A100; in all releases."""
 SEQUENCES = 1024
-"""--max-num-seqs for the same devices."""
+"""Default --max-num-seqs on the same devices."""
 
 
 def has(version: Version, change: str) -> bool:
@@ -42,16 +42,16 @@ def has(version: Version, change: str) -> bool:
 
 
 def utilization(version: Version) -> float:
-    """--gpu-memory-utilization where it is not set."""
+    """Default --gpu-memory-utilization."""
     return 0.92 if has(version, "utilization is 0.92") else 0.9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Engine:
-    """How the engine is started, as far as its KV cache is concerned.
+    """Settings of the engine that affect its memory.
 
     Attributes:
-        version: of the engine.
+        version: engine version.
         ranks: tensor parallel size.
         stages: pipeline parallel size.
         context: --max-model-len.
@@ -62,12 +62,12 @@ class Engine:
         dtype: --dtype.
         state_dtype: --mamba-ssm-cache-dtype.
         convolution_dtype: --mamba-cache-dtype.
-        prefix_caching: None for its default.
-        drafted: tokens that speculative decoding proposes at once; 0 without it.
-        mtp_drafts: whether the model's own multi-token-prediction layers draft.
-        falls_back: whether experts of four bits run on kernels that fail on SM121 and fall back.
+        prefix_caching: None for the default of its version.
+        drafted: tokens that speculative decoding proposes per step; 0 without it.
+        mtp_drafts: whether the model's multi-token-prediction layers draft.
+        falls_back: whether 4-bit experts first try kernels that fail on SM121.
         largest_graph: --max-cudagraph-capture-size; None for the engine's own choice.
-        profiles_graphs: whether it estimates the memory of CUDA graphs, if its version can.
+        profiles_graphs: whether it estimates the memory of CUDA graphs, if its version supports that.
         loader: --load-format.
     """
 
@@ -99,6 +99,6 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """Tokens that are scheduled and not yet settled."""
+        """Tokens of batches in flight."""
         twice = self.async_scheduling and self.device == "gpu" and self.has("two batches in flight")
         return self.batched_tokens * (self.stages + 1 if twice else self.stages)

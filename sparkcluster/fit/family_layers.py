@@ -1,6 +1,6 @@
-"""What each layer of a family remembers, read from config.json as transformers 5 reads it.
+"""Caches of the layers of each model family, read from config.json in the same way as transformers 5.
 
-A family that remembers in another way than those written here is refused by name: a made-up number is worse than none.
+Families with other caches are refused by name: a wrong number is worse than none.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from sparkcluster.fit.read import Document
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 LATENT, SPARSE = frozenset(_FILE["latent"]), frozenset(_FILE["sparse"])
 UNKNOWN: dict[str, dict[str, str]] = _FILE["unknown"]
-"""Families whose memory is not computed."""
+"""Families whose memory cannot be computed."""
 INDEXED = "minimax_m3"
 ATTENTION_WORDS = {"full_attention", "attention", "*"}
 SILENT_WORDS = {"mlp", "moe", "-", "E", "O"}
 STATE_WORDS = {"mamba", "mamba2", "linear_attention", "conv", "M"}
-# What no config.json calls its layers: those that are all alike in a family.
+# Our own words for layers of families in which all layers are alike.
 LATENT_WORD, COMPRESSED_WORD, BOTH = "latent", "compressed", "state and attention"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What every family has."""
+    """Sizes that every family has."""
 
     model_type: str
     layers: int
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: the word for what it is, and what it remembers, unless it uses what another one remembers."""
+    """A layer: its kind and its caches, unless it shares those of another layer."""
 
     kind: str
     caches: tuple[Cache, ...]
@@ -49,7 +49,7 @@ def layers(text: Document, shape: Shape) -> list[Layer]:
     """The layers of a model, in order.
 
     Raises:
-        UsageError: the family, or a kind of layer, is not known here.
+        UsageError: unknown family or kind of layer.
     """
     missing = _missing(text, shape)
     if missing is not None:
@@ -60,14 +60,14 @@ def layers(text: Document, shape: Shape) -> list[Layer]:
     different = text.below("per_layer_config")
     found = []
     for at, kind in enumerate(_kinds(text, shape)):
-        # transformers 5 writes what differs from layer to layer under the layer's number.
+        # transformers 5 stores per-layer differences under the layer's number.
         own = text if different is None else text.over(different.below(str(at)))
         found.append(Layer(kind, tuple(_caches(kind, at, own, shape))))
     return found
 
 
 def _missing(text: Document, shape: Shape) -> str | None:
-    """Why the memory of a model is not computed; None where it is."""
+    """Why the memory of a model cannot be computed; None if it can."""
     for name, family in UNKNOWN.items():
         if shape.model_type.removesuffix("_text") == name or text.has(family.get("key", "")):
             return family["missing"]
@@ -80,7 +80,7 @@ def _missing(text: Document, shape: Shape) -> str | None:
 
 
 def is_compressed(text: Document) -> bool:
-    """Whether it has the layers of DeepSeek V4."""
+    """Whether it has DeepSeek V4's compressed layers."""
     return text.has("compress_ratios")
 
 
@@ -105,7 +105,7 @@ def _caches(kind: str, at: int, text: Document, shape: Shape) -> list[Cache]:  #
 
 
 def _index_dim(at: int, text: Document, shape: Shape) -> int:
-    """Width of the key by which a layer of MiniMax M3 selects tokens; 0 where it does not."""
+    """Width of the key by which a layer of MiniMax M3 selects tokens; 0 if it does not."""
     sparse = text.below("sparse_attention_config") if shape.model_type.startswith(INDEXED) else None
     if sparse is None:
         return 0
@@ -123,15 +123,15 @@ def _latent(at: int, text: Document, shape: Shape) -> Latent:
     every = text.number("index_topk_freq", default=1, most=1024)
     first = text.number("index_skip_topk_offset", default=2, least=0, most=1024)
     pattern = text.text("index_topk_pattern")
-    # Layers in between take the selection of the last one that made it.
+    # Layers in between reuse the selection of the last layer that made one.
     shares = pattern[at : at + 1] == "S" if pattern else max(at - first + 1, 0) % every != 0
     return Latent(rank, rope, sparse=True, index_dim=0 if shares else index)
 
 
 def _compressed(at: int, text: Document, shape: Shape) -> Compressed:
-    ratios = text.numbers("compress_ratios")  # those of drafts come last
+    ratios = text.numbers("compress_ratios")  # ratios of draft layers come last
     if len(ratios) < shape.layers:
-        raise text.refused("compress_ratios", f"names {len(ratios)} layers, the model has {shape.layers}")
+        raise text.refused("compress_ratios", f"names {len(ratios)} layers, but the model has {shape.layers}")
     ratio = ratios[at]
     if ratio not in {0, 1, 4, 128}:
         raise text.refused("compress_ratios", f"has a ratio that is not supported: {ratio}")
@@ -141,7 +141,7 @@ def _compressed(at: int, text: Document, shape: Shape) -> Compressed:
 
 
 def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - one way of writing it after another
-    """One word for each layer: what it is."""
+    """The kind of each layer."""
     layers = shape.layers
     alike = _alike(text, shape)
     if alike is not None:
@@ -150,7 +150,7 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
     if pattern and shape.model_type.startswith("nemotron"):
         pattern = pattern.replace("|", "")
         if len(pattern) != layers:
-            raise text.refused("hybrid_override_pattern", f"names {len(pattern)} layers, the model has {layers}")
+            raise text.refused("hybrid_override_pattern", f"names {len(pattern)} layers, but the model has {layers}")
         return pattern
     words = text.words("layer_types", layers) or text.words("layers_block_type", layers)
     if words:
@@ -168,7 +168,7 @@ def _kinds(text: Document, shape: Shape) -> Sequence[str]:  # noqa: PLR0911 - on
 
 
 def _alike(text: Document, shape: Shape) -> str | None:
-    """The word of each layer, for families whose layers are all alike."""
+    """The kind of all layers, for families in which all layers are alike."""
     if shape.model_type == "falcon_h1":
         return BOTH
     if shape.model_type in LATENT and text.has("kv_lora_rank"):
@@ -177,13 +177,13 @@ def _alike(text: Document, shape: Shape) -> str | None:
 
 
 def _every(period: int, other: str, layers: int, offset: int | None = None) -> list[str]:
-    """Full attention in the last layer of each ``period``, or the one at ``offset``, and ``other`` in the rest."""
+    """Full attention in the last layer of each ``period`` (or the layer at ``offset``), ``other`` in the rest."""
     full = period - 1 if offset is None else offset
     return ["full_attention" if at % period == full else other for at in range(layers)]
 
 
 def _windows(text: Document, shape: Shape) -> list[str]:
-    """The defaults that transformers gives to families whose files may leave layer_types out."""
+    """Defaults of transformers for families that may omit layer_types."""
     layers, family = shape.layers, shape.model_type
     slides = text.number("sliding_window", default=0, least=0) > 0
     if family in {"gemma2", "gpt_oss"} and slides:
@@ -193,7 +193,7 @@ def _windows(text: Document, shape: Shape) -> list[str]:
         every = text.number("sliding_window_pattern", "_sliding_window_pattern", default=usual, most=1024)
         return _every(every, "sliding_attention", layers)
     if family.startswith("llama4") and text.has("attention_chunk_size"):
-        if text.values.get("no_rope_layers"):  # transformers takes an empty list for none
+        if text.values.get("no_rope_layers"):  # transformers treats an empty list as absent
             chunked = text.numbers("no_rope_layers", layers)
             return ["chunked_attention" if each else "full_attention" for each in chunked]
         return _every(text.number("no_rope_layer_interval", default=4, most=1024), "chunked_attention", layers)
@@ -202,7 +202,7 @@ def _windows(text: Document, shape: Shape) -> list[str]:
         slides = slides and text.flag("use_sliding_window", default=False)
         return ["sliding_attention" if slides and at >= first else "full_attention" for at in range(layers)]
     if family == "mistral" and "sliding_window" not in text.values:
-        raise text.refused("sliding_window", "is missing, and transformers takes 4096 then: write it, or null")
+        raise text.refused("sliding_window", "is missing, for which transformers uses 4096: write it, or null")
     slides = slides and text.flag("use_sliding_window", default=True)
     return ["sliding_attention" if slides else "full_attention"] * layers
 
@@ -213,7 +213,7 @@ def _attention(
     heads = text.number("num_key_value_heads", "num_kv_heads", "n_head_kv", default=shape.heads, most=4096)
     head_dim = text.number("head_dim", default=0, least=0, most=1 << 14) or shape.head_dim
     if shape.model_type.startswith("gemma4") and window is None:
-        # Full attention of Gemma 4 has heads of its own size and number.
+        # Gemma 4's full attention has a separate size and number of heads.
         head_dim = text.number("global_head_dim", default=head_dim, most=1 << 14)
         if text.flag("attention_k_eq_v", default=False):
             heads = text.number("num_global_key_value_heads", default=heads, most=4096)
@@ -267,14 +267,14 @@ def _mamba2(text: Document, shape: Shape) -> State:
 
 
 def drafts(text: Document, shape: Shape, caches: Sequence[Cache]) -> list[Cache]:
-    """What the multi-token-prediction layers remember that come along with a checkpoint; like its full attention."""
+    """Caches of the checkpoint's multi-token-prediction layers, which are like those of full attention."""
     count = text.number(
         "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=64
     )
     if count == 0 and shape.model_type == "qwen3_next":
-        count = 1  # it has one, which its file leaves out
+        count = 1  # it has one layer, which config.json omits
     window = next((cache for cache in caches if isinstance(cache, Compressed)), None)
-    if window is not None:  # whatever its place in compress_ratios says
+    if window is not None:  # regardless of compress_ratios
         return [dataclasses.replace(window, ratio=0, index_dim=0)] * count
     like = next((cache for cache in caches if isinstance(cache, Latent)), None) or next(
         (cache for cache in caches if isinstance(cache, Attention) and cache.window is None and cache.chunk is None),
@@ -284,7 +284,7 @@ def drafts(text: Document, shape: Shape, caches: Sequence[Cache]) -> list[Cache]
 
 
 def state_dtype(text: Document, model_type: str) -> str | None:
-    """The dtype that the recurrent states have unless the user says another; None: the model's own."""
+    """Default dtype of recurrent states; None for the model's dtype."""
     if model_type.startswith("nemotron"):
         return text.text("mamba_ssm_cache_dtype", "float32")
     if model_type.startswith("qwen3_5"):
@@ -294,7 +294,7 @@ def state_dtype(text: Document, model_type: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts: how many there are in a layer, the width of one, and of those that every token takes."""
+    """A mixture of experts: experts per layer, width of an expert, and total width of shared experts."""
 
     count: int
     width: int
@@ -302,7 +302,7 @@ class Experts:
 
 
 def experts(text: Document) -> Experts | None:
-    """The mixture of experts that some layers have; None for a dense model."""
+    """The mixture of experts; None for a dense model."""
     count = text.number(
         "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts", default=0, least=0, most=1 << 16
     )
@@ -318,7 +318,7 @@ def experts(text: Document) -> Experts | None:
 
 
 def widths(text: Document, shape: Shape) -> list[int]:
-    """The width of the feed-forward of each layer, where that is no mixture of experts."""
+    """Feed-forward width of each layer without experts."""
     if not isinstance(text.values.get("intermediate_size"), list):
         keys = ("dense_intermediate_size", "intermediate_size", "ffn_hidden_size", "n_inner")
         return [text.number(*keys, default=4 * shape.hidden, least=0, most=1 << 24)] * shape.layers
@@ -329,7 +329,7 @@ def widths(text: Document, shape: Shape) -> list[int]:
 
 
 def is_mixed(text: Document, shape: Shape, layer: int, kind: str) -> bool:
-    """Whether a layer of a model with experts has them."""
+    """Whether this layer of a model with experts has experts."""
     if shape.model_type.startswith("nemotron"):
         return kind in {"E", "O", "moe"}
     words = text.words("mlp_layer_types")

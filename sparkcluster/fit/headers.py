@@ -1,18 +1,17 @@
-"""A model's config.json and the headers of its tensors, from a directory, a file or the hub; never the tensors.
+"""Read a model's config.json and tensor headers, never the tensors, from a directory, a file or the hub.
 
-Of the hub only the first bytes of each file are requested, by range. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN``
-(or the file that ``hf auth login`` writes) opens gated models; the token is sent for no other model, and to no other
-host.
+From the hub, range requests fetch only the first bytes of each file. ``HF_ENDPOINT`` names another hub. ``HF_TOKEN``
+(or the file from ``hf auth login``) opens gated models; the token is sent only for these, and only to the hub.
 
-``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried in its place and fails the tests of hostile input:
+``huggingface_hub.get_safetensors_metadata`` (2.4.0) was tried instead and fails the tests of hostile input:
 
-- where a hub ignores ranges, it reads whole shards into memory;
-- it takes a shard that is cut off for whole;
-- it requests whatever an index names, ``../x`` included, and puts no limit on the number of files;
-- a token with a line break is sent without it, and a refused connection is retried for 23 s;
-- config.json and index go to the user's cache, of whatever size they are.
+- if a hub ignores ranges, it reads complete shards into memory;
+- it accepts a truncated shard;
+- it requests any path in an index, including ``../x``, and does not limit the number of files;
+- it strips a line break from a token, and retries a refused connection for 23 s;
+- it caches config.json and index regardless of their size.
 
-It would also bring 14 packages (50 MB) and 0.4 s of imports to a controller that downloads no weights itself.
+It would also add 14 packages (50 MB) and 0.4 s of imports to a controller that downloads no weights.
 """
 
 from __future__ import annotations
@@ -41,58 +40,68 @@ from sparkcluster.node.shared import HUB_ADDRESS
 CONFIG_LIMIT = 16_000_000
 FIRST_BYTES = 1 << 20
 LIMIT = 256_000_000
-"""Bytes of an index, and of all headers of a model together; those of the largest checkpoints have some 30 MB."""
+"""Limit in bytes of an index, and of all headers of a model together; the largest checkpoints have about 30 MB."""
 TIMEOUT_S = 30
 AT_ONCE = 8
 _DENIED = frozenset({http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN})
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 ONE_FILE, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 QUANTIZED = "hf_quant_config.json"
-"""Where ModelOpt wrote what is quantized, before it wrote that into config.json."""
+"""ModelOpt's former file for its quantization settings, which are now in config.json."""
 
 Piece = tuple[bytes, "int | None"]
-"""The first bytes of a file, and the size of the whole file if that is known."""
+"""First bytes of a file, and the size of the file if known."""
 
 
-def from_path(path: Path, file: str | None = None) -> Source:
-    """A model on this machine, by its directory, of which one ``file`` may be served, or a config.json or GGUF alone.
+def from_path(path: Path, file: str | None = None, more: Sequence[str] = ()) -> Source:
+    """A local model: a directory, optionally with the ``file`` to serve, a config.json, or a GGUF file.
+
+    Of the GGUF files ``more``, which are loaded beside it, the size is read.
 
     Raises:
-        UsageError: it is missing or invalid.
+        UsageError: missing or invalid files.
     """
     if file is not None or path.suffix == ".gguf":
         folder, name = (path, file) if file is not None else (path.parent, path.name)
-        return _gguf(_Files(f"{folder}/", partial(_local, folder)), str(path), name)
+        return _gguf(_Files(f"{folder}/", partial(_local, folder)), str(path), name, more)
     if path.is_file():
         return Source(str(path), _Files(f"{path.parent}/", partial(_local, path.parent)).document(path.name))
     if not path.is_dir():
-        raise UsageError(f"no model at {path}", hint="give a directory with a config.json, or a config.json")
+        raise UsageError(f"no model at {path}", hint="pass a directory with a config.json, or a config.json")
     names = safetensors.of_checkpoint(file.name for file in path.iterdir())
     return _source(_Files(f"{path}/", partial(_local, path)), str(path), names)
 
 
-def from_hub(repository: str, revision: str = "main", *, whole: bool = True, file: str | None = None) -> Source:
-    """A model on the hub at a branch, tag or commit: its config.json and the headers of its tensors, some 100 KB.
+def from_hub(
+    repository: str,
+    revision: str = "main",
+    *,
+    whole: bool = True,
+    file: str | None = None,
+    more: Sequence[str] = (),
+) -> Source:
+    """A model on the hub at a branch, tag or commit: its config.json and tensor headers, about 100 KB.
 
-    Without ``whole`` it may be an adapter, which has no config.json; of a GGUF ``file`` it is that one's header.
+    Without ``whole`` it may be an adapter, which has no config.json. For a GGUF ``file``, only its header and the sizes
+    of the files ``more`` are read.
 
     Raises:
         UsageError: there is no such model, or its files are invalid.
-        SparkclusterError: the hub does not answer, or requires a token, or the user wants it not asked.
+        SparkclusterError: the hub does not answer or requires a token, or HF_HUB_OFFLINE is set.
     """
     if is_offline():
         raise SparkclusterError(
-            f"{repository} was not looked up: HF_HUB_OFFLINE is set",
+            f"cannot look up {repository}: HF_HUB_OFFLINE is set",
             hint="unset HF_HUB_OFFLINE, or pass a local directory or config.json to --config",
         )
     remote = _Remote(repository, revision)
     files, name = _Files(f"{repository} ", remote.get), f"{repository} at {revision}"
-    found = _gguf(files, name, file) if file is not None else _source(files, name, [ONE_FILE], whole=whole)
+    found = _gguf(files, name, file, more) if file is not None else _source(files, name, [ONE_FILE], whole=whole)
     return dataclasses.replace(found, name=repository, revision=remote.commit)
 
 
 def is_gated(repository: str, revision: str) -> bool:
-    """Whether the hub shows this model only to those with a token; False where it cannot be asked."""
+    """Whether the hub requires a token for this model; False if it does not answer."""
     remote = _Remote(repository, revision)
     with contextlib.suppress(SparkclusterError):
         remote.get(CONFIG, 1)
@@ -100,15 +109,15 @@ def is_gated(repository: str, revision: str) -> bool:
 
 
 def is_offline() -> bool:
-    """Whether the user wants no hub asked; as huggingface_hub reads the variable."""
+    """Whether HF_HUB_OFFLINE is set, read as in huggingface_hub."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = True) -> Source:
-    """The model ``name`` in ``files``; the files with its tensors are those of ``names`` where no index lists them."""
+    """The model ``name`` in ``files``; without an index, ``names`` are the files with tensors."""
     config = files.document(CONFIG)
     if config is None and whole:
-        hint = "check id and revision, or give the directory with the model's config.json"
+        hint = "check id and revision, or pass the directory with the model's config.json"
         raise UsageError(f"{name} has no config.json", hint=hint)
     if config is not None and "quantization_config" not in config:
         beside = files.document(QUANTIZED)
@@ -130,15 +139,15 @@ def _source(files: _Files, name: str, names: Sequence[str], *, whole: bool = Tru
     return Source(name, config, tensors or None)
 
 
-def _gguf(files: _Files, name: str, file: str) -> Source:
-    """The model ``name`` in a GGUF, by the header of its first part and the sizes of all."""
-    from sparkcluster.node import gguf  # noqa: PLC0415 - few models are one
+def _gguf(files: _Files, name: str, file: str, more: Sequence[str]) -> Source:
+    """The model ``name`` in a GGUF file: the header of its first part, and the sizes of all parts and of ``more``."""
+    from sparkcluster.node import gguf  # noqa: PLC0415 - GGUF models are rare
 
     sizes, count = [], FIRST_BYTES
     for part in gguf.series(file):
         found = files.get(part, 1)
         if found is None:
-            raise UsageError(f"{name} has no {part}", hint="check model.file, which names one file of the repository")
+            raise UsageError(f"{name} has no {part}", hint="check model.file, which names a file of the repository")
         sizes.append(found[1] or 0)
     while True:
         text, _ = files.get(file, count) or (b"", None)
@@ -146,12 +155,13 @@ def _gguf(files: _Files, name: str, file: str) -> Source:
             config, _ = gguf.read(io.BytesIO(text))
         except EOFError:
             if len(text) < count or count > LIMIT:
-                raise safetensors.broken(files.where + file, "has a header that is cut off") from None
+                raise safetensors.broken(files.where + file, "has a truncated header") from None
             count *= 4
         except ValueError as error:
             raise safetensors.broken(files.where + file, f"is invalid: {error}") from None
         else:
-            return Source(name, config, size_bytes=sum(sizes) or None)
+            beside = {each: Source(each, None, size_bytes=found[1]) for each in more if (found := files.get(each, 1))}
+            return Source(name, config, size_bytes=sum(sizes) or None, beside=beside)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -159,9 +169,9 @@ class _Files:
     """The files of a model.
 
     Attributes:
-        where: what people read before a file's name.
-        get: so many of the first bytes of a file; None if there is no such file.
-        ends: bytes of each header, counted before it is read: several threads read at once.
+        where: prefix of file names in messages.
+        get: returns the first bytes of a file; None if the file does not exist.
+        ends: sizes of headers, added before they are read, since several threads read in parallel.
     """
 
     where: str
@@ -169,7 +179,7 @@ class _Files:
     ends: list[int] = dataclasses.field(default_factory=list)
 
     def document(self, name: str, limit: int = CONFIG_LIMIT) -> dict[str, Any] | None:
-        """A file of JSON, of ``limit`` bytes at most; None if there is none."""
+        """A JSON file of at most ``limit`` bytes; None if it does not exist."""
         found = self.get(name, limit + 1)
         if found is None:
             return None
@@ -179,7 +189,7 @@ class _Files:
         return safetensors.document(text, self.where + name)
 
     def header(self, name: str) -> list[Tensor] | None:
-        """The tensors of a file; None if there is none."""
+        """The tensors of a file; None if it does not exist."""
         first = self.get(name, FIRST_BYTES)
         if first is None:
             return None
@@ -191,21 +201,21 @@ class _Files:
         if end > len(text):
             text, size = self.get(name, end) or first
         if end > len(text):
-            raise SparkclusterError(f"{shown}: incomplete download", hint="run the same command again")
+            raise SparkclusterError(f"{shown}: incomplete download", hint="retry")
         return safetensors.header(text[:end], size, shown)
 
 
 def _local(folder: Path, name: str, count: int) -> Piece | None:
-    """``_Files.get`` of a directory."""
+    """``_Files.get`` for a local directory."""
     path = folder / name
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            return file.read(min(count, size)), size  # a read allocates as many bytes as requested
+            return file.read(min(count, size)), size  # read() allocates the requested number of bytes
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and rights") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="check its path and permissions") from None
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -220,7 +230,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 class _Remote:
-    """One revision of one repository; ``gated`` once the hub denied it without a token, ``commit`` once it said it."""
+    """A revision of a repository; ``gated`` and ``commit`` are set from the hub's responses."""
 
     def __init__(self, repository: str, revision: str) -> None:
         self.repository = repository
@@ -235,7 +245,7 @@ class _Remote:
         self.opener = urllib.request.build_opener(_SameHost())
 
     def get(self, name: str, count: int) -> Piece | None:
-        """As of ``_Files``."""
+        """``_Files.get`` for the hub."""
         request = urllib.request.Request(f"{self.base}/{urllib.parse.quote(name)}")  # noqa: S310
         request.add_header("User-Agent", "sparkcluster")
         request.add_header("Range", f"bytes=0-{count - 1}")
@@ -246,7 +256,7 @@ class _Remote:
                 commit = response.headers.get("X-Repo-Commit") or ""
                 self.commit = self.commit or (commit if COMMIT.fullmatch(commit) else None)
                 size = response.headers.get("Content-Range") or response.headers.get("Content-Length") or ""
-                size = size.rpartition("/")[2]  # a hub may ignore the range, and send the whole file
+                size = size.rpartition("/")[2]  # a hub may ignore the range and send the complete file
                 return response.read(count), int(size) if size.isdecimal() and len(size) < 20 else None
         except urllib.error.HTTPError as error:
             error.close()
@@ -273,7 +283,7 @@ class _Remote:
 
 
 def _token() -> str:
-    """The user's token of the hub; empty where there is none."""
+    """The user's Hugging Face token, or an empty string."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     token = ""
     with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What ``fit`` starts from: a model as the hub or a directory has it, or else as it was recorded."""
+"""The model of a playbook, from a directory, from the hub, or from recorded data."""
 
 from __future__ import annotations
 
@@ -18,49 +18,48 @@ if TYPE_CHECKING:
 
 
 def known(model: Model, companions: Iterable[Companion] = ()) -> Source:
-    """The model of a playbook, and of its ``companions`` what the hub has.
+    """The model of a playbook, with its ``companions`` if the hub has them.
 
-    Its directory or the hub come first. Where they cannot be read, what is recorded of it is the answer. What is
-    recorded of the very commit with its tensors needs no hub.
+    Recorded data is used if the directory or hub cannot be read, or if it has the tensors of exactly this commit.
 
     Raises:
-        UsageError: there is no such model, or its files are invalid.
-        NotRecorded: neither its directory nor the hub has it now, and nothing but the name is recorded.
-        SparkclusterError: the hub does not answer or requires a token, and the model was never recorded.
+        UsageError: unknown model, or invalid files.
+        NotRecorded: it cannot be read, and only its name is recorded.
+        SparkclusterError: the hub does not answer or requires a token, and the model is not recorded.
     """
-    recorded = shipped.recorded(model.label, model.revision)
+    recorded, more = shipped.recorded(model.label, model.revision), [each for each in model.files if ".gguf" in each]
     if model.id is None:
         path = Path(str(model.path)).expanduser()
         if recorded is None or path.exists():
-            return from_path(path, model.file)
-        return _instead(recorded, UsageError(f"no model at {path}", hint="make or copy it there"))
+            return from_path(path, model.file, more)
+        return _instead(recorded, UsageError(f"no model at {path}", hint="create it or copy it there"))
     if recorded is not None and recorded.tensors is not None and recorded.revision == model.revision:
         return dataclasses.replace(recorded, note="from recorded data")
     try:
-        found = from_hub(model.id, model.revision, file=model.file)
+        found = from_hub(model.id, model.revision, file=model.file, more=more)
     except UsageError:
         raise
     except SparkclusterError as error:
         if recorded is None:
             raise
         return _instead(recorded, error)
-    beside: dict[str, Source] = {}
+    beside = dict(found.beside)
     for each in companions:
-        with contextlib.suppress(SparkclusterError):  # the answer says what is not counted
+        with contextlib.suppress(SparkclusterError):  # the result lists what is not counted
             beside[each.label] = from_hub(each.label, each.revision, whole=False)
     return dataclasses.replace(found, beside=beside)
 
 
 def size_of(model: Model) -> int | None:
-    """Bytes of the weights of ``model``, as they are recorded, or by the hub; None where it does not answer."""
+    """Bytes of the weights of ``model``, recorded or from the hub; None if unknown."""
     with contextlib.suppress(SparkclusterError):
         return known(model).weights_bytes or None
     return None
 
 
 def not_recorded(playbook: Playbook, error: NotRecorded) -> dict[str, Any]:
-    """The answer of ``fit`` where nothing is known of a model but its name, as far as it is that of a forecast."""
-    record = f"in a checkout, where the hub can be reached: scripts/record-model {playbook.model.label}"
+    """The forecast document for a model of which only the name is recorded."""
+    record = f"in a checkout with access to the hub: scripts/record-model {playbook.model.label}"
     return {
         "playbook": playbook.name,
         "model": playbook.model.label,
@@ -74,7 +73,7 @@ def not_recorded(playbook: Playbook, error: NotRecorded) -> dict[str, Any]:
 
 
 def _instead(recorded: Source, error: SparkclusterError) -> Source:
-    """What is recorded of a model that could not be read, because of ``error``; NotRecorded if it is only a name."""
+    """Recorded data for a model that could not be read (``error``); raises NotRecorded if only its name is recorded."""
     if recorded.config is None:
         raise NotRecorded(f"{error.message}, and {recorded.note}", hint=error.hint) from None
     remedy = f"; {error.hint}" if isinstance(error, AccessDenied) else ""

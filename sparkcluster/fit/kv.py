@@ -1,12 +1,12 @@
-"""vLLM's bookkeeping of the KV cache: blocks, groups of layers that share them, and the two figures that it logs.
+"""vLLM's KV cache: blocks, groups of layers that share them, and the two figures that vLLM logs.
 
 Read in vLLM 0.32.0 (``vllm/v1/core/kv_cache_utils.py``: get_kv_cache_groups, unify_kv_cache_spec_page_size,
 _get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config; ``vllm/v1/kv_cache_interface.py``:
-max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for where it
-differs, in 0.17.1 to 0.29.0. ``defaults.SINCE`` has what changed, and when. The shapes of ``layers.py`` are those of
-the same release: ``vllm/model_executor/layers/mamba/mamba_utils.py`` (MambaStateShapeCalculator), ``ModelConfig`` 's
-get_num_kv_heads and get_kv_cache_quant_algo_string, ``vllm/model_executor/models/config.py`` for the dtype of states,
-and ``vllm/config/speculative.py`` for the layers that draft.
+max_memory_usage_bytes of each spec; ``vllm/platforms/interface.py``: _align_hybrid_block_size) and, for differences, in
+0.17.1 to 0.29.0; ``defaults.SINCE`` lists the changes. The shapes in ``layers.py`` are from the same release:
+``vllm/model_executor/layers/mamba/mamba_utils.py`` (MambaStateShapeCalculator), get_num_kv_heads and
+get_kv_cache_quant_algo_string of ``ModelConfig``, ``vllm/model_executor/models/config.py`` for the dtype of states, and
+``vllm/config/speculative.py`` for draft layers.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
 DEFAULT_BLOCK = {"gpu": 16, "cpu": 128}
 LATENT_BLOCK = {"gpu": 64, "cpu": 16}
 LATENT_HYBRID_BLOCK = 128
-# Of NVFP4 half a byte, and one byte of scale for each 16 numbers.
+# NVFP4 has half a byte per number, and one byte of scale per 16 numbers.
 KV_BYTES = {
     **DTYPE_BYTES,
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), 1),
     **dict.fromkeys(("nvfp4", "nvfp4_4over6"), 9 / 16),
 }
-# Of sparse attention on SM12x; ``kv_packed`` says what it takes, whichever of these is asked for.
+# dtypes of sparse attention on SM12x; all use the format in ``kv_packed``.
 PACKED_BYTES = dict.fromkeys(("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"), 1)
 INDEXED_BLOCK = 128
-"""Of MiniMax M3: vllm/models/minimax_m3/common/indexer.py has no other."""
+"""Only block size of MiniMax M3 (vllm/models/minimax_m3/common/indexer.py)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """The KV cache of one rank, as blocks that all groups draw from one pool.
+    """The KV cache of one rank: a pool of blocks shared by all groups.
 
     Attributes:
-        groups: for each group, its page and how many layers share it.
-        block_bytes: what one block of the pool takes on one rank.
-        request_blocks: blocks that one request of full context holds.
+        groups: page and number of layers of each group.
+        block_bytes: size of a block on one rank.
+        request_blocks: blocks of one request of full context.
     """
 
     engine: Engine
@@ -56,22 +56,22 @@ class Layout:
 
     @property
     def request_bytes(self) -> int:
-        """What one request of full context holds on one rank."""
+        """Bytes of one request of full context on one rank."""
         return self.request_blocks * self.block_bytes
 
     def bytes_for(self, requests: int) -> int:
-        """The smallest pool that holds ``requests`` requests of full context; of one, that vLLM starts with."""
+        """The smallest pool for ``requests`` requests of full context; vLLM starts with a pool for one."""
         return (requests * self.request_blocks + int(self.engine.has("one block is held back"))) * self.block_bytes
 
     def concurrency(self, pool_bytes: int) -> float:
-        """``Maximum concurrency`` as vLLM logs it: requests of full context."""
+        """``Maximum concurrency`` as logged by vLLM: requests of full context."""
         return max(0, pool_bytes // self.block_bytes) / self.request_blocks
 
     def tokens(self, pool_bytes: int) -> int:
-        """``GPU KV cache size`` as vLLM logs it.
+        """``GPU KV cache size`` as logged by vLLM.
 
-        That is concurrency times context; before 0.21 it was blocks over groups times tokens of a block, which
-        says too little where windows or states need fewer blocks than full attention.
+        This is concurrency times context. Before 0.21 it was blocks per group times tokens per block, which is too low
+        if windows or states need fewer blocks than full attention.
         """
         if self.engine.has("size is concurrency times context"):
             return int(self.concurrency(pool_bytes) * self.engine.context)
@@ -79,16 +79,16 @@ class Layout:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of the pool on one rank for each token that vLLM says fits."""
+        """Bytes of the pool on one rank per token of ``tokens``."""
         pool = 100_000 * self.block_bytes
         return pool / max(1, self.tokens(pool))
 
 
 def layout(config: ModelConfig, engine: Engine) -> Layout:
-    """The KV cache that ``engine`` makes for a model.
+    """The KV cache of ``engine`` for a model.
 
     Raises:
-        UsageError: a dtype that is not known, or a parallel size that does not divide the model.
+        UsageError: unknown dtype, or a parallel size that does not divide the model.
     """
     _divides(config, engine)
     mode = _state_mode(config, engine)
@@ -107,14 +107,14 @@ def layout(config: ModelConfig, engine: Engine) -> Layout:
 
 
 def _supported(dtype: str, known: Mapping[str, float], what: str) -> str:
-    """``dtype``, unless ``known`` lacks it: then a UsageError."""
+    """``dtype`` if it is in ``known``; otherwise raises UsageError."""
     if dtype not in known:
         raise UsageError(f"unsupported {what}: {dtype[:40]}", hint=f"use one of {', '.join(known)}")
     return dtype
 
 
 def _model_dtype(config: ModelConfig, engine: Engine) -> str:
-    """Dtype of activations; float32 becomes bfloat16 unless it was asked for."""
+    """Dtype of activations; float32 becomes bfloat16 unless requested."""
     named = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
     if named == "auto":
         return "bfloat16" if config.dtype in {"float32", "float8_e4m3fn", "float8_e5m2"} else config.dtype
@@ -122,7 +122,7 @@ def _model_dtype(config: ModelConfig, engine: Engine) -> str:
 
 
 def _state_mode(config: ModelConfig, engine: Engine) -> str:
-    """How states are kept for prefix caching: not at all, at block ends (align), or at each of them (all)."""
+    """How states are cached for prefixes: not at all (none), at the last block end (align), or at every one (all)."""
     caching = engine.prefix_caching
     if caching is None:
         caching = engine.has("hybrid models cache prefixes")
@@ -144,7 +144,7 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
     if uneven:
         also = " or a multiple" if "KV" in uneven[0] else ""
         raise UsageError(
-            f"{uneven[0]} of {config.name} cannot be shared by {ranks} ranks",
+            f"{uneven[0]} of {config.name} cannot be divided among {ranks} ranks",
             hint=f"set tensor_parallel in the playbook to a divisor{also}",
         )
 
@@ -194,7 +194,7 @@ def _attention_page(cache: Attention | Latent, block: int, token: int, engine: E
 
 
 def _block(engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
-    """Tokens of a block; so many for hybrid models that a block of keys and values is no smaller than a state."""
+    """Tokens per block; for hybrid models, enough that a block of keys and values is at least as large as a state."""
     latent = any(isinstance(cache, Latent) for cache in caches)
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
     if any(isinstance(cache, Compressed) for cache in caches):
@@ -224,7 +224,7 @@ def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) 
 
 
 def _groups(pages: Sequence[Page], engine: Engine) -> list[Group]:
-    """Groups of layers that share a table of blocks."""
+    """Groups of layers that share a block table."""
     kinds = {(page.kind, page.reach, page.block) for page in pages}
     if len(kinds) == 1 and (pages[0].kind != "state" or len(set(pages)) == 1):
         return [Counter(pages)]

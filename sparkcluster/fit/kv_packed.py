@@ -1,9 +1,9 @@
-"""The KV cache of DeepSeek V4: pages of several sizes side by side in a block.
+"""The KV cache of DeepSeek V4: blocks that contain pages of several sizes.
 
-Read in vLLM 0.32.0, and in 0.26.0 to 0.29.0 for where it differs: ``vllm/models/deepseek_v4/attention.py`` and
+Read in vLLM 0.32.0 and, for differences, in 0.26.0 to 0.29.0: ``vllm/models/deepseek_v4/attention.py`` and
 ``compressor.py``, ``vllm/v1/attention/backends/mla/sparse_swa.py``, ``_get_packed_kv_cache_groups`` in
-``vllm/v1/core/kv_cache_utils.py``. On SM12x its entries have the format that vLLM calls fp8_ds_mla, whatever
---kv-cache-dtype says. Checked against logs of others: docs/fit.md.
+``vllm/v1/core/kv_cache_utils.py``. On SM12x entries have vLLM's format fp8_ds_mla, regardless of --kv-cache-dtype.
+Compared with public logs in docs/fit.md.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sparkcluster.fit.defaults import Engine
 from sparkcluster.fit.layers import Compressed, Group, Page, ceil, split
 
 BLOCK, WINDOW_BLOCK = 256, 64
-# Entries of a block of the compressor's state, by the tokens of one entry.
+# Entries per block of the compressor's state, by tokens per entry.
 STATE_BLOCK = {4: 4, 128: 8}
 HEAD_DIM, ROPE_DIM = 512, 64
 ENTRY_BYTES = HEAD_DIM - ROPE_DIM + 2 * ROPE_DIM + 8
 ALIGNED_BYTES = 576
 SELECTED_BYTES = 656
-"""A token of DeepSeek V3.2 and GLM-5: 512 numbers of eight bits, four scales, and 64 numbers of 16 bits."""
+"""Bytes per token of DeepSeek V3.2 and GLM-5: 512 8-bit numbers, four scales, and 64 16-bit numbers."""
 
 
 def index_bytes(width: int) -> int:
-    """Bytes of one token's key of the indexer: eight bits a number, and a scale for each 128."""
+    """Bytes of one token's indexer key: 8-bit numbers, and a scale per 128 numbers."""
     return width + width // 128 * 4
 
 
 def pages(cache: Compressed, block: int) -> list[Page]:
-    """The pages of one layer, ``block`` being tokens of a block.
+    """The pages of one layer; ``block`` is the number of tokens per block.
 
     Raises:
-        UsageError: its entries have another size than those of the models that were published.
+        UsageError: entries of another size than in published models.
     """
     if (cache.head_dim, cache.rope_dim) != (HEAD_DIM, ROPE_DIM):
         raise UsageError(
@@ -51,7 +51,7 @@ def pages(cache: Compressed, block: int) -> list[Page]:
         found.append(_page("full", block, block // cache.ratio * index_bytes(cache.index_dim)))
         widths.append(cache.index_dim)
     overlapping = 2 if cache.ratio == 4 else 1
-    for width in widths:  # what is still to be compressed: keys and scores of 32 bits
+    for width in widths:  # uncompressed tokens: 32-bit keys and scores
         rows = STATE_BLOCK[cache.ratio]
         found.append(_page("sliding", rows, rows * 2 * overlapping * width * 4, overlapping * cache.ratio))
     return found
@@ -63,9 +63,9 @@ def _page(kind: str, block: int, size: int, reach: int = 0) -> Page:
 
 
 def groups(found: Sequence[Page], *, padded: bool) -> list[Group]:
-    """Groups of pages that share a table of blocks, the full ones first.
+    """Groups of pages that share a block table, full pages first.
 
-    Up to 0.26 pages of windows are ``padded`` to the size of a full one.
+    Up to 0.26, window pages are ``padded`` to the size of a full page.
     """
     buckets: dict[tuple[bool, int, int], Group] = {}
     for page in found:
@@ -89,15 +89,15 @@ def _padded(bucket: Group, sizes: Sequence[int]) -> Group:
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:
-    """The number of layers of a group, ``least`` or more, that needs the fewest layers of padding; the largest such."""
+    """The group size, at least ``least``, with the fewest padding layers; the largest on a tie."""
     choices = range(least, max(*counts, least) + 1)
     return min(choices, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
 def side_by_side(found: Sequence[Group], engine: Engine, mode: str) -> tuple[int, int]:
-    """Up to 0.26: bytes of a block in which each size has room for all groups, and blocks of a request.
+    """Bytes of a block with room for all groups in each page size, and blocks per request; up to 0.26.
 
-    There a request's blocks are its bytes over those of a block of the first group.
+    A request's blocks are its bytes divided by the block bytes of the first group.
     """
     room: Counter[int] = Counter()
     needed = 0

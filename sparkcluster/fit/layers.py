@@ -1,4 +1,4 @@
-"""What a layer remembers between tokens (keys and values, a latent, a state of fixed size), and one block of it."""
+"""Caches of a layer (keys and values, a latent, or a state of fixed size), and their blocks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Attention:
     """Keys and values of one layer.
 
     Attributes:
-        kv_heads: of the whole model; a rank holds its share, and at least one.
-        head_dim: of keys.
-        value_dim: of values.
-        window: tokens that a sliding window keeps; None for all.
-        chunk: tokens of a chunk of chunked attention; None for none.
-        index_dim: width of the key that selects which tokens it attends to; 0 where it attends to all.
+        kv_heads: KV heads of the model; a rank has its share, at least one.
+        head_dim: width of keys.
+        value_dim: width of values.
+        window: tokens of the sliding window; None without a window.
+        chunk: tokens per chunk of chunked attention; None without chunks.
+        index_dim: width of the key that selects tokens to attend to; 0 if it attends to all.
     """
 
     kv_heads: int
@@ -32,17 +32,17 @@ class Attention:
     index_dim: int = 0
 
     def numbers_per_token(self, ranks: int) -> int:
-        """Numbers kept of each token on one of ``ranks``; fewer heads than ranks are replicated."""
+        """Numbers per token on one of ``ranks``; fewer heads than ranks are replicated."""
         return max(1, self.kv_heads // ranks) * (self.head_dim + self.value_dim)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Latent:
-    """The compressed keys and values of multi-head latent attention (MLA); every rank holds all of it.
+    """Compressed keys and values of multi-head latent attention (MLA), replicated on every rank.
 
     Attributes:
-        sparse: whether it attends to selected tokens alone (DeepSeek sparse attention).
-        index_dim: width of the key that selects them, in layers that select for themselves; 0 in all others.
+        sparse: whether it attends only to selected tokens (DeepSeek sparse attention).
+        index_dim: width of the key that selects them; 0 in layers that reuse another selection.
     """
 
     rank: int
@@ -51,23 +51,23 @@ class Latent:
     index_dim: int = 0
 
     def numbers_per_token(self, ranks: int) -> int:
-        """Numbers kept of each token on one of ``ranks``."""
+        """Numbers per token on one of ``ranks``."""
         del ranks
         return self.rank + self.rope_dim
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """The state of one Mamba, gated-delta-net or short-convolution layer: the same size however long the context.
+    """The state of a Mamba, gated-delta-net or short-convolution layer, independent of the context length.
 
     Attributes:
-        width: channels of the convolution that are neither groups nor keys: the inner size of a Mamba layer.
-        kernel: taps of the convolution; one fewer are remembered.
+        width: inner size of the layer: convolution channels without groups and keys.
+        kernel: taps of the convolution; the state has one fewer.
         heads: heads of the recurrent state.
         head_dim: rows of one head's state.
         state_size: columns of one head's state.
         groups: groups of B and C of Mamba-2, or key heads of a delta net.
-        chunk: tokens that Mamba-2's kernels take at once.
+        chunk: tokens per chunk of Mamba-2's kernels.
     """
 
     kind: StateKind
@@ -80,7 +80,7 @@ class State:
     chunk: int = 256
 
     def convolution_numbers(self, ranks: int, speculative: int) -> int:
-        """Numbers of the convolution's state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
+        """Numbers of the convolution state on one of ``ranks``, with room for ``speculative`` drafted tokens."""
         taps = self.kernel - 1
         if self.kind not in {"mamba2", "delta"}:
             return self.width // ranks * taps
@@ -99,16 +99,14 @@ class State:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compressed:
-    """What a layer of DeepSeek V4 keeps: its last tokens, and of all tokens one entry for each ``ratio``.
-
-    Every rank holds all of it.
+    """Cache of a DeepSeek V4 layer: its last tokens, and one entry per ``ratio`` tokens, replicated on every rank.
 
     Attributes:
-        head_dim: of an entry.
-        rope_dim: of these, those with a position.
-        window: last tokens that are kept as they are.
-        ratio: tokens of one entry; 0 where only the window is kept.
-        index_dim: width of the key that selects entries; 0 where all of them are attended to.
+        head_dim: width of an entry.
+        rope_dim: part of this width with a position.
+        window: last tokens, which are kept uncompressed.
+        ratio: tokens per entry; 0 if only the window is kept.
+        index_dim: width of the key that selects entries; 0 if it attends to all.
     """
 
     head_dim: int
@@ -123,14 +121,14 @@ Cache = Attention | Latent | State | Compressed
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """One block of one layer.
+    """A block of one layer.
 
     Attributes:
-        kind: what the layer is to the bookkeeping.
-        reach: tokens of the window or chunk; 0 where there is none.
-        block: tokens of a block; for a state, of its checkpoint interval.
-        size_bytes: of the block.
-        checkpoint: further blocks that a state keeps of prefill.
+        kind: kind of cache for the engine's accounting.
+        reach: tokens of the window or chunk; 0 without either.
+        block: tokens per block; for a state, its checkpoint interval.
+        size_bytes: size of the block.
+        checkpoint: additional blocks of a state for prefill.
     """
 
     kind: Literal["full", "sliding", "chunked", "state"]
@@ -140,7 +138,7 @@ class Page:
     checkpoint: int = 0
 
     def blocks(self, engine: Engine, mode: str) -> int:
-        """Blocks that one request of full context holds."""
+        """Blocks of one request of full context."""
         if self.kind == "full":
             return ceil(engine.context, self.block)
         if self.kind == "sliding":
@@ -153,11 +151,11 @@ class Page:
 
 
 Group = Counter[Page]
-"""Layers that share a table of blocks: how many have which page."""
+"""Layers that share a block table: the number of layers per page."""
 
 
 def split(group: Group, size: int) -> list[Group]:
-    """``group``, of whose pages there are equally many, as groups with at most ``size`` of each."""
+    """Split ``group``, whose pages have equal counts, into groups with at most ``size`` of each page."""
     count = max(group.values())
     number = ceil(count, size)
     return [Counter(dict.fromkeys(group, len(range(at, count, number)))) for at in range(number)]

@@ -1,8 +1,8 @@
-"""The weights of a model by its config.json alone: each module with its name, its shape and how many there are.
+"""The weight matrices of a model from its config.json: names, shapes and counts.
 
-Names are those of the checkpoints, without what stands before ``layers`` (``model.``, ``backbone.``), since
-quantization_config refers to them. Shapes are those of transformers' modeling files of each family. Norms, biases and
-convolutions are left out: less than a thousandth of any model.
+Names are those of checkpoints without the prefix (``model.``, ``backbone.``), since quantization_config refers to them.
+Shapes follow transformers' modeling files. Norms, biases and convolutions are omitted; they are less than a thousandth
+of any model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TWO_MATRICES = ("nemotron",)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Module:
-    """One matrix.
+    """A weight matrix.
 
     Attributes:
-        name: as the checkpoint has it, of experts that of the first.
+        name: name in the checkpoint; for experts, of the first.
         rows: outputs.
         columns: inputs.
-        count: how many there are alike: experts of a layer.
+        count: number of equal matrices, such as experts of a layer.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Module:
 
 
 def modules(config: ModelConfig) -> Iterator[Module]:
-    """Every matrix of the model, those of its drafts under ``mtp`` or as further layers.
+    """Every matrix of the model; draft layers are named ``mtp`` or numbered as further layers.
 
     Raises:
-        UsageError: sizes that are not valid.
+        UsageError: invalid sizes.
     """
     shape, text = config.shape, config.text
     yield Module("embed_tokens", config.vocabulary, shape.hidden)
@@ -52,14 +52,14 @@ def modules(config: ModelConfig) -> Iterator[Module]:
         yield Module("lm_head", config.vocabulary, shape.hidden)
     yield from _vision(config.top, shape.hidden)
     each_input = text.number("hidden_size_per_layer_input", default=0, least=0, most=1 << 16)
-    if each_input:  # Gemma's small models look every token up again for each layer
+    if each_input:  # Gemma's small models have an embedding per layer
         table = text.number("vocab_size_per_layer_input", default=config.vocabulary, most=1 << 24)
         yield Module("embed_tokens_per_layer", table, shape.layers * each_input)
     for at, layer in enumerate(config.layers):
         for cache in layer.caches:
             yield from _mixer(f"layers.{at}.", cache, config)
         yield from _feed_forward(f"layers.{at}.", at, layer.kind, config)
-    # DeepSeek V3 and GLM number the layers of their drafts on after the others.
+    # DeepSeek V3 and GLM number their draft layers after the others.
     numbered = text.has("num_nextn_predict_layers") and not family_layers.is_compressed(text)
     for at, cache in enumerate(config.drafts):
         name = f"layers.{shape.layers + at}." if numbered else f"mtp.layers.{at}."
@@ -70,7 +70,7 @@ def modules(config: ModelConfig) -> Iterator[Module]:
 
 
 def _mixer(at: str, cache: Cache, config: ModelConfig) -> Iterator[Module]:
-    """What attention or a state computes with."""
+    """Matrices of attention or a state."""
     text, shape = config.text, config.shape
     hidden, heads = shape.hidden, shape.heads
     if isinstance(cache, Latent):
@@ -193,7 +193,7 @@ def _matrices(name: str, hidden: int, width: int, shape: Shape, count: int = 1) 
 
 
 def _vision(top: Document, hidden: int) -> Iterator[Module]:
-    """The vision tower, if it is a plain one; its projection into the language model is one matrix."""
+    """The vision tower, if it has a standard form, with one projection matrix into the language model."""
     vision = top.below("vision_config")
     if vision is None:
         return

@@ -1,8 +1,7 @@
-"""How a checkpoint's weights are stored, read from config.json: which modules are quantized, and to how many bits.
+"""How a checkpoint stores its weights, from config.json: which modules are quantized, and to how many bits.
 
-A quantization_config lists modules in one of a few ways: by whole names, by prefixes, by parts of names, by
-shell patterns and by regular expressions (``re:``). ``Names`` understands all of them. What is not understood is
-unknown: a weight of unknown size is never taken for one of 16 bits.
+A quantization_config lists modules by full names, prefixes, parts of names, shell patterns or regular expressions
+(``re:``); ``Names`` supports all of them. Anything else is unknown, and is never assumed to have 16 bits.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from sparkcluster.fit.read import Document
 
 PLAIN = 0.0
-"""In the place of bits: the module is stored in the model's own dtype."""
+"""Bits value of a module that is stored in the model's dtype."""
 
-# Bits of a weight with its scales, by ModelOpt's names (modelopt/torch/export/model_config.py): NVFP4 has a byte for
-# each 16 weights, MXFP4 and MXFP8 for each 32, the integer formats two bytes for each 128.
+# Bits per weight including scales, by ModelOpt's names (modelopt/torch/export/model_config.py): NVFP4 has a scale byte
+# per 16 weights, MXFP4 and MXFP8 per 32; integer formats have two scale bytes per 128.
 ALGORITHM_BITS = {
     "NVFP4": 4.5,
     "NVFP4_AWQ": 4.5,
@@ -36,18 +35,18 @@ ALGORITHM_BITS = {
 }
 
 _PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|transformer|text_model)\.)+")
-# Neither quantizer touches these unless it names them: tables, routers, and what makes a token's width its own.
+# Not quantized unless listed explicitly: embedding tables, routers, and small projections.
 _DEFAULT_PLAIN = re.compile(
     r"(^|\.)(embed_tokens|lm_head|gate|router|shared_expert_gate|eh_proj|fc|weights_proj)$|^visual(\.|$)|\.compressor\."
 )
 _LONGEST, _STARS = 200, 4
-# A quantifier after a group, or a reference, can make one match take hours.
+# With a quantifier after a group, or a back-reference, one match can take hours.
 _COSTLY = re.compile(r"[)\]][*+{]|\\\d|\(\?|\{")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Names:
-    """Modules as a quantization_config lists them."""
+    """A list of modules in a quantization_config."""
 
     exact: frozenset[str] = frozenset()
     parts: tuple[str, ...] = ()
@@ -65,11 +64,11 @@ class Names:
 
 EXPERTS = Names(parts=("experts",))
 Groups = tuple[tuple[Names, float | None], ...]
-"""Modules, and the bits of a weight of them with its scales; None where they are not known."""
+"""Modules with their bits per weight including scales; None if unknown."""
 
 
 def names(entries: Iterable[str], document: Document, key: str) -> Names:
-    """The modules that ``entries`` list.
+    """Parse a list of modules.
 
     Raises:
         UsageError: a pattern that could take hours to match.
@@ -82,11 +81,11 @@ def names(entries: Iterable[str], document: Document, key: str) -> Names:
             text = entry.removeprefix("re:") if expression else bare
             costly = expression and _COSTLY.search(text)
             if costly or len(text) > _LONGEST or text.count("*") + text.count("+") > _STARS:
-                raise document.refused(key, f"lists a pattern that is not supported: {entry[:40]}")
+                raise document.refused(key, f"has an unsupported pattern: {entry[:40]}")
             try:
                 patterns.append(re.compile(text if expression else fnmatch.translate(text)))
             except re.error:
-                raise document.refused(key, f"lists a pattern that is not valid: {entry[:40]}") from None
+                raise document.refused(key, f"has an invalid pattern: {entry[:40]}") from None
         elif "layers." in bare:
             exact.add(bare)
         else:
@@ -96,16 +95,16 @@ def names(entries: Iterable[str], document: Document, key: str) -> Names:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the checkpoint's weights are stored.
+    """How a checkpoint stores its weights.
 
     Attributes:
         kind: none, modelopt-nvfp4, modelopt-fp8, modelopt-mixed, compressed-tensors, mxfp4, fp8, gptq, awq, auto-round
             or other.
-        method: quant_method as the file has it.
-        bits_per_weight: of a quantized weight with its scales, None where the file does not tell one for all.
-        kv_dtype: dtype that the checkpoint asks the KV cache to have; None for none.
-        experts_bits: of a weight of an expert where config.json names that beside quantization_config; None for none.
-        found: quantization_config; None for none.
+        method: quant_method in the file.
+        bits_per_weight: bits of a quantized weight including scales; None if there is no common value.
+        kv_dtype: KV cache dtype requested by the checkpoint, or None.
+        experts_bits: bits per expert weight, if config.json names them outside quantization_config; else None.
+        found: quantization_config, or None.
     """
 
     kind: str = "none"
@@ -116,25 +115,25 @@ class Quantization:
     found: Document | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def rules(self) -> Rules:
-        """What is stored how.
+        """Bits by module.
 
         Raises:
-            UsageError: lists of modules that are not valid.
+            UsageError: invalid lists of modules.
         """
         found, bits = self.found, self.bits_per_weight
         if found is None:
             return Rules(PLAIN)
-        if self.experts_bits is not None:  # what is left out of four bits has eight
+        if self.experts_bits is not None:  # modules other than experts have 8 bits
             return Rules(8.0, ((EXPERTS, self.experts_bits),))
         inner = found.below("quantization") or found
         ignored: list[str] = []
         for document in (found, inner):
             for key in ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"):
                 ignored += document.words(key)
-        if self.kind in {"auto-round", "gptq", "awq"}:  # these quantize the layers of the decoder alone
+        if self.kind in {"auto-round", "gptq", "awq"}:  # these quantize only decoder layers
             return Rules(bits, ((names([*ignored, "mtp"], found, "ignore"), PLAIN), *_extra(found)))
         ignore = (names(ignored, found, "ignore"), PLAIN)
-        if self.kind == "mxfp4":  # gpt-oss quantizes its experts alone
+        if self.kind == "mxfp4":  # gpt-oss quantizes only its experts
             return Rules(PLAIN, (ignore, (EXPERTS, bits)))
         if self.kind == "compressed-tensors":
             listed = _groups(found)
@@ -152,15 +151,15 @@ class Rules:
     """Bits of each module.
 
     Attributes:
-        rest: of what nothing else names; None where that is not known.
-        groups: modules that have others, the first that names one counts.
+        rest: bits of modules outside ``groups``; None if unknown.
+        groups: modules with other bits; the first match counts.
     """
 
     rest: float | None
     groups: Groups = ()
 
     def bits(self, name: str) -> float | None:
-        """Bits of a weight of the module ``name``, with its scales; PLAIN as the model's dtype, None if unknown."""
+        """Bits per weight of the module ``name`` including scales; PLAIN for the model's dtype, None if unknown."""
         for group, bits in self.groups:
             if name in group:
                 return bits
@@ -168,7 +167,7 @@ class Rules:
 
 
 def read(top: Document, text: Document) -> Quantization:
-    """The quantization of a config.json, ``text`` being its part about the language model."""
+    """The quantization of a config.json; ``text`` is its language model section."""
     found = top.below("quantization_config") or text.below("quantization_config") or top.below("compression_config")
     if found is None:
         return Quantization()
@@ -180,7 +179,7 @@ def read(top: Document, text: Document) -> Quantization:
 
 
 def _experts_bits(top: Document, text: Document, found: Document) -> float | None:
-    """Bits of the experts of DeepSeek V4: ``expert_dtype`` beside a quantization of eight bits for all else."""
+    """Bits of DeepSeek V4's experts: ``expert_dtype``, with 8-bit quantization for other modules."""
     named = text.text("expert_dtype") or top.text("expert_dtype")
     if named != "fp4":
         return None
@@ -188,7 +187,7 @@ def _experts_bits(top: Document, text: Document, found: Document) -> float | Non
 
 
 def _stored(found: Document, method: str, algorithm: str) -> tuple[str, float | None]:  # noqa: PLR0911 - one method after another
-    """Kind of a quantized checkpoint, and bits of a weight with its scales."""
+    """Kind of quantization, and bits per weight including scales."""
     if method.startswith("modelopt") or (not method and algorithm):
         both = method.upper() + algorithm
         if "MIXED" in both:
@@ -208,7 +207,7 @@ def _stored(found: Document, method: str, algorithm: str) -> tuple[str, float | 
 
 
 def _integer_bits(found: Document) -> float:
-    """Bits of a packed integer with its share of a group's scale of 16 bits and zero point."""
+    """Bits of a packed integer with its share of the group's 16-bit scale and zero point."""
     bits = found.number("bits", "w_bit", default=4, least=1, most=16)
     group = found.number("group_size", "q_group_size", default=128, least=-1, most=1 << 20)
     return bits + ((16 + bits) / group if group > 0 else 0.0)
@@ -238,7 +237,7 @@ def _layers(found: Document) -> Groups:
 
 
 def _extra(found: Document) -> Groups:
-    """AutoRound's extra_config: modules that have other bits than the rest."""
+    """AutoRound's extra_config: modules with other bits than the rest."""
     by_bits: dict[float, list[str]] = {}
     for name, each in found.members("extra_config").items():
         plain = each.number("bits", default=16, most=32) >= 16
@@ -247,7 +246,7 @@ def _extra(found: Document) -> Groups:
 
 
 def _kv_dtype(found: Document, inner: Document, method: str) -> str | None:
-    """The KV cache dtype that a checkpoint asks for; only those of ModelOpt do."""
+    """KV cache dtype requested by a checkpoint; only ModelOpt sets it."""
     if not method.startswith("modelopt"):
         return None
     for part in (inner, found):

@@ -1,4 +1,4 @@
-"""Numbers out of a config.json that anybody may have written: checked once, so that nothing later can grow absurd."""
+"""Validated access to an untrusted config.json, so that later arithmetic needs no checks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from sparkcluster.errors import UsageError
 
 LARGEST = 1 << 28
-"""No dimension of a model comes near this; products of a few of them stay exact and cheap."""
+"""Limit of any dimension, far above real models; products of a few stay exact and cheap."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """One mapping of a JSON file, with the name by which errors speak of it.
+    """A mapping of a JSON file, with its name for errors.
 
-    Each reader raises a UsageError where the value is of another kind than it says.
+    Each reader raises UsageError if the value has the wrong type.
 
     Attributes:
         values: the mapping.
-        name: path or repository, as the user knows it.
-        path: where in the file this mapping stands, empty for the file itself.
+        name: path or repository, for messages.
+        path: path of this mapping in the file, empty at the top.
     """
 
     values: Mapping[str, Any]
@@ -34,17 +34,17 @@ class Document:
         at = f"{self.path}.{key}" if self.path else key
         return UsageError(
             f"{self.name}: {at} {what}",
-            hint="use the config.json that the model's authors publish; no engine loads a model like this",
+            hint="use the config.json published by the model's authors; no engine loads this one",
         )
 
     def has(self, key: str) -> bool:
-        """Whether ``key`` is there and not null."""
+        """Whether ``key`` is present and not null."""
         return self.values.get(key) is not None
 
     def number(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        """The whole number under the first of ``keys`` that is there.
+        """The whole number under the first present key of ``keys``, which are names in different families.
 
-        Families name one thing differently. Without a ``default`` it is an error where none is there.
+        Without a ``default``, a missing number is an error.
         """
         for key in keys:
             value = self.values.get(key)
@@ -62,7 +62,7 @@ class Document:
         return default
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """The boolean under ``key``; null is the default."""
+        """The boolean under ``key``; ``default`` if missing or null."""
         value = self._checked(key, lambda value: isinstance(value, bool), "true or false")
         return default if value is None else bool(value)
 
@@ -72,20 +72,20 @@ class Document:
         return default if value is None else str(value)
 
     def words(self, key: str, count: int | None = None) -> list[str]:
-        """The list of texts under ``key``, ``count`` long; empty where it is not there."""
+        """The list of strings under ``key``, of length ``count``; empty if missing."""
         return self._listed(key, str, "strings", count)
 
     def numbers(self, key: str, count: int | None = None) -> list[int]:
-        """The list of whole numbers under ``key``, ``count`` long; empty where it is not there."""
+        """The list of whole numbers under ``key``, of length ``count``; empty if missing."""
         return self._listed(key, int, "whole numbers", count)
 
     def below(self, key: str) -> Document | None:
-        """The mapping under ``key``, None where it is not there."""
+        """The mapping under ``key``; None if missing."""
         value = self._checked(key, lambda value: isinstance(value, Mapping), "a mapping")
         return None if value is None else Document(value, self.name, f"{self.path}.{key}" if self.path else key)
 
     def members(self, key: str) -> dict[str, Document]:
-        """The mappings in the mapping under ``key``, by their names; none where it is not there."""
+        """The mappings in the mapping under ``key``, by name; empty if missing."""
         below = self.below(key)
         if below is None:
             return {}
@@ -93,7 +93,7 @@ class Document:
         return {name: each for name, each in found.items() if each is not None}
 
     def _checked(self, key: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
-        """The value under ``key``, None where it is not there; a UsageError where it is not ``kind``."""
+        """The value under ``key``, None if missing; raises UsageError if it is not ``kind``."""
         value = self.values.get(key)
         if value is not None and not is_valid(value):
             raise self.refused(key, f"must be {kind}, is {_short(value)}")
@@ -105,11 +105,11 @@ class Document:
 
         found: list[Any] | None = self._checked(key, is_valid, f"a list of {members}")
         if found is not None and count is not None and len(found) != count:
-            raise self.refused(key, f"names {len(found)} layers, the model has {count}")
+            raise self.refused(key, f"names {len(found)} layers, but the model has {count}")
         return found or []
 
     def over(self, other: Document | None) -> Document:
-        """This mapping with the keys of ``other`` laid over it."""
+        """This mapping, overridden by the keys of ``other``."""
         if other is None:
             return self
         return Document({**self.values, **other.values}, self.name, other.path)

@@ -1,8 +1,8 @@
 """Headers of safetensors files: names and sizes of tensors, without the tensors.
 
 The format is eight bytes with the header's length, little-endian, the header as JSON, and the data
-(https://huggingface.co/docs/safetensors). The safetensors library only opens whole files on disk, and this reader can
-refuse a length before it reads that much.
+(https://huggingface.co/docs/safetensors). The safetensors library opens only complete local files; this reader reads
+headers, and checks their length first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES_LIMIT = 4096
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor of a checkpoint."""
+    """A tensor of a checkpoint."""
 
     name: str
     dtype: str
@@ -34,33 +34,33 @@ class Tensor:
 def of_checkpoint(names: Iterable[str]) -> list[str]:
     """The files among ``names`` that an engine loads, sorted.
 
-    Repositories may have the same weights twice: in subdirectories, or as Mistral's ``consolidated`` files.
+    Repositories may contain a second copy of the weights, in subdirectories or as Mistral's ``consolidated`` files.
     """
     files = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
     return [name for name in files if not name.startswith("consolidated")] or files
 
 
 def header_end(first: bytes, size_bytes: int | None, name: str) -> int:
-    """Where the header ends in a file of ``size_bytes`` (None if unknown), by the first eight bytes.
+    """Offset of the header's end, from the first eight bytes of a file of ``size_bytes`` (None if unknown).
 
     Raises:
         UsageError: the file is truncated, or not a safetensors file.
     """
     if len(first) < LENGTH_BYTES:
-        raise broken(name, f"has {len(first)} bytes; a safetensors file has at least eight")
+        raise broken(name, f"has {len(first)} bytes, too few for a safetensors file")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
     if length > HEADER_LIMIT:
-        raise broken(name, f"has a header of {length:,} bytes, and at most {HEADER_LIMIT:,} are allowed")
+        raise broken(name, f"has a header of {length:,} bytes; at most {HEADER_LIMIT:,} are allowed")
     if size_bytes is not None and LENGTH_BYTES + length > size_bytes:
-        raise broken(name, f"is truncated: its header has {length:,} bytes, the file {size_bytes:,}")
+        raise broken(name, f"is truncated: its header has {length:,} bytes, but the file {size_bytes:,}")
     return LENGTH_BYTES + length
 
 
 def header(first: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
-    """The tensors of a file of ``size_bytes`` (None if unknown), ``first`` being all up to its header's end.
+    """The tensors of a file of ``size_bytes`` (None if unknown); ``first`` is the file up to its header's end.
 
     Raises:
-        UsageError: it is not a header, or the file is truncated.
+        UsageError: invalid header or truncated file.
     """
     listed = document(first[LENGTH_BYTES:], name)
     tensors = [_tensor(key, value, name) for key, value in listed.items() if key != "__metadata__"]
@@ -71,10 +71,10 @@ def header(first: bytes, size_bytes: int | None, name: str) -> list[Tensor]:
 
 
 def index(listed: Mapping[str, Any], name: str) -> list[str]:
-    """The files that a model.safetensors.index.json lists.
+    """The files in a model.safetensors.index.json.
 
     Raises:
-        UsageError: it is not an index, or lists a path outside of its directory.
+        UsageError: not an index, or it lists a path outside of its directory.
     """
     weights = listed.get("weight_map")
     if not isinstance(weights, Mapping) or not weights:
@@ -89,10 +89,10 @@ def index(listed: Mapping[str, Any], name: str) -> list[str]:
 
 
 def document(text: bytes, name: str) -> dict[str, Any]:
-    """The JSON of a file, or of its header.
+    """Parse the JSON of a file or header.
 
     Raises:
-        UsageError: it is none, or not a mapping.
+        UsageError: not JSON, or not a mapping.
     """
     try:
         found = json.loads(text)
@@ -104,7 +104,7 @@ def document(text: bytes, name: str) -> dict[str, Any]:
 
 
 def broken(name: str, what: str) -> UsageError:
-    """The error of a file that cannot be what it should be."""
+    """The error for an invalid file."""
     return UsageError(f"{name} {what}", hint="download the file again")
 
 
@@ -119,7 +119,7 @@ def _tensor(key: str, value: object, name: str) -> tuple[Tensor, int]:
 
 
 def _whole(value: object) -> tuple[int, ...] | None:
-    """The numbers of a list; None where it is none, or one of them is no size."""
+    """The sizes in a list; None if it is not a list of sizes."""
     if isinstance(value, list) and all(type(number) is int and 0 <= number < 1 << 53 for number in value):
         return tuple(value)
     return None

@@ -1,8 +1,8 @@
-"""Models as they were recorded: what ``fit`` answers from where the hub cannot be reached.
+"""Recorded models, from which ``fit`` answers without the hub.
 
-``recorded/OWNER--NAME.json`` has of one repository its config.json as far as ``fit`` reads it, the size or the tensors
-of its weights where they are known, and where each was found; or, under ``missing``, why there is nothing yet.
-``scripts/record-model`` writes these files from the hub.
+``recorded/OWNER--NAME.json`` has the parts of a repository's config.json that ``fit`` reads, the size or tensors of its
+weights if known, and their sources; or, under ``missing``, why there is no data. ``scripts/record-model`` writes these
+files from the hub.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def recorded(repository: str, revision: str = "main", directory: Path = DIRECTORY) -> Source | None:
-    """What is recorded of ``repository``, or of a directory as a playbook names it.
+    """Recorded data of ``repository``, or of a directory named in a playbook.
 
-    Its ``config`` is None where nothing but the name is recorded; ``note`` says why.
+    Its ``config`` is None if only the name is recorded; ``note`` gives the reason.
 
     Returns:
-        None if it was never recorded, or at another commit than ``revision``.
+        None if it is not recorded, or at another commit than ``revision``.
     """
     path = directory / file_name(repository)
     if not path.is_file():
@@ -49,5 +49,5 @@ def recorded(repository: str, revision: str = "main", directory: Path = DIRECTOR
 
 
 def file_name(repository: str) -> str:
-    """The file of ``repository``, or of a directory as a playbook names it."""
+    """The file name for ``repository``, or for a directory named in a playbook."""
     return f"{repository.lstrip('~/.').replace('/', '--')}.json"

@@ -1,4 +1,4 @@
-"""What ``fit`` starts from: a model as it was read, and the memory of a node."""
+"""Input of ``fit``: the data of a model, and the memory of a node."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from sparkcluster.fit.safetensors import Tensor
 GIB = 1 << 30
 
 INSTALLED_GIB = 128
-"""A Spark's 128 GB are GiB: ``/proc/meminfo`` of one says 127,535,084 kB, and CUDA sees as much."""
+"""A Spark's 128 GB are GiB: its ``/proc/meminfo`` has 127,535,084 kB, and CUDA reports the same."""
 VISIBLE = 127_535_084 * 1024 / (INSTALLED_GIB * GIB)
-"""What Linux and CUDA see of the installed memory; firmware reserves the rest."""
+"""Share of the installed memory that Linux and CUDA see; firmware reserves the rest."""
 SYSTEM_BYTES = 5 * GIB
-"""A Spark's own use: from 4.9 GB were measured before the engine started (github.com/Sggin1/DGX-SPARK,
+"""Memory used by the system: 4.9 GB and more were measured before an engine started (github.com/Sggin1/DGX-SPARK,
 nvfp4-guide)."""
 FREE_BYTES = 10 * 10**9
-"""What stays free of a Spark beside engines and its own use: three models that left 9.9 GiB took 7.4 GiB more within
-3 s, probably for a first large prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services,
-docs/research, July 2026)."""
+"""Reserve that must stay free: three models that left 9.9 GiB took 7.4 GiB more within 3 s, probably for a first large
+prompt, and the machine froze (github.com/RyderFreeman4Logos/gb10-services, docs/research, July 2026)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """What is known of a model.
+    """Data of a model.
 
     Attributes:
         name: directory, file or repository.
-        config: its config.json; None where it has none, as an adapter, or none is known.
-        tensors: of its safetensors files; None where they were not read.
-        size_bytes: of those files, where that was published or reported; None where there is nothing but the config.
-        revision: the commit that the hub answered with; None where it is not known.
-        beside: repositories that are loaded beside it, by name, as far as they were read.
-        recorded: where config and sizes were found, if it is a recorded model.
-        note: why it was not read where it is; empty if it was.
+        config: its config.json; None if it has none (an adapter) or it is unknown.
+        tensors: tensors of its safetensors files; None if they were not read.
+        size_bytes: published or reported size of these files, or None.
+        revision: commit reported by the hub, or None.
+        beside: companion repositories that were read, by name.
+        recorded: sources of config and sizes, for a recorded model.
+        note: why recorded data is used; empty if the model was read.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Source:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of its weights; 0 where they are not known."""
+        """Bytes of its weights; 0 if unknown."""
         return self.size_bytes or sum(tensor.size_bytes for tensor in self.tensors or ())
 
 
@@ -58,9 +57,9 @@ class Machine:
     """The memory of one node.
 
     Attributes:
-        installed_bytes: as it is sold.
+        installed_bytes: nominal memory.
         visible_bytes: MemTotal.
-        system_bytes: what is in use without us.
+        system_bytes: memory in use without engines.
     """
 
     installed_bytes: int
@@ -69,6 +68,6 @@ class Machine:
 
 
 def spark(memory_gb: float = INSTALLED_GIB) -> Machine:
-    """A Spark, or a machine like it, by the memory on its label."""
+    """A Spark, or a similar machine with this nominal memory."""
     installed = int(memory_gb * GIB)
     return Machine(installed, int(installed * VISIBLE))

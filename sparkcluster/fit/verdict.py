@@ -1,10 +1,9 @@
-"""Whether a model fits a Spark, at which --gpu-memory-utilization, and what is left: pure arithmetic.
+"""Whether a model fits a Spark, at which --gpu-memory-utilization, and how much memory is left. Pure.
 
-vLLM takes ``utilization x what it sees`` as its budget, subtracts weights, what a step needs and what the driver
-takes, and makes the KV cache of the rest (``Worker.determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``).
-Weights and KV cache follow from the model; what a step needs does not, and is estimated by ``runtime``, whose
-constants were set so that public measurements come out. docs/fit.md shows how well, and how far vLLM's own profiling
-is from one start to the next: the verdict leaves room for both.
+vLLM's budget is ``utilization x visible memory``. It subtracts weights, a step and the driver, and uses the rest for
+the KV cache (``Worker.determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). Weights and KV cache follow
+from the model. ``runtime`` estimates the memory of a step, with constants fitted to public measurements. docs/fit.md
+has the deviations, and how much vLLM's own profiling varies between starts; the verdict leaves room for both.
 """
 
 from __future__ import annotations
@@ -28,58 +27,58 @@ Verdict = Literal["does not fit", "too close to say", "fits"]
 VERDICTS: tuple[Verdict, ...] = ("does not fit", "too close to say", "fits")
 
 HOST_BYTES = 3 * GIB
-"""What the engine's processes take beside their budget: 2.9 and 3.0 GB, of the same measurements."""
+"""Memory of the engine's processes outside its budget: 2.9 and 3.0 GB in the same measurements."""
 
 DRIVER_BYTES = int(1.4 * GIB)
 GRAPH_BYTES = int(0.05 * GIB)
-"""Of one CUDA graph: 0.8 "effectively 0.758" with 51 sizes of both kinds on two Sparks
+"""Memory of one CUDA graph: 0.8 "effectively 0.758" with 51 sizes of both kinds on two Sparks
 (https://github.com/eugr/spark-vllm-docker/issues/396)."""
 LARGEST_GRAPH = 512
 LOADER_BYTES = {"instanttensor": int(4.4 * GIB)}
-"""What a --load-format keeps beside the weights: 15.01 less 10.58 GiB of KV cache, the loader alone being changed
+"""Memory that a --load-format keeps in addition to the weights: 15.01 against 10.58 GiB of KV cache with another loader
 (https://github.com/MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks/issues/204; three other runs: 5.1)."""
 ENCODER_BYTES = int(2.0 * GIB)
 NETWORK_BYTES = int(0.5 * GIB)
 STREAM_NUMBERS = 16
-"""Numbers of a token for each residual stream and hidden unit, where a model has several streams: 5.30 GiB with 8,224
-tokens, 1.39 with 2,048 (https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-One-DGX-Spark/issues/4)."""
+"""Numbers per token, residual stream and hidden unit, in a model with several streams: 5.30 GiB with 8,224 tokens, 1.39
+with 2,048 (https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-One-DGX-Spark/issues/4)."""
 FALLBACK_STEP_BYTES = int(0.9 * GIB)
-"""What a step takes more where experts of four bits try FlashInfer's kernels first: 4.2 less 3.3 GiB of KV cache
-with the same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
+"""Additional memory of a step if 4-bit experts first try FlashInfer's kernels: 4.2 against 3.3 GiB of KV cache with the
+same budget (github.com/Sggin1/DGX-SPARK, nvfp4-guide)."""
 FALLBACK_HOST_BYTES = 7 * GB
-"""What that takes beside the budget: the same guide's "+7 GB overhead"."""
+"""Its additional memory outside the budget: the same guide's "+7 GB overhead"."""
 LEAST_SHARE, MOST_SHARE, MOST_MORE_BYTES = 0.4, 1.35, GIB
-"""What a step really takes, as a part of the estimate: every measurement in docs/fit.md is between 0.4 of it, and 1.35
-of it and 1 GiB. On memory that CPU and GPU share, vLLM counts page cache and compilers that run meanwhile: the KV
-cache of one recipe differed by 1.2 GiB in three starts (the issue above)."""
+"""Range of a step's real memory: in every measurement in docs/fit.md it is at least 0.4 times the estimate and at most
+1.35 times the estimate plus 1 GiB. On unified memory, vLLM also counts page cache and compilers that run at the same
+time: the KV cache of one recipe differed by 1.2 GiB in three starts (the issue above)."""
 ESTIMATED_WEIGHTS = 0.05
-"""How far weights that are estimated from config.json may be off; docs/fit.md has how far they are."""
+"""Error of weights estimated from config.json; docs/fit.md has the real deviations."""
 CEILING = 0.90
-"""Above it, Sparks were seen to lose the GPU's channel (Xid 43, conselara.dev/tags/vllm) or to be killed for memory."""
+"""Above it, Sparks lost the GPU's channel (Xid 43, conselara.dev/tags/vllm) or processes were killed for memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fit:
-    """What one node holds, at one utilization.
+    """Memory of one node at one utilization.
 
     Attributes:
-        runtime_bytes: what a step and the driver need beside weights and KV cache; estimated.
-        budget_bytes: what the engine may take in all.
-        host_bytes: what its processes take beside that; estimated.
-        pool_bytes: KV cache; negative where not even the weights fit.
-        least_bytes: KV cache if weights and a step take the most that they may.
-        most_bytes: KV cache if they take the least.
-        tokens: GPU KV cache size, as vLLM logs it.
-        concurrency: Maximum concurrency, as vLLM logs it.
-        requests: of full context at once, which it is to hold.
-        left_bytes: what the system has when all is taken.
-        smallest: the smallest utilization, in hundredths, that holds ``requests``; above 1 where none does.
-        safe: likewise, if weights and a step take the most that they may.
-        fixed: whether the KV cache was requested by its size: the utilization then decides about nothing but the memory
-            that has to be free at the start (https://github.com/vllm-project/vllm/pull/21489, .../39852).
-        problems: why it does not fit; none where it may.
-        doubts: why it may not fit; none where it does or does not for certain.
-        advice: what to change, in order; also where it fits, and something is near a limit.
+        runtime_bytes: a step and the driver, in addition to weights and KV cache; estimated.
+        budget_bytes: total memory budget of the engine.
+        host_bytes: memory of its processes outside the budget; estimated.
+        pool_bytes: KV cache; negative if not even the weights fit.
+        least_bytes: KV cache if weights and a step take their maximum.
+        most_bytes: KV cache if they take their minimum.
+        tokens: GPU KV cache size, as logged by vLLM.
+        concurrency: Maximum concurrency, as logged by vLLM.
+        requests: required parallel requests of full context.
+        left_bytes: memory left for the system.
+        smallest: smallest utilization, in hundredths, with room for ``requests``; above 1 if there is none.
+        safe: smallest utilization with room for ``requests`` if weights and a step take their maximum.
+        fixed: whether the KV cache has a fixed size; the utilization then only sets the memory that must be free at the
+            start (https://github.com/vllm-project/vllm/pull/21489, .../39852).
+        problems: why it does not fit; empty if it may fit.
+        doubts: why it may not fit; empty if the result is certain.
+        advice: changes to make, in order; also if it fits but is near a limit.
     """
 
     engine: Engine
@@ -106,21 +105,21 @@ class Fit:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the engine starts, and holds what was asked for."""
+        """Whether the engine starts with room for ``requests``."""
         return "does not fit" if self.problems else "too close to say" if self.doubts else "fits"
 
     @property
     def size_key(self) -> str:
-        """What requests a KV cache by its size."""
+        """Name of the setting for a fixed KV cache size."""
         return "VLLM_CPU_KVCACHE_SPACE" if self.engine.device == "cpu" else "kv-cache-memory-bytes"
 
 
 def runtime(config: ModelConfig, engine: Engine) -> int:
-    """Bytes that a step of ``engine`` and the driver need beside weights and KV cache.
+    """Estimated bytes of a step of ``engine`` and of the driver, in addition to weights and KV cache.
 
-    An estimate: activations of the largest batch (the residual stream and its copies, the experts' two
-    intermediates, the states' chunks), the logits of a full batch of sequences, CUDA graphs where vLLM
-    counts them, the encoder's own profiling, buffers of NCCL and of the loader.
+    Includes activations of the largest batch (the residual stream and its copies, two intermediates of experts, chunks
+    of states), logits of a full batch, CUDA graphs if vLLM counts them, profiling of encoders, and buffers of NCCL and
+    the loader.
     """
     if engine.device == "cpu":
         return 2 * GIB
@@ -148,9 +147,9 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
 
 
 def graphs(engine: Engine) -> int:
-    """CUDA graphs that vLLM profiles: one of each batch size, and another of each that only decodes.
+    """Number of CUDA graphs that vLLM profiles: one per batch size, and a second one for sizes that only decode.
 
-    Sizes: ``_set_cudagraph_sizes`` in ``vllm/config/vllm.py``, as its logs have them (51 up to 512).
+    Sizes: ``_set_cudagraph_sizes`` in ``vllm/config/vllm.py``, confirmed by its logs (51 up to 512).
     """
     if engine.eager or not engine.profiles_graphs or not engine.has("CUDA graphs are profiled"):
         return 0
@@ -176,15 +175,15 @@ def fit(
 
     Args:
         config: the model.
-        engine: how it is started.
-        weights: of one rank.
+        engine: its settings.
+        weights: weights of one rank.
         machine: the node's memory.
-        utilization: None for the smallest that holds ``requests`` whatever a step takes.
-        requests: of full context at once.
-        pool_bytes: KV cache that was requested by its size, which takes the place of the utilization.
+        utilization: None for the smallest that is safe for ``requests``.
+        requests: required parallel requests of full context.
+        pool_bytes: fixed size of the KV cache, instead of a utilization.
 
     Raises:
-        UsageError: the engine cannot be started so with this model.
+        UsageError: the engine does not support these settings with this model.
     """
     cache = layout(config, engine)
     step = runtime(config, engine)
@@ -200,7 +199,7 @@ def fit(
     if pool_bytes is None:
         taken = utilization if utilization is not None else max(safe, 0.01)
         budget = math.ceil(machine.visible_bytes * taken)
-    else:  # it profiles nothing then
+    else:  # without profiling
         budget, more, less = fixed + pool_bytes, 0, 0
         taken = budget / machine.visible_bytes
     pool = budget - fixed
@@ -230,7 +229,7 @@ def fit(
 
 
 def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
-    """The longest context of which ``requests`` requests fit into a pool, in tokens; 0 where none does."""
+    """The longest context, in tokens, of which ``requests`` requests fit into a pool; 0 if none."""
 
     def needed(context: int) -> int:
         return layout(config, dataclasses.replace(engine, context=context)).bytes_for(requests)
@@ -239,7 +238,7 @@ def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, reques
 
 
 def _judged(found: Fit, config: ModelConfig) -> Fit:
-    """``found`` with why it does not fit, or may not, and what to change."""
+    """``found`` with problems, doubts and advice."""
     problems: list[str] = []
     doubts: list[str] = []
     advice: list[str] = []
@@ -249,7 +248,7 @@ def _judged(found: Fit, config: ModelConfig) -> Fit:
         (problems if found.most_bytes < needed else doubts).append(_too_small(found))
         advice += [f"set {found.size_key} to {math.ceil(needed / GIB)} GiB"] if found.fixed else _smaller(found, config)
     if left < system:
-        problems.append(f"{size(left)} would be left for the system, which takes {size(system)}")
+        problems.append(f"only {size(left)} would be left for the system, which needs {size(system)}")
         spare = found.pool_bytes - (system - left)
         if found.fixed and spare >= needed:
             advice.append(f"set {found.size_key} to {spare // GIB} GiB or less")
@@ -262,7 +261,7 @@ def _judged(found: Fit, config: ModelConfig) -> Fit:
 
 
 def _most(found: Fit) -> float:
-    """The largest utilization, in hundredths, that leaves the system what it needs and is not known to crash."""
+    """The largest utilization, in hundredths, that leaves enough for the system and has not crashed Sparks."""
     machine = found.machine
     left = machine.visible_bytes - found.host_bytes - machine.system_bytes
     return max(0.0, min(CEILING, math.floor(left / machine.visible_bytes * 100) / 100))
@@ -272,18 +271,18 @@ def _too_small(found: Fit) -> str:
     pool, requests = found.pool_bytes, found.requests
     if found.most_bytes <= 0:
         return (
-            f"weights of {size(found.weights.rank_bytes)} and what a step needs are "
-            f"{size(-pool)} more than the {size(found.budget_bytes)} that the engine may take"
+            f"weights of {size(found.weights.rank_bytes)} and the memory of a step are "
+            f"{size(-pool)} more than the engine's budget of {size(found.budget_bytes)}"
         )
     of = "one request" if requests == 1 else f"{requests} requests"
     needs = f"{of} of {found.engine.context:,} tokens needs {size(found.layout.bytes_for(requests))} of KV cache"
     if found.least_bytes == found.most_bytes:
         return f"{needs}, but only {size(pool)} is left"
-    return f"{needs}, and {size(max(0, found.least_bytes))} to {size(found.most_bytes)} are left"
+    return f"{needs}, but {size(max(0, found.least_bytes))} to {size(found.most_bytes)} are left"
 
 
 def _smaller(found: Fit, config: ModelConfig) -> list[str]:
-    """What to change so that it fits, the least painful first."""
+    """Changes to make it fit, least intrusive first."""
     advice = []
     most, engine, requests = _most(found), found.engine, found.requests
     if found.safe <= most:

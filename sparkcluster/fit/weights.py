@@ -1,7 +1,7 @@
-"""How many bytes of weights a rank holds: of a checkpoint's tensors, or where those are not known, of its config.
+"""Bytes of weights per rank, from a checkpoint's tensors or, if they are unknown, from its config.
 
-What the engine shards and what every rank keeps whole: ``model_executor/layers/linear.py``,
-``vocab_parallel_embedding.py`` (vocabulary padded to a multiple of 64) and the models' own ReplicatedLinear.
+Sharding and replication follow ``model_executor/layers/linear.py``, ``vocab_parallel_embedding.py`` (vocabulary
+padded to a multiple of 64) and the models' use of ReplicatedLinear.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Weights:
     """Weights of one rank.
 
     Attributes:
-        rank_bytes: on the rank that holds most.
-        total_bytes: of the checkpoint, or as estimated.
-        counted: whether they are of the tensors; else estimated from the config alone.
+        rank_bytes: bytes on the rank with the most.
+        total_bytes: size of the checkpoint, known or estimated.
+        counted: whether they are counted from tensors, rather than estimated from the config.
     """
 
     rank_bytes: int
@@ -47,9 +47,9 @@ class Weights:
 def of_tensors(
     tensors: Iterable[Tensor], config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False
 ) -> Weights:
-    """Weights of one rank, of a checkpoint's tensors, with ``drafts`` those of multi-token-prediction layers too.
+    """Weights of one rank from a checkpoint's tensors; with ``drafts``, including multi-token-prediction layers.
 
-    Pipeline stages share the layers evenly; the first and the last hold half of what is beside them.
+    Pipeline stages have equal shares of the layers; the first and last have half of the other tensors each.
     """
     total, layers, beside = 0, 0.0, 0.0
     for tensor in tensors:
@@ -68,15 +68,15 @@ def of_tensors(
 
 
 def of_size(total_bytes: int, *, ranks: int = 1, stages: int = 1) -> Weights:
-    """Weights of one rank of a checkpoint of which nothing but the size is known."""
+    """Weights of one rank of a checkpoint of which only the size is known."""
     return Weights(-(-total_bytes // (ranks * stages)), total_bytes, counted=True)
 
 
 def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: bool = False) -> Weights:
-    """Weights of one rank, estimated from the config alone; docs/fit.md shows how well.
+    """Weights of one rank, estimated from the config; docs/fit.md has the deviations.
 
     Raises:
-        UsageError: how some of the weights are stored is not known.
+        UsageError: the format of some weights is unknown.
     """
     rules = config.quantization.rules()
     plain = 8 * DTYPE_BYTES[config.dtype]
@@ -87,8 +87,8 @@ def of_config(config: ModelConfig, *, ranks: int = 1, stages: int = 1, drafts: b
             method = config.quantization.method or "of its quantization_config"
             raise UsageError(
                 f"the size of the weights of {config.name} is unknown: "
-                f"config.json does not tell how {method} stores {module.name}",
-                hint="pass the model's directory to --config: its tensors are counted then",
+                f"config.json does not specify how {method} stores {module.name}",
+                hint="pass the model's directory to --config, to count its tensors",
             )
         numbers = module.rows * module.columns * module.count
         size = round(numbers * (plain if bits == PLAIN else bits) / 8)
@@ -104,7 +104,7 @@ def _is_draft(name: str, config: ModelConfig) -> bool:
 
 
 def _share(tensor: Tensor, config: ModelConfig, ranks: int) -> float:
-    """The part of a tensor that one rank holds."""
+    """The share of a tensor on one rank."""
     if ranks == 1:
         return 1.0
     if _VOCABULARY.search(tensor.name) and tensor.shape and tensor.shape[0] >= VOCABULARY_UNIT:

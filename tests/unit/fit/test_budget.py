@@ -46,8 +46,8 @@ def test_what_is_too_much_is_said_in_one_sentence_with_what_may_run_together():
     found = judged(GPT_OSS, part("chat", 40), part("embed", 8, 5))
     (problem,) = found.problems
     assert problem == (
-        "spark-1: gpt-oss-120b 75.7 GB, chat 49.0 GB, embed 21.0 GB, the system's 5.37 GB and 10.0 GB that stay free"
-        " are 30.5 GB more than its 130.6 GB"
+        "spark-1: gpt-oss-120b 75.7 GB, chat 49.0 GB, embed 21.0 GB, the system's 5.37 GB and 10.0 GB kept free"
+        " are 30.5 GB more than 130.6 GB"
     )
     assert found.together == {"spark-1": [("gpt-oss-120b", "embed"), ("chat", "embed")]}
     assert found.free_bytes("spark-1") < 0
@@ -70,13 +70,13 @@ def test_one_that_takes_more_while_it_starts_than_the_others_leave_is_a_doubt():
     found = judged(part("next", 40), part("big", 40, 9))
     assert (found.fits, found.problems) == (None, [])
     assert found.doubts == [
-        "spark-1: next may take 16.0 GB more for a moment while it starts, and 9.20 GB are free then"
+        "spark-1: next may briefly need 16.0 GB more while it starts, but only 9.20 GB is free then"
     ]
     assert judged(part("big", 60), part("small", 8)).fits is True
 
 
 def test_what_is_not_known_is_no_number_and_no_refusal():
-    found = judged(GPT_OSS, Part("mine", kind="unknown", doubts=("what it takes is unknown",)))
+    found = judged(GPT_OSS, Part("mine", kind="unknown", doubts=("its memory use is unknown",)))
     assert (found.fits, found.as_json()["sparks"][0]["parts"][1]["bytes"]) == (None, None)
     most = Part("mine", step_bytes=80 * GB, kind="at most", doubts=("its model is unknown",))
     found = judged(GPT_OSS, most)

@@ -64,7 +64,7 @@ def test_groups_of_compressed_tensors_name_layers_or_take_all():
 )
 def test_a_pattern_that_could_take_hours_is_refused(pattern):
     config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "fp8", "ignore": [pattern]}}, "x")
-    with pytest.raises(UsageError, match=r"quantization_config\.ignore lists a pattern"):
+    with pytest.raises(UsageError, match=r"quantization_config\.ignore has an (unsupported|invalid) pattern"):
         of_config(config)
 
 
