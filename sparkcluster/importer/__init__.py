@@ -1,6 +1,6 @@
-"""Other tools' recipes as playbooks: text in, a playbook and what could not be carried over out.
+"""Convert recipes of other tools to a playbook, with notes about what was not converted.
 
-Nothing is run and nothing is fetched: shell text is parsed.
+Shell text is parsed, never executed, and nothing is fetched.
 """
 
 from __future__ import annotations

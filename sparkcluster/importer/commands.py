@@ -1,4 +1,4 @@
-"""The commands of a shell text that start an engine: on the host, in a container, by ssh, or by ``bash -c``."""
+"""Find the commands in shell text that start an engine: on the host, in a container, by ssh, or by ``bash -c``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sparkcluster.importer.unknown import definable, plain, shown, unknown
 
 _DOCKER = frozenset({"docker", "podman", "nerdctl"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
-# Programs that only run another one, and those that change how it runs: what these are given is noted.
+# Programs that only run another program, and programs that also change how it runs, whose options are noted.
 _WRAPPERS = frozenset({"command", "env", "exec", "nohup", "setsid", "sudo", "time"})
 _CHANGERS = frozenset(
     {"chrt", "conda", "ionice", "nice", "nsys", "numactl", "stdbuf", "systemd-run", "taskset", "timeout", "uv", "uvx"}
 )
 # Options of ssh with a value (man ssh).
 _SSH_VALUED = frozenset("BbcDEeFIiJLlmOoPpQRSWw")
-# Commands that do nothing an engine needs, or that name it without running it.
+# Commands that an engine does not need, or that mention it without running it.
 QUIET = frozenset(
     {
         "[", "break", "cat", "cd", "clear", "command", "continue", "echo", "printf", "set", "shopt", "sleep", "test",
@@ -30,32 +30,28 @@ QUIET = frozenset(
     }
 )  # fmt: skip
 _ABOUT = frozenset({"pkill", "pgrep", "grep", "kill", "sed", "awk", "logger", "tee", "which", "type", "alias"})
-_DOCUMENT = ("here-documents are not evaluated", "save its text to a file, and import that file")
-# What starts no engine of this project, what it starts, and what to do.
+_DOCUMENT = ("here-documents are unsupported", "save its text to a file and import that file")
+_SCRIPT = "sparkcluster import {0}   if it is in a container, copy it from there first"
+# Commands that start something else: pattern, problem, hint.
 _INSTEAD = (
-    *(
-        (pattern, f"this starts {title}; sparkcluster imports {{titles}} only", "write a playbook by hand")
-        for pattern, title in (
-            (r"\bsglang\b", "SGLang"), (r"\btrtllm-serve\b", "TensorRT-LLM"), (r"\bollama\b", "Ollama"),
-        )
-    ),
+    (r"\bollama\b", "this starts Ollama, but sparkcluster imports only {titles}", "write a playbook by hand"),
     (r"\brun-recipe\.(?:sh|py)\s+(\S+)", "this starts the recipe {0}", "sparkcluster import {0}"),
     (r"\bsparkrun\s+run\s+(\S+)", "this starts the recipe {0} of sparkrun", "import the recipe's YAML file"),
     (r"\bdocker(?:-| )compose\b", "docker compose reads its own file", "sparkcluster import docker-compose.yml"),
-    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "this runs {0}, which may start {titles}", "sparkcluster import {0}"),
+    (r"^(?:(?:ba)?sh )?(\S+\.(?:sh|py))\b", "this runs {0}, which may start {titles}", _SCRIPT),
 )  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True)
 class EngineCommand:
-    """What the words of an engine's command say.
+    """The parsed command of an engine.
 
     Attributes:
-        model: repository or path, as it was written.
-        keys: keys of the playbook that follow.
-        args: engine arguments by their names.
-        unset: values of flags that are left out, since the text does not tell all of them.
-        notes: what was not carried over, and where it belongs.
+        model: repository or path as written.
+        keys: resulting playbook keys.
+        args: engine arguments by name.
+        unset: values of flags that are skipped, since parts of them are unknown.
+        notes: options that were not converted, and where to write them.
     """
 
     model: str | None = None
@@ -66,13 +62,13 @@ class EngineCommand:
 
 
 class Importer(Protocol):
-    """How commands of one engine are read; ``Engine.importer``.
+    """Parser for commands of one engine; ``Engine.importer``.
 
     Attributes:
-        ENGINE: its name.
-        TITLE: its name for readers.
-        COMMAND: the words that start it, as guides print them.
-        IMAGE_PROBLEM: what is wrong with the images whose entrypoint it is; empty if nothing is.
+        ENGINE: name of the engine.
+        TITLE: display name.
+        COMMAND: the command that starts it, as printed in guides.
+        IMAGE_PROBLEM: problem of images that have it as entrypoint, or an empty string.
     """
 
     ENGINE: str
@@ -81,19 +77,19 @@ class Importer(Protocol):
     IMAGE_PROBLEM: str
 
     def after_command(self, words: Sequence[str]) -> list[str] | None:
-        """The words after the command that starts the engine; None where they start something else."""
+        """The words after the engine's command; None for another command."""
 
     def is_worker(self, words: Sequence[str]) -> bool:
-        """Whether the words after the command start another rank than the first."""
+        """Whether these arguments start a rank other than the first."""
 
     def is_entrypoint(self, image: str) -> bool:
         """Whether the command is the entrypoint of ``image``."""
 
     def read(self, words: list[str]) -> EngineCommand:
-        """What the words after the command mean."""
+        """Parse the words after the command."""
 
     def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:
-        """The container that a command of a recipe's runner starts in ``env``; None where it is no such command."""
+        """The container that a recipe runner's command starts in ``env``; None for another command."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,14 +97,14 @@ class Start:
     """A command that starts an engine.
 
     Attributes:
-        line: of the text.
-        importer: of the engine.
-        words: after the engine's command.
-        env: variables set for it; None for the caller's value.
-        container: it runs in; None without.
-        setup: lines run before it in the container.
-        notes: what was not carried over.
-        conditions: under which it runs.
+        line: line in the text.
+        importer: parser of the engine.
+        words: words after the engine's command.
+        env: its variables; None for the caller's value.
+        container: its container, or None.
+        setup: lines to run before it in the container.
+        notes: parts that were not converted.
+        conditions: conditions under which it runs.
     """
 
     line: int
@@ -122,17 +118,17 @@ class Start:
 
     @property
     def what(self) -> tuple[object, ...]:
-        """What is started, whatever the line and the conditions."""
+        """What is started, without line and conditions, for comparison."""
         return self.words, self.env, self.container, self.setup
 
 
 class Commands:
-    """What the commands of a text start.
+    """Finds what the commands of a text start.
 
     Attributes:
-        containers: by name, those that run no engine by themselves.
-        others: line and words of the commands that start no engine.
-        doubts: line and words of those that may start one, and are not followed.
+        containers: by name, containers whose own command starts no engine.
+        others: line and words of commands that start no engine.
+        doubts: line and words of unsupported commands that may start an engine.
     """
 
     def __init__(self, importers: Sequence[Importer]) -> None:
@@ -146,19 +142,19 @@ class Commands:
         """The engines that the commands of ``shell`` start, in order.
 
         Raises:
-            UsageError: a command is broken, or may start an engine and cannot be parsed.
+            UsageError: a command is invalid, or cannot be parsed and may start an engine.
         """
         for line, text in shell.unread:
             if not text.startswith("<<") and any(i.COMMAND.split()[0] in text for i in self.importers):
                 if "<<" in text:
                     raise shell.fault(line, *_DOCUMENT)
-                hint = "check for a quote that is not closed, a missing word, an argument behind a redirection"
+                hint = "check for an unclosed quote, a missing word, or an argument after a redirection"
                 raise shell.fault(line, "this cannot be parsed as shell text", hint)
         out: list[Start] = []
         for call in shell.calls if calls is None else calls:
             if re.match(r"--?[A-Za-z]", call.words[0]):
-                problem = f"a command begins with {shown(call.words[0])}"
-                raise shell.fault(call.line, problem, "end the line above with a backslash, without a comment")
+                problem = f"a command starts with {shown(call.words[0])}"
+                raise shell.fault(call.line, problem, "end the previous line with a backslash, without a comment")
             try:
                 found = self.of_call(call, shell, None)
             except UsageError as error:
@@ -168,7 +164,7 @@ class Commands:
         return out
 
     def of_call(self, call: Call, shell: Shell, within: Container | None) -> list[Start]:
-        """The engines that a command starts, which runs in the container ``within``."""
+        """The engines that a command in the container ``within`` starts."""
         words, env, notes = self._unwrapped(call)
         program = words[0].rpartition("/")[2] if words else ""
         if within is None and words and (box := self._container(words, program, env)) is not None:
@@ -188,7 +184,7 @@ class Commands:
         return []
 
     def of_text(self, text: str, inner: Shell, within: Container | None) -> list[Start]:
-        """The engines that ``text`` starts in the shell ``inner``; what runs before the first is its setup."""
+        """The engines that ``text`` starts in the shell ``inner``; commands before the first become its setup."""
         inner.run(text)
         others = len(self.others)
         found = [(at, start) for at, each in enumerate(inner.calls) for start in self.of_call(each, inner, within)]
@@ -200,11 +196,11 @@ class Commands:
             start.notes += [*inner.notes, *notes]
             start.conditions = (*inner.calls[at].conditions, *start.conditions)
             del self.others[others:]
-        self.starts(inner, [])  # refuses what cannot be parsed
+        self.starts(inner, [])  # refuses text that cannot be parsed
         return [start for _, start in found]
 
     def _unwrapped(self, call: Call) -> tuple[list[str], dict[str, str | None], list[str]]:
-        """A command without assignments and wrappers in front of it, its environment, and notes."""
+        """A command without leading assignments and wrappers, its environment, and notes."""
         words, notes = list(call.words), list[str]()
         env: dict[str, str | None] = dict(call.environment)
         while words:
@@ -216,12 +212,12 @@ class Commands:
             elif at == 0:
                 break
             elif program in _CHANGERS:
-                notes.append(f"{shown(' '.join(words[:at]))}: left out")
+                notes.append(f"{shown(' '.join(words[:at]))}: skipped")
             words = words[max(at, 1) :]
         return words, env, notes
 
     def _begins(self, words: list[str]) -> int:
-        """Where what a wrapper runs begins; 0 if that is nothing of interest."""
+        """Index of the command that a wrapper runs; 0 if it is irrelevant."""
         for at in range(1, len(words)):
             is_engine = any(i.after_command(words[at:]) or i.launched(words[at:], {}) for i in self.importers)
             name, equals, _ = words[at].partition("=")
@@ -235,7 +231,7 @@ class Commands:
         return 0
 
     def _container(self, words: list[str], program: str, env: Mapping[str, str | None]) -> Container | None:
-        """The container that a command starts, or runs something in."""
+        """The container that a command starts or executes in."""
         rest = words[2:] if words[1:2] == ["container"] else words[1:]
         out = next((box for each in self.importers if (box := each.launched(words, env)) is not None), None)
         is_docker = program in _DOCKER and rest[:1] in (["run"], ["exec"])
@@ -254,11 +250,11 @@ class Commands:
         return dataclasses.replace(base, words=out.words, entrypoint="", env=base.env | out.env)
 
     def in_container(self, box: Container, call: Call, shell: Shell, notes: list[str]) -> list[Start]:
-        """The engine that a container starts; one that starts none is remembered by its name."""
+        """The engine that a container starts; a container without an engine is stored by name."""
         words = [*([box.entrypoint] if box.entrypoint else []), *box.words]
         for importer in self.importers:
             if box.entrypoint is None and importer.is_entrypoint(box.image):
-                # Guides that write the command again mean it once.
+                # Guides may repeat the command that is already the entrypoint.
                 after = importer.after_command(words)
                 return [Start(call.line, importer, words if after is None else after, {**box.env}, box, notes=notes)]
         inner = dataclasses.replace(call, words=words, environment=set_in(box.env), conditions=())
@@ -274,7 +270,7 @@ class Commands:
         return found
 
     def _left(self, line: int, words: list[str], program: str) -> None:
-        """Remember a command that starts no engine."""
+        """Record a command that starts no engine."""
         if words and program not in QUIET:
             self.others.append((line, words))
             text = plain(" ".join(words))
@@ -284,7 +280,7 @@ class Commands:
                 self.doubts.append((line, words))
 
     def instead(self, source: str) -> NoEngine | None:
-        """What the commands start instead of an engine of this project; None if that is not known."""
+        """An error if the commands start a known other program; else None."""
         for pattern, problem, hint in _INSTEAD:
             for line, words in self.others:
                 if found := re.search(pattern, shown(" ".join(words), 2000)):
@@ -293,12 +289,12 @@ class Commands:
         return None
 
     def nothing(self, source: str, shell: Shell) -> UsageError:
-        """Why no engine was found, and what to import instead."""
+        """The error that no engine was found, with a hint."""
         reasons = shell.variables.reasons
         for line, words in self.doubts:
             names = dict.fromkeys(name for word in words for name in unknown(word))
             whys = [f"{name} depends on {reasons[name][1]}" for name in names if name in reasons]
-            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {self._titles}, but is not evaluated"
+            why = "; ".join(whys) or f"`{shown(' '.join(words), 80)}` may start {self._titles}, but is unsupported"
             defines = [f"--define {name}=VALUE" for name in map(definable, names) if name]
             hint = f"add {' '.join(defines)}, or import" if defines else "import"
             return UsageError(
@@ -315,12 +311,12 @@ class Commands:
 
 
 def set_in(env: Mapping[str, str | None]) -> dict[str, str]:
-    """The variables of ``env`` that have a value there."""
+    """The variables of ``env`` that have a value."""
     return {name: value for name, value in env.items() if value is not None}
 
 
 def _shell_text(words: list[str], program: str) -> tuple[str | None, list[str]]:
-    """The text that a command has a shell run, with its arguments; None for another command."""
+    """The shell text that a command runs, with its arguments; None for another command."""
     at = 1
     if program == "ssh":
         while at < len(words) and words[at].startswith("-"):

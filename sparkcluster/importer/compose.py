@@ -1,6 +1,6 @@
-"""Compose files: the service that starts an engine, as ``docker compose up`` would start it.
+"""Import the service of a Compose file that starts an engine.
 
-After https://docs.docker.com/reference/compose-file/services
+Reference: https://docs.docker.com/reference/compose-file/services
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sparkcluster.importer.unknown import mark, shown
 from sparkcluster.printable import word
 from sparkcluster.spec.document import Document, KeyPath
 
-# Keys of a service by the option of `docker run` that means the same; others have its name, with - for _.
+# Keys of a service that differ from the option of `docker run`; others are equal, with - for _.
 _OPTIONS = {
     "container_name": "name", "devices": "device", "dns_opt": "dns-option", "environment": "env", "mem_limit": "memory",
     "memswap_limit": "memory-swap", "network_mode": "network", "ports": "publish", "pull_policy": "pull",
     "stop_grace_period": "stop-timeout", "sysctls": "sysctl", "ulimits": "ulimit", "volumes": "volume",
     "working_dir": "workdir",
 }  # fmt: skip
-# What says nothing of the container that a rank would need, or is read apart.
+# Keys that a rank does not need, or that are read separately.
 _QUIET = frozenset(
     {
         "<<", "build", "command", "depends_on", "entrypoint", "expose", "extra_hosts", "healthcheck", "image", "labels",
@@ -40,9 +40,9 @@ def read(document: Document, about: Text) -> Made:
     """The playbook of the service that starts an engine; the others are listed in the notes.
 
     Raises:
-        NoEngine: no service starts one.
-        UsageError: several do, or the service is broken.
-        SpecError: the file is broken.
+        NoEngine: no service starts an engine.
+        UsageError: several services do, or the service is invalid.
+        SpecError: the file is invalid.
     """
     services = _services(document)
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
@@ -59,7 +59,7 @@ def read(document: Document, about: Text) -> Made:
     wanted = [name for name in starts if not _mapping(document, services[name], ("services", name)).get("profiles")]
     names = [chosen] if chosen is not None else (wanted or list(starts))
     if chosen is not None and chosen not in services:
-        raise UsageError(f"{about.source} has no service {shown(chosen)}", hint=f"its services are {_listed(services)}")
+        raise UsageError(f"{about.source} has no service {shown(chosen)}", hint=f"services: {_listed(services)}")
     engines = [importer.ENGINE for importer in about.importers]
     for name, refusal in refused.items():
         is_named = any(engine in str(services[name]).lower() for engine in engines)
@@ -70,7 +70,7 @@ def read(document: Document, about: Text) -> Made:
         problem = f"{about.source} has several services that start an engine: {_listed(names)}"
         raise UsageError(problem, hint=f"choose with {choices}")
     if not names or names[0] not in starts:
-        problem = f"{about.source} has no service that starts an engine; its services: {_listed(services) or 'none'}"
+        problem = f"{about.source} has no service that starts an engine; services: {_listed(services) or 'none'}"
         raise commands.instead(about.source) or NoEngine(problem, hint="import the script that the service runs")
     start = starts[names[0]]
     try:
@@ -95,7 +95,7 @@ def _fault(document: Document, path: KeyPath, problem: str, hint: str) -> SpecEr
 
 
 def _mapping(document: Document, value: Any, path: KeyPath) -> dict[str, Any]:
-    """A mapping with those that ``<<`` names put in."""
+    """A mapping with its ``<<`` keys merged."""
     if not isinstance(value, dict):
         raise _fault(document, path, "must be a mapping", "write its keys as 'key: value'")
     merged = value.get("<<", [])
@@ -132,13 +132,13 @@ def _container(document: Document, services: dict[str, Any], name: str, about: T
 
 
 class _Values:
-    """Values of a Compose file, with variables put in."""
+    """Values of a Compose file, with variables expanded."""
 
     def __init__(self, document: Document, about: Text) -> None:
         self._document, self._about = document, about
 
     def put(self, box: Container, key: str, value: Any, path: KeyPath) -> None:
-        """Take a key of a service over."""
+        """Convert a key of a service."""
         option = _OPTIONS.get(key, key.replace("_", "-"))
         if key in {"deploy", "gpus"}:
             self._reserved(box, key, value)
@@ -156,7 +156,7 @@ class _Values:
                     box.put(option, "" if each is True else text, f"{key}:")
 
     def _reserved(self, box: Container, key: str, value: Any) -> None:
-        """Devices and limits: a Spark has one GPU, so that asking for it says nothing."""
+        """Convert ``deploy`` and ``gpus``; a GPU reservation is ignored, since every rank has the only GPU."""
         asked = value if isinstance(value, dict) else {}
         resources = asked.get("resources")
         others = [str(name) for name in [*asked, *(resources if isinstance(resources, dict) else ())]]
@@ -164,7 +164,7 @@ class _Values:
         box.notes += [f"deploy.{shown(name)}: a playbook has no such key" for name in others if key == "deploy"]
 
     def text(self, value: Any, path: KeyPath) -> str:
-        """A scalar as Compose takes it: ``true``, 0.90 as 0.9, and variables put in."""
+        """A scalar as in Compose: ``true``, 0.90 as 0.9, with variables expanded."""
         if isinstance(value, dict | list):
             raise _fault(self._document, path, "must be text", "write the short form, such as - source:target")
         if isinstance(value, bool):  # only these are in YAML 1.2
@@ -174,16 +174,16 @@ class _Values:
         return self._filled(text)
 
     def words(self, value: Any, path: KeyPath) -> list[str]:
-        """A command: a list of words, or text that is split at blanks outside quotes, which is no shell."""
+        """A command: a list of words, or text split at blanks outside quotes, without a shell."""
         if value is None:
             return []
         if isinstance(value, list):
             return [self.text(each, (*path, at)) for at, each in enumerate(value)]
         try:
-            # a variable is put in before the text is split
+            # variables are expanded before the text is split
             out = shlex.split(self.text(value, path).replace("\\\n", " "))
         except ValueError:
-            raise _fault(self._document, path, "has a quote that is not closed", "close it") from None
+            raise _fault(self._document, path, "has an unclosed quote", "close it") from None
         if cut := {"&&", "||", ";", "|", ">", "<", "&"} & {*out}:
             hint = 'write the command as a list: ["bash", "-c", "…"]'
             raise _fault(self._document, path, f"has {cut.pop()}, but Compose runs no shell", hint)

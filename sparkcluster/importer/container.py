@@ -1,4 +1,4 @@
-"""A container as ``docker run`` starts it: its options in, what a playbook has for them and notes on the rest out."""
+"""Convert the options of ``docker run`` to playbook keys, with notes about the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.importer.unknown import definable, plain, shown, unknown
 from sparkcluster.spec.playbook import USER, Ulimit, is_root
 
-# Options of `docker run` and `podman run` without a value (docs.docker.com, CLI reference); every other has one.
+# Options of `docker run` and `podman run` without a value (docs.docker.com, CLI reference); all others have a value.
 _ALONE = frozenset(
     {
         "detach", "disable-content-trust", "help", "init", "interactive", "no-healthcheck", "oom-kill-disable",
@@ -22,7 +22,7 @@ _SHORT = {
     "m": "memory", "p": "publish", "P": "publish-all", "q": "quiet", "t": "tty", "u": "user", "v": "volume",
     "w": "workdir",
 }  # fmt: skip
-# What the plan gives every rank anyway, or what has no effect on a rank.
+# Options that every rank has anyway, or that have no effect on a rank.
 _GIVEN = frozenset(
     {
         "add-host", "attach", "detach", "gpus", "hostname", "init", "interactive", "label", "log-driver", "log-opt",
@@ -44,7 +44,7 @@ REFUSED = {
     "pid": "ranks have their own process namespace",
     "privileged": "ranks run without --privileged; they get GPUs and RDMA devices without it",
     "publish-all": "ranks use the node's network; set api.port in the inventory",
-    "restart": "containers do not restart: all ranks of a group start and stop together",
+    "restart": "containers do not restart by themselves: all ranks of a group start and stop together",
     "security-opt": "ranks run with Docker's default confinement",
     "sysctl": "set it on the nodes",
     "tmpfs": "mount a directory of the node instead",
@@ -53,12 +53,12 @@ REFUSED = {
     "volumes-from": "write each directory under mounts",
     "workdir": "the engine starts in the image's own directory; write full paths",
 }
-"""Options that a playbook has nothing for, and what to do instead."""
+"""Options without a playbook key, and the alternative."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Volume:
-    """A directory or file of the node in the container."""
+    """A directory or file of the node that is mounted in the container."""
 
     source: str
     target: str
@@ -70,15 +70,15 @@ class Container:
     """A container.
 
     Attributes:
-        image: its reference.
-        words: after the image.
-        entrypoint: instead of the image's own; None to keep it, empty for none.
-        name: of the container.
-        env: variables with their values; None for the caller's value.
-        volumes: what it sees of the node.
+        image: image reference.
+        words: words after the image.
+        entrypoint: replacement of the image's entrypoint; None to keep it, empty for none.
+        name: name of the container.
+        env: variables with values; None for the caller's value.
+        volumes: mounts from the node.
         section: the section ``container`` of the playbook.
         keys: further keys of the playbook.
-        notes: what was not carried over, and why.
+        notes: options that were not converted, with reasons.
     """
 
     image: str = ""
@@ -92,7 +92,7 @@ class Container:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def put(self, name: str, value: str, written: str | None = None) -> None:
-        """Take an option by its long name; ``written`` is what the text calls it, for notes."""
+        """Convert an option, given by its long name; ``written`` is its name in the text, for notes."""
         called = written or f"--{name}"
         if name == "env":
             variable, equals, text = value.partition("=")
@@ -113,7 +113,7 @@ class Container:
             self.notes.append(f"{shown(f'{called} {value}').strip()}: {why}")
 
     def _has(self, name: str, value: str) -> bool:
-        """Whether the section ``container`` of a playbook, or every rank, has an option; the section has it then."""
+        """Add an option to the section ``container``; false if it has no key there."""
         limit, _, numbers = value.partition("=")
         device = _DEVICE.fullmatch(value)
         if name == "user" and re.fullmatch(USER, value):
@@ -141,7 +141,7 @@ class Container:
             source, target, *options = [*value.split(":"), ""]
             read_only = "ro" in ",".join(options).split(",")
         if (source.startswith(("/", "~")) or unknown(source)[:1] in (["PWD"], ["$(pwd …)"])) and target.startswith("/"):
-            self.volumes.append(Volume(source, target, read_only))
+            self.volumes.append(Volume(source.rstrip("/") or "/", target.rstrip("/") or "/", read_only))
         else:
             self.notes.append(f"{called} {shown(value)}: write the full path of a directory, such as ~/data")
 
@@ -150,7 +150,7 @@ def read(words: list[str]) -> Container:
     """The container that the words after ``docker run`` start.
 
     Raises:
-        UsageError: there is no image among them, or an option has no value.
+        UsageError: no image, or an option without a value.
     """
     out = Container()
     rest = list(words)
@@ -162,11 +162,11 @@ def read(words: list[str]) -> Container:
             if name in _ALONE or value is not None:
                 out.put(name, value or "")
             elif not rest:
-                raise UsageError(f"{plain(word)} has no value", hint="copy the whole command")
+                raise UsageError(f"{plain(word)} has no value", hint="copy the complete command")
             else:
                 out.put(name, rest.pop(0))
     if not rest:
-        raise UsageError("docker run has no image", hint="copy the whole command")
+        raise UsageError("docker run has no image", hint="copy the complete command")
     out.image, out.words = rest[0], rest[1:]
     if "cap_add" in out.section and not is_root(out.section.get("user", "root")):
         out.notes.append(f"--user {shown(out.section.pop('user'))}: with --cap-add, ranks run as the image's user")
@@ -174,20 +174,20 @@ def read(words: list[str]) -> Container:
 
 
 def known(word: str, what: str) -> str:
-    """``word``, which is ``what`` and has to be known.
+    """Return ``word`` if it is known; ``what`` starts the message if it is not.
 
     Raises:
-        UsageError: it needs a variable that the text does not set.
+        UsageError: it contains a variable that the text does not set.
     """
     for name in unknown(word):
         define = definable(name)
         hint = f"add --define {define}=VALUE" if define else "write its value in the text"
-        raise UsageError(f"{what} {shown(word)}, which the text does not set", hint=hint)
+        raise UsageError(f"{what} {shown(word)}, which is not set", hint=hint)
     return word
 
 
 def _options(word: str) -> list[tuple[str, str | None]]:
-    """Options of one word, full names: ``-it`` are two, ``-p8000:8000`` and ``--ipc=host`` have their value."""
+    """Options in one word, by long name: ``-it`` has two; ``-p8000:8000`` and ``--ipc=host`` include their value."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return [(name, value if equals else None)]

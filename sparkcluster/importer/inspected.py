@@ -1,4 +1,4 @@
-"""What ``docker inspect NAME IMAGE`` prints, as a playbook; ``import --container`` adds the processes in it."""
+"""Import the output of ``docker inspect NAME IMAGE``; ``import --container`` adds the container's processes."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from sparkcluster.node.shared import LABEL_CLUSTER, repository_of
 from sparkcluster.printable import word
 from sparkcluster.spec.secret_patterns import holds_secret, names_secret
 
-_HEAD = "import the container of the head, where the API is"
-# What a shell or Docker gives every process, none of it meant for the engine.
+_HEAD = "import the head's container, which has the API"
+# Variables that a shell or Docker sets for every process.
 _OF_SHELLS = frozenset({"HOME", "HOSTNAME", "LS_COLORS", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
 _ADDRESS = re.compile(r"=(?!127\.|0\.0\.0\.0)\d{1,3}(\.\d{1,3}){3}(:\d+)?$")
-# Options of `docker run` by their places in the documents (docs.docker.com, Engine API, ContainerInspect).
+# Paths of `docker run` options in the documents (docs.docker.com, Engine API, ContainerInspect).
 _OPTIONS = {
     "name": "Name", "user": "Config.User", "workdir": "Config.WorkingDir", "cap-add": "HostConfig.CapAdd",
     "ipc": "HostConfig.IpcMode", "memory": "HostConfig.Memory", "pid": "HostConfig.PidMode",
     "privileged": "HostConfig.Privileged", "restart": "HostConfig.RestartPolicy.Name",
     "security-opt": "HostConfig.SecurityOpt", "tmpfs": "HostConfig.Tmpfs",
 }  # fmt: skip
-# Their default values; Docker itself adds the last to --privileged.
+# Default values of these options; Docker adds the last to --privileged.
 _DEFAULTS = frozenset({"no", "private", "shareable", "label=disable"})
 
 
 class _Document(dict[str, Any]):
-    """A container, an image, or a part of one; it has null for what is empty."""
+    """A container, an image, or a part of one; empty values may be null."""
 
     def at(self, path: str) -> Any:
-        """The value of a key, or behind several keys with dots between them."""
+        """The value at a path of keys joined by dots."""
         value: Any = self
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         return value
 
     def words(self, path: str) -> list[str]:
-        """What is set, as texts: of a list each, of a mapping its keys, of a switch an empty one."""
+        """The value as strings: entries of a list, keys of a mapping, or an empty string for true."""
         value = self.at(path) or []
         values = value if isinstance(value, list | dict) else ["" if value is True else value]
         return [str(each) for each in values]
 
     def text(self, path: str) -> str:
-        """What is set, as one text."""
+        """The value as one string."""
         return " ".join(self.words(path))
 
     def rows(self, path: str) -> list[_Document]:
@@ -60,10 +60,10 @@ class _Document(dict[str, Any]):
 
 
 def read(text: str, about: Text) -> Made:
-    """The playbook of the engine that runs in a container: of its command, else of the first process that is one.
+    """The playbook of the engine in a container, from its command, else from the first engine process.
 
     Raises:
-        UsageError: there is no container with its image in ``text``, or no engine in it that can be imported.
+        UsageError: ``text`` lacks a container with its image, or the container has no supported engine.
     """
     try:
         documents = _Document(all=json.loads(text)).rows("all")
@@ -74,9 +74,9 @@ def read(text: str, about: Text) -> Made:
     named = box.text("Name").lstrip("/")
     name = named and word(named)
     if LABEL_CLUSTER in box.words("Config.Labels"):
-        raise UsageError(f"sparkcluster itself started {name}", hint="use the playbook of its cluster")
+        raise UsageError(f"{name} was started by sparkcluster", hint="use the playbook of its cluster")
     if image is None or not name:
-        what = f"the image of {name}, which shows which variables are its own" if name else "a container"
+        what = f"the image of {name}, which lists the image's own variables" if name else "a container"
         names = f"{name} {word(box.text('Config.Image'))}" if name else "NAME IMAGE"
         raise UsageError(f"{about.source} lacks {what}", hint=f"docker inspect {names} | sparkcluster import -")
     words, env = [box.text("Path"), *box.words("Args")], box.words("Config.Env")
@@ -103,7 +103,7 @@ def read(text: str, about: Text) -> Made:
 
 
 def _variables(environ: list[str], image: _Document) -> list[str]:
-    """Variables that are not the image's; of those with a secret or the address of a machine the names alone."""
+    """Variables that are not from the image; without values that are secrets or addresses."""
     env = {each.partition("=")[0]: each for each in environ if each not in image.words("Config.Env")}
     bare = {name for name, each in env.items() if names_secret(name) or holds_secret(each) or _ADDRESS.search(each)}
     return [f"--env={name if name in bare else each}" for name, each in env.items() if name not in _OF_SHELLS]
@@ -127,35 +127,35 @@ def _options(box: _Document, image: _Document) -> Iterator[str]:
 
 
 def _reference(box: _Document, image: _Document) -> str:
-    """The image as it was named, with the digest of its registry."""
+    """The image reference as written, with its registry digest."""
     written, tags, digests = box.text("Config.Image"), image.words("RepoTags"), image.words("RepoDigests")
     if re.fullmatch("(sha256:)?[0-9a-f]{12,64}", written):
         written = next(iter([*tags, *digests]), written)
     repository, is_same = repository_of(written), image.at("Id") == box.at("Image")
-    # A name without an organisation is that of an image that was built here: containerd has digests of those, too.
+    # Names without an organization are local builds, for which containerd also has digests.
     found = [each for each in digests if repository_of(each) == repository and "/" in repository and is_same]
     return f"{written}@{found[0].partition('@')[2]}" if found and "@" not in written else written
 
 
 def _notes(image: str, box: _Document, name: str, by_command: bool) -> Iterator[str]:
-    """What the documents do not tell, and how to hand over."""
+    """Notes about missing information, and how to switch to sparkcluster."""
     if "@" not in image:
-        yield f"{image}: has no registry digest: keep the image on that node, and the others copy it from there"
+        yield f"{image}: has no registry digest: keep the image on that node, from which other nodes copy it"
     if not by_command:
-        yield f"the command is that of a process in {name}; docker diff {name}   lists files changed there"
+        yield f"the command was read from a process in {name}; docker diff {name}   lists files changed there"
     if box.at("State.Running"):
-        yield f"to hand over: docker stop {name}   likewise on the other nodes, then sparkcluster up INVENTORY"
+        yield f"to switch: docker stop {name}   also on the other nodes, then sparkcluster up INVENTORY"
 
 
 def _nothing(box: _Document, others: Commands, name: str, has_processes: bool) -> UsageError:
-    """Why no engine was found."""
+    """The error that no engine was found."""
     found = others.nothing(name, Shell(name, {}, {}))
     if ":1: this starts " in found.message:  # another engine
         return NoEngine(found.message.replace(":1: this", "", 1), hint=found.hint)
     commands = [" ".join([box.text("Path"), *box.words("Args")]), *(" ".join(words) for _, words in others.others)]
     runs = ", ".join(f"`{shown(line, 80)}`" for line in list(dict.fromkeys(commands))[:5])
     if re.search(r"\bray start (?!--head)|\braylet\b", runs) and "gcs_server" not in runs:
-        return NoEngine(f"{name} is a Ray worker, which does not have the engine's command", hint=_HEAD)
+        return NoEngine(f"{name} is a Ray worker without the engine's command", hint=_HEAD)
     hint = f"sparkcluster import --container {name} --node HOST   also reads its processes"
     if has_processes or not box.at("State.Running"):
         hint = f"start the engine in {name}, or import another container: docker ps --all"

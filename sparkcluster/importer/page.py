@@ -1,4 +1,4 @@
-"""Markdown pages: their code blocks in order, and the block that starts an engine, with what earlier ones set."""
+"""Import the code block of a Markdown page that starts an engine, with variables from earlier blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_BLOCKS = 1_000
 _SHELLS = frozenset({"bash", "cli", "commandline", "console", "sh", "shell", "shell-session", "terminal", "zsh"})
 _UNNAMED = frozenset({"", "code", "none", "plain", "plaintext", "text", "txt"})
 _DATA = frozenset({"yaml", "yml", "json", "ini", "systemd", "service", "docker-compose", "compose", "conf"})
-# What a block without a language begins with, if it is for a shell.
+# Start of a shell block without a language.
 _COMMAND = re.compile(
     r"\s{0,80}(\$ |\w{1,80}=|\.{1,2}/|~/|(sudo|docker|podman|vllm|export|cd|git|hf|huggingface-cli|ssh|curl|bash|mkdir|"
     r"uv|pip3?|python3?)\s)"
@@ -32,7 +32,7 @@ _ELIDED = re.compile(r"(^|\s)(\.\.\.|…)(\s|$)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Block:
-    """A code block: its number from 1, the line of the page where its text begins, language and text."""
+    """A code block: its number from 1, first line in the page, language and text."""
 
     number: int
     line: int
@@ -44,12 +44,12 @@ def read(text: str, about: Text) -> Made:
     """The playbook of the block that starts an engine.
 
     Raises:
-        NoEngine: no block starts one.
-        UsageError: several do and none is chosen, or the chosen block cannot be imported.
+        NoEngine: no block starts an engine.
+        UsageError: several blocks do and none is chosen, or the chosen block cannot be imported.
     """
     blocks = list(_blocks(text, about.source))
     if about.block is not None and not 1 <= about.block <= len(blocks):
-        raise UsageError(f"{about.source} has no block {about.block}", hint=f"its blocks are 1 to {len(blocks)}")
+        raise UsageError(f"{about.source} has no block {about.block}", hint=f"choose 1 to {len(blocks)}")
     shell, commands = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     found: list[tuple[_Block, Made | SparkclusterError]] = []
     others: list[NoEngine] = []
@@ -79,7 +79,7 @@ def read(text: str, about: Text) -> Made:
 
 
 def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Text) -> list[str]:
-    """Notes on variables of a Compose file that the page sets in a way which is not followed, as in an ``.env``."""
+    """Notes about variables of a Compose file that the page sets in an unsupported way, such as in an ``.env``."""
     if _is_shell(block):
         return []
     others = "\n".join(each.text for each in blocks if each is not block)
@@ -89,7 +89,7 @@ def _set_elsewhere(block: _Block, blocks: list[_Block], shell: Shell, about: Tex
         if f"${{{name}" in block.text and not {name} & {*about.defines, *shell.variables.exported}
     ]
     lost = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}=", others)]
-    return [f"{name}: set elsewhere in the page, which is not read; add --define {name}=VALUE" for name in lost]
+    return [f"{name}: set elsewhere in the page, which is unsupported; add --define {name}=VALUE" for name in lost]
 
 
 def _described(block: _Block, made: Made | SparkclusterError) -> str:
@@ -104,7 +104,7 @@ def _described(block: _Block, made: Made | SparkclusterError) -> str:
 
 
 def _made(block: _Block, shell: Shell, commands: Commands, about: Text) -> Iterator[Made | SparkclusterError]:
-    """What a block starts, or why that cannot be imported; what it leaves behind stays in ``shell``."""
+    """The playbook of a block, or why it cannot be imported; its variables stay in ``shell``."""
     before = shell.variables.copy()
     try:
         if _is_shell(block):
@@ -127,7 +127,7 @@ def _made(block: _Block, shell: Shell, commands: Commands, about: Text) -> Itera
 
 
 def _started(block: _Block, shell: Shell, commands: Commands, about: Text) -> Made | NoEngine | None:
-    """What a block for a shell starts."""
+    """The playbook of a shell block."""
     begin, shell.unread, shell.notes, commands.others, commands.doubts = len(shell.calls), [], [], [], []
     shell.run("\n" * (block.line - 1) + _commands(block.text))
     starts = commands.starts(shell, shell.calls[begin:])
@@ -158,7 +158,7 @@ def _blocks(text: str, source: str) -> Iterator[_Block]:
 
 
 def _commands(text: str) -> str:
-    """The commands of a session in their lines, without its output; other text as it is."""
+    """The commands of a terminal session on their lines, without output; other text unchanged."""
     lines = text.splitlines()
     if not any(map(PROMPT.match, lines)):
         return text

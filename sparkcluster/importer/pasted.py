@@ -1,4 +1,4 @@
-"""Shell text as people paste it: prompts, placeholders, and slips that guides have."""
+"""Clean up pasted shell text: prompts, placeholders, and common mistakes of guides."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_TEXT = 1 << 18
 PROMPT = re.compile(r"^[ \t]*(?:[\w.-]+@[\w.-]+:[^\s$#]*)?\$[ \t]+(?=\S)", re.MULTILINE)
 """``$ docker run …`` and ``user@host:~$ …``."""
 _COMMENT = re.compile(r"^[^#'\"\n]*[^#'\"\s][ \t]+#.*\\$", re.MULTILINE)
-# Assignments and nothing else on a line, which the grammar reads as part of the next line.
+# Lines with only assignments, which the grammar would read as part of the next line.
 _ONE = r"\w+=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])*"
 _ASSIGNED = re.compile(rf"^([ \t]*{_ONE}(?:[ \t]+{_ONE})+[ \t]*)$", re.MULTILINE)
-# `<model>` and `<your model>`, what guides leave to the reader. A redirection has a blank or nothing behind its name.
+# Placeholders such as `<model>` and `<your model>`. A redirection has a blank or nothing after its name.
 _PLACEHOLDER = re.compile(
     "(?<![<>&\\d])[<\u2039][A-Za-z][\\w./:|\u2026+-]*(?: [\\w./:|\u2026+-]+){0,4}[>\u203a]"
     "(?=[\\s\"'\\\\:/,;)}\\]|=.-]|$)"
@@ -23,20 +23,20 @@ _YOURS = re.compile(r"(?<![\w${])YOUR_[A-Z][A-Z0-9_]*\b(?!=)")
 
 
 def as_shell(text: str, source: str, line: int, notes: list[str]) -> str:
-    """``text`` as the shell is meant to get it, with notes on slips; it is all of ``line``, or begins at 1.
+    """``text`` for the shell parser, with notes about corrections; all of it is on ``line``, or lines count from 1.
 
-    Placeholders are unknown parts: a shell would read ``<model>`` as redirections.
+    Placeholders become unknown parts, since a shell would parse ``<model>`` as redirections.
 
     Raises:
-        UsageError: it is too long, or a comment ends a command that is meant to go on.
+        UsageError: it is too long, or a comment interrupts a command.
     """
     if len(text) > MAX_TEXT:
         raise UsageError(f"{source} is longer than {MAX_TEXT >> 10} KiB", hint="is this the right file?")
     if found := _COMMENT.search(text):
         at = line or text.count("\n", 0, found.end()) + 1
-        problem = "a comment ends the command, so the backslash in it does not continue the line"
+        problem = "the backslash is in a comment, so the command ends here"
         raise UsageError(f"{source}:{at}: {problem}", hint="remove the comment")
-    text = PROMPT.sub("", text).rstrip().rstrip("\\")  # a text cut off after a backslash ends there
+    text = PROMPT.sub("", text).rstrip().rstrip("\\")  # ignore a backslash at the end of the text
     text, slips = re.subn(r"\\[ \t]+\n", "\\\n", _ASSIGNED.sub(r"\1;", text))
     notes += ["a space after the backslash at the end of a line: ignored"] if slips else []
     return _YOURS.sub(lambda found: mark(found[0]), _PLACEHOLDER.sub(lambda found: lost(found[0]), text))

@@ -1,4 +1,4 @@
-"""A command that starts an engine, with its container or without, as a playbook."""
+"""Convert a command that starts an engine, and its container if any, to a playbook."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from sparkcluster.spec.playbook import REPOSITORY
 from sparkcluster.spec.secret_patterns import names_secret
 
 Made = tuple[dict[str, Any], list[str]]
-"""A playbook, and what could not be carried over."""
+"""A playbook, and notes about what was not converted."""
 
 _CACHE_HOMES = ("/root/.cache/huggingface", "/.cache/huggingface", "/root/.cache/huggingface/hub")
 _HF = frozenset({"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"})
-# Variables that join the ranks, which the plan sets.
+# Variables that connect ranks, which the plan sets.
 _JOINS = frozenset({"RAY_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _TYPOGRAPHIC = frozenset("\u2013\u2014\u201c\u201d\u2018\u2019")
 
 
 def playbook(start: Start) -> Made:
-    """The playbook of ``start``, and what it could not take along.
+    """The playbook of ``start``, and notes about what was not converted.
 
     Raises:
-        UsageError: it names no model, or what it names is not known.
+        UsageError: the model is missing or unknown.
     """
     served, box = start.importer.read(start.words), start.container or Container()
     notes = [*box.notes, *start.notes, *served.notes]
     if not served.model:
         hint = f"write the model after `{start.importer.COMMAND}`, or add --model MODEL"
-        raise UsageError("the command names no model", hint=hint)
+        raise UsageError("the command has no model", hint=hint)
     known(served.model, "the model is")
     env, secrets, more = _environment(start.env, box.volumes, start.importer.ENGINE)
     notes += more
@@ -45,6 +45,8 @@ def playbook(start: Start) -> Made:
         problem = f"the model {served.model} is not in a mounted directory"
         notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes as model.path"]
     model |= {key: served.keys.pop(key) for key in ("file", "files") if key in served.keys}
+    if not box.image and not served.keys.get("image"):
+        notes.append("no image: write image: NAME, or runtime: {kind: process} in the inventory")
     if box.image and start.importer.IMAGE_PROBLEM and start.importer.is_entrypoint(box.image):
         notes.append(f"the image {shown(box.image)} {start.importer.IMAGE_PROBLEM}")
     revision = served.keys.pop("revision", None)
@@ -53,7 +55,7 @@ def playbook(start: Start) -> Made:
     elif revision is not None:
         notes.append(f"--revision {shown(revision)}: a directory has no revisions")
     if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in _TYPOGRAPHIC), None):
-        raise UsageError(f"{shown(odd)} begins with a typographic character", hint='type - or " instead')
+        raise UsageError(f"{shown(odd)} starts with a typographic character", hint='type - or " instead')
     given = {**{f"--{name}": value for name, value in served.args.items()}, **env}
     why = "~ is not expanded there; write the full path"
     homes = [f"{name} {value}" for name, value in given.items() if isinstance(value, str) and names_home(value)]
@@ -69,22 +71,22 @@ def playbook(start: Start) -> Made:
 
 
 def name_of(written: str) -> str:
-    """A playbook's name out of a container's or a model's."""
+    """A playbook name from the name of a container or model."""
     last = written.rstrip("/").rsplit("/", 1)[-1]
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-_.").lower()[:63] or "imported"
 
 
 def by_runner(document: Mapping[str, Any], names: Mapping[str, str], runner: str) -> list[str]:
-    """A note on variables that the runner of a recipe gives every container, unless the recipe sets them itself."""
+    """A note about variables that a recipe's runner sets in every container, unless the recipe sets them."""
     lost = [f"{name}={value}" for name, value in names.items() if name not in document.get("env", {})]
-    return [f"{runner} itself sets {', '.join(lost)}: write them under env if you need them"] if lost else []
+    return [f"{runner} sets {', '.join(lost)}: write them under env if you need them"] if lost else []
 
 
 def model_of(written: str, volumes: Iterable[Volume] = ()) -> dict[str, Any]:
-    """The section ``model`` of a repository, or of a path that ``volumes`` may put elsewhere on the node.
+    """The section ``model`` for a repository, or for a path, which ``volumes`` map to the node.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: neither a repository nor a full path.
     """
     if re.fullmatch(REPOSITORY, written):
         return {"id": written}
@@ -115,17 +117,17 @@ def _environment(
         elif name in owners:
             notes.append(f"{name}: {owners[name]}")
         elif name in _JOINS:
-            notes.append(f"{name}: left out: sparkcluster sets it from the inventory")
+            notes.append(f"{name}: skipped: sparkcluster sets it from the inventory")
         elif name in variables.HUB_TOKENS:
-            notes.append(f"{name}: left out: only staging of gated models needs it; set it where you run sparkcluster")
+            notes.append(f"{name}: skipped: needed only to stage gated models; set it where you run sparkcluster")
         elif name in variables.per_node(engine):
-            notes.append(f"{name}: left out: it differs between nodes, and sparkcluster sets it on each")
+            notes.append(f"{name}: skipped: it differs between nodes, so sparkcluster sets it")
         elif names_secret(name):
             secrets.append(name)
-            notes.append(f"{name}: listed under secrets; set it in the environment you start sparkcluster in")
+            notes.append(f"{name}: listed under secrets; set it in the environment of sparkcluster")
         elif value is None or unknown(value):
             what = shown(name if value is None else f"{name}={value}")
-            notes.append(f"{what}: write its value under env; the text does not set it")
+            notes.append(f"{what}: not set; write its value under env")
         else:
             env[name] = value
     return env, secrets, notes
@@ -134,7 +136,7 @@ def _environment(
 def _mounts(
     volumes: Iterable[Volume], model: Mapping[str, str], env: Mapping[str, str], start: Start, notes: list[str]
 ) -> list[dict[str, Any]]:
-    """What the container has to see beside weights and caches, which the plan mounts by itself."""
+    """Mounts in addition to weights and caches, which the plan mounts."""
     used = " ".join([*start.words[1:], *start.setup, *env.values()])
     homes = {value for name, value in start.env.items() if name in _HF and value}
     caches = engines.engine(start.importer.ENGINE).caches.values()
@@ -144,7 +146,7 @@ def _mounts(
         source, target = shown(volume.source), shown(volume.target)
         where = f"--volume {source}:{target}"
         if unknown(volume.source + volume.target):
-            notes.append(f"{where}: the text does not set its variables")
+            notes.append(f"{where}: its variables are not set")
             continue
         is_home = volume.target in homes or volume.target.endswith(_CACHE_HOMES)
         is_model = "path" in model and path.startswith(f"{volume.source.rstrip('/')}/")
@@ -153,7 +155,7 @@ def _mounts(
         is_used = f"{volume.target.rstrip('/')}/" in used
         if volume.target in caches or ((is_home or is_model) and not is_used):
             continue
-        # Weights are read; only what is neither may have to be written.
+        # Weights are mounted read-only; other directories may need write access.
         read_only = volume.read_only or is_home or is_model
         out.append({"source": volume.source, "target": volume.target, **({} if read_only else {"read_only": False})})
     return out

@@ -1,4 +1,4 @@
-"""From the text of a recipe or script to a playbook."""
+"""Convert the text of a recipe or script to a playbook."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SUFFIXES = {".md": "page", ".markdown": "page", ".service": "unit", ".sh": "she
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imported:
-    """A playbook made of something else.
+    """An imported playbook.
 
     Attributes:
-        text: the playbook as YAML, with what was left out in its comments.
-        document: the same as data.
-        notes: what could not be carried over, and what to do about it.
+        text: the playbook as YAML, with the notes as comments.
+        document: the playbook as data.
+        notes: parts that were not converted, and what to do about them.
     """
 
     text: str
@@ -45,18 +45,20 @@ def convert(
     defines: Mapping[str, str] | None = None,
     block: int | None = None,
 ) -> Imported:
-    """Make a playbook of a recipe in YAML or JSON, or of a command, script, unit or page that starts an engine.
+    """Convert a recipe in YAML or JSON, or a command, script, unit or page that starts an engine.
 
-    The playbook says that it comes from ``source``; its name is by default the container's, or the model's. ``defines``
-    has values for what the text leaves open: variables, arguments of a script as ``1``, placeholders; ``block`` is the
-    number of a page's block.
+    Args:
+        text: the recipe.
+        source: its name, for messages and for a comment in the playbook.
+        name: name of the playbook; default: that of the container or model.
+        defines: values of unset variables, script arguments (such as ``1``) and placeholders.
+        block: number of a page's code block.
 
     Raises:
-        UsageError: nothing in it starts an engine, it leaves open which one or how, or it needs what no playbook
-            may have.
-        SpecError: it is YAML, and broken.
+        UsageError: it starts no engine, it is ambiguous, or it needs something that a playbook cannot have.
+        SpecError: invalid YAML.
     """
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # the mark of UTF-8 that editors write
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # byte order mark
     if SIGNS.search("".join([text, *(defines or {}).values()])):
         raise UsageError(f"{source} contains characters that are not text", hint="is this the right file?")
     refuse_hidden(text, source)
@@ -64,7 +66,7 @@ def convert(
     about = Text(source, importers, defines or {}, block)
     kind = kind_of(text, source)
     if block is not None and kind != "page":
-        raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; leave it out")
+        raise UsageError(f"{source} has no blocks", hint="--block is for Markdown pages; omit it")
     try:
         document, notes = _READ[kind](text, about)
     except RecursionError:
@@ -72,35 +74,33 @@ def convert(
     for given in about.defines:
         if given not in about.asked:
             names = ", ".join([each for each in about.asked if each][:20])
-            hint = f"it takes values for {names}" if names else "it takes no values; leave --define out"
-            raise UsageError(f"--define {given}: {source} takes no value for {given}", hint=hint)
+            hint = f"variables: {names}" if names else "it has no variables to define; omit --define"
+            raise UsageError(f"--define {given}: {source} has no variable {given}", hint=hint)
     return finished(document, notes, source, name)
 
 
 def finished(
     document: dict[str, Any], notes: list[str], source: str, name: str | None = None, command: str = "import"
 ) -> Imported:
-    """A playbook that ``command`` makes as text, with ``notes``.
+    """The playbook ``document`` as text with ``notes``, validated; ``command`` is the command that made it.
 
     Raises:
-        UsageError: it has what no playbook may have.
+        UsageError: it is not a valid playbook.
     """
     document |= {"name": name} if name is not None else {}
     notes = list(dict.fromkeys(notes))
     made = write.text(document, source, notes, command)
     for lost in unknown(made):
-        raise UsageError(
-            f"{source} needs {shown(lost)}, which the text does not set", hint="write its value in the text"
-        )
+        raise UsageError(f"{source} needs {shown(lost)}, which is not set", hint="write its value in the text")
     _validated(made, source)
     return Imported(made, document, tuple(notes))
 
 
 def defines(written: list[str]) -> dict[str, str]:
-    """Values by name, of ``NAME=VALUE`` as written after ``--define``.
+    """Parse values of ``--define``, each ``NAME=VALUE``.
 
     Raises:
-        UsageError: one of them is not of that form, or defined twice.
+        UsageError: a value without this form, or a duplicate name.
     """
     out: dict[str, str] = {}
     for text in written:
@@ -108,13 +108,13 @@ def defines(written: list[str]) -> dict[str, str]:
         if not equals or not _NAME.fullmatch(name) or not value.isprintable():
             raise UsageError("--define takes NAME=VALUE", hint="as in --define MODEL=openai/gpt-oss-20b")
         if name in out:
-            raise UsageError(f"--define {name} is given twice", hint="give it once")
+            raise UsageError(f"duplicate --define {name}", hint="keep one of them")
         out[name] = value
     return out
 
 
 def kind_of(text: str, source: str) -> str:
-    """Which kind a text is: by the name of its file, else by what it begins with."""
+    """The kind of a text, by its file name, else by its content."""
     named = _SUFFIXES.get(PurePath(source).suffix.lower())
     if text.lstrip().startswith("[{") or (text.lstrip().startswith("[") and re.match(r'\s*\[\s*\{\s*"', text)):
         return "inspected"
@@ -128,10 +128,10 @@ def kind_of(text: str, source: str) -> str:
 
 
 def _validated(text: str, source: str) -> None:
-    """Refuse what no playbook may have, before it is written to a file.
+    """Validate a playbook before it is written to a file.
 
     Raises:
-        UsageError: the first thing that is wrong, in terms of the recipe.
+        UsageError: the first problem, in terms of the recipe.
     """
     problems: list[Problem]
     try:
@@ -144,7 +144,7 @@ def _validated(text: str, source: str) -> None:
     except SpecError as error:
         problems = list(error.problems)
     for first in problems[:1]:
-        problem = f"{source} needs what a playbook may not have: {first.summary}"
+        problem = f"{source} cannot be converted to a valid playbook: {first.summary}"
         raise UsageError(problem, hint=first.hint or "remove it from the text")
 
 

@@ -1,8 +1,8 @@
-"""Recipes in YAML or JSON of eugr/spark-vllm-docker and of sparkrun: a command whose ``{names}`` stand for defaults.
+"""Import YAML or JSON recipes of eugr/spark-vllm-docker and sparkrun: a command template with ``{name}`` placeholders.
 
 Formats: recipes/README.md and run-recipe.py of https://github.com/eugr/spark-vllm-docker; RECIPES.md of
-https://github.com/spark-arena/sparkrun. The former fills commands in by ``str.format``, so that braces of JSON are
-doubled; the latter replaces ``{name}`` of a default until nothing changes, and halves doubled braces.
+https://github.com/spark-arena/sparkrun. The former uses ``str.format``, so braces of JSON are doubled; the latter
+replaces placeholders repeatedly, and then halves doubled braces.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sparkcluster.spec.document import Document, parse
 from sparkcluster.spec.secret_patterns import names_secret
 
 BY_RUNNER = {"NCCL_IGNORE_CPU_AFFINITY": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-"""What launch-cluster.sh of spark-vllm-docker sets in every container, DOCKER_ARGS."""
-# What sparkrun sets on several nodes without Ray: runtimes/vllm_distributed.py, get_cluster_env.
+"""Variables that spark-vllm-docker's launch-cluster.sh sets in every container (DOCKER_ARGS)."""
+# Variables that sparkrun sets on several nodes without Ray: runtimes/vllm_distributed.py, get_cluster_env.
 _BY_SPARKRUN = {"NCCL_CUMEM_ENABLE": "0", "OMP_NUM_THREADS": "4"}
-# Names of sparkrun's runtimes that start an engine which this project calls otherwise (RECIPES.md, Available Runtimes).
+# sparkrun's runtimes with the names of their engines here (RECIPES.md, Available Runtimes).
 _RUNTIMES = {"vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm"}
 _SPARKRUN = frozenset({"sparkrun_version", "runtime", "mode", "min_nodes", "max_nodes", "metadata", "executor_config"})
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
@@ -42,7 +42,7 @@ _SUPPORTED = "supported: Compose files, and recipes of eugr/spark-vllm-docker or
 
 
 class Recipe(Section):
-    """What is read of a recipe; other keys are listed as not imported."""
+    """The supported keys of a recipe; other keys are listed in notes."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -68,16 +68,16 @@ class Recipe(Section):
 
 
 def data(text: str, about: Text) -> Made:
-    """The playbook of YAML or JSON: a Compose file's, or a recipe's."""
+    """The playbook of a Compose file or a recipe."""
     document = parse(text, about.source, merge_keys=True)
     return compose.read(document, about) if "services" in document.data else read(document, about)
 
 
 def read(document: Document, about: Text) -> Made:
-    """The playbook of a recipe, and what was left out.
+    """The playbook of a recipe, and notes about skipped keys.
 
     Raises:
-        SpecError: it is of another format, a key is missing or of another kind, or it starts no engine of this project.
+        SpecError: another format, missing or invalid keys, or an unsupported engine.
     """
     recipe = _recipe(document, about)
     data = document.data
@@ -97,7 +97,7 @@ def read(document: Document, about: Text) -> Made:
     free = is_eugr and not solo and not cluster and "{tensor_parallel}" in recipe.command
     if free and made.get("tensor_parallel") != 1:
         made.pop("tensor_parallel", None)
-        notes.append("tensor_parallel: left to the inventory, since the recipe's runner sets 1 on one Spark")
+        notes.append("tensor_parallel: set by the inventory, since the recipe's runner uses 1 on one Spark")
     needed = _sized(made, least, most)
     if not is_eugr and needed > 1:
         by_ray = recipe.runtime in {"vllm-ray", "eugr-vllm"} or values.get("distributed_executor_backend") == "ray"
@@ -115,14 +115,14 @@ def read(document: Document, about: Text) -> Made:
 
 
 def _recipe(document: Document, about: Text) -> Recipe:
-    """The recipe that a document is.
+    """Parse a recipe.
 
     Raises:
-        SpecError: it is of another format, broken, or of another engine.
+        SpecError: another format, invalid, or an unsupported engine.
     """
     is_own = {*document.data} <= {*Playbook.model_fields} and not isinstance(document.data.get("container"), str)
     if kinds.is_inventory(document) or (is_own and kinds.is_playbook(document)):
-        problem = "this is a file of sparkcluster, so there is nothing to convert"
+        problem = "this is already a file of sparkcluster"
         raise SpecError([document.problem((), problem, "sparkcluster lint checks it")])
     if not {"command", "container"} & document.data.keys():
         raise SpecError([document.problem((), "unknown format", _SUPPORTED)])
@@ -130,7 +130,7 @@ def _recipe(document: Document, about: Text) -> Recipe:
     engine = _RUNTIMES.get(runtime, runtime)
     if not any(engine == importer.ENGINE for importer in about.importers):
         known = ", ".join(importer.TITLE for importer in about.importers)
-        problem = f"this starts {shown(engine)}, and only recipes for {known} can be imported"
+        problem = f"this starts {shown(engine)}, but only recipes for {known} can be imported"
         raise _fault(document, "runtime", problem, "write a playbook by hand")
     ignored = ("metadata", "benchmark", "description", "maintainer")
     if problems := [each for each in document.problems if not each.path.startswith(ignored)]:
@@ -142,7 +142,7 @@ def _recipe(document: Document, about: Text) -> Recipe:
 
 
 def _described(made: dict[str, Any], recipe: Recipe) -> None:
-    """Put in what people read of a recipe, and the model's revision."""
+    """Set name, description, and the model's revision."""
     if recipe.model_revision is not None and made["model"].get("id") == recipe.model:
         made["model"].setdefault("revision", str(recipe.model_revision))
     if recipe.name:
@@ -153,7 +153,7 @@ def _described(made: dict[str, Any], recipe: Recipe) -> None:
 
 
 def _formats(recipe: Recipe) -> bool:
-    """Whether ``str.format`` of spark-vllm-docker's runner can fill the command in; sparkrun reads it otherwise."""
+    """Whether the command is a valid ``str.format`` template, as in spark-vllm-docker; otherwise it is sparkrun's."""
     try:
         names = [name for _, name, _, _ in string.Formatter().parse(recipe.command) if name is not None]
     except ValueError:
@@ -166,7 +166,7 @@ def _fault(document: Document, key: str, problem: str, hint: str | None) -> Spec
 
 
 def _filled(document: Document, command: str, values: Mapping[str, str], *, doubled: bool) -> str:
-    """The command with its names filled in."""
+    """The command with its placeholders filled in."""
     if doubled:
         parts = list(string.Formatter().parse(command))
         if lost := next((name for _, name, _, _ in parts if name is not None and name not in values), None):
@@ -182,11 +182,11 @@ def _filled(document: Document, command: str, values: Mapping[str, str], *, doub
 
 def _missing(document: Document, name: str) -> SpecError:
     hint = f"write {shown(name)}: … under defaults, or add --define {shown(name)}=VALUE"
-    return _fault(document, "command", f"the command needs {{{shown(name)}}}, which defaults does not have", hint)
+    return _fault(document, "command", f"the command needs {{{shown(name)}}}, which is missing in defaults", hint)
 
 
 def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made:
-    """The playbook of the command, run in the container of the recipe."""
+    """The playbook of the command in the recipe's container."""
     box = Container(recipe.container, env={})
     for name, value in recipe.env.items():
         if re.search(r'[$`"\\]', str(value)) and not names_secret(name):
@@ -214,7 +214,7 @@ def _started(recipe: Recipe, text: str, document: Document, about: Text) -> Made
 
 
 def _sized(made: dict[str, Any], least: int, most: int | None) -> int:
-    """Put in how many nodes the recipe may have; the number that its command needs."""
+    """Set the supported group sizes; returns the number of nodes that the command needs."""
     bounds = {**({"min": least} if least > 1 else {}), **({"max": most} if most is not None else {})}
     if bounds:
         made["nodes"] = bounds
@@ -224,10 +224,10 @@ def _sized(made: dict[str, Any], least: int, most: int | None) -> int:
 
 
 def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
-    """Mount a recipe's mods, directories with a ``run.sh``, and run them first in setup; what is left to do by hand.
+    """Mount a recipe's mods (directories with a ``run.sh``) and run them first in setup; returns manual steps.
 
-    The runner copies each to ``/workspace/mods/NAME`` and runs it there, with ``WORKSPACE_DIR`` the directory in which
-    the engine starts (``launch-cluster.sh``).
+    The recipe's runner copies each mod to ``/workspace/mods/NAME`` and runs it there, with ``WORKSPACE_DIR`` set to the
+    engine's working directory (``launch-cluster.sh``).
     """
     where = "build it with build-and-copy.sh of spark-vllm-docker on the first node"
     notes = [] if "/" in recipe.container else [f"container {shown(recipe.container)}: {where}"]
@@ -244,7 +244,7 @@ def _mods(made: dict[str, Any], recipe: Recipe) -> list[str]:
             f"mkdir -p /workspace/mods && cp -r /opt/mods/{name} /workspace/mods/ && export WORKSPACE_DIR=$PWD && "
             f"cd /workspace/mods/{name} && chmod +x run.sh && ./run.sh"
         )
-        notes.append(f"mods: {name}: copy its directory to mods/{name} beside the playbook; ranks are not privileged")
+        notes.append(f"mods: {name}: copy it to mods/{name} in the playbook's directory; ranks are not privileged")
     if setup:
         made["setup"] = [*setup, *made.get("setup", [])]
     return notes

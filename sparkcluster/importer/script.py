@@ -1,4 +1,4 @@
-"""Shell text as a playbook: the engine that it starts, or why it is not clear which."""
+"""Import shell text: the engine that it starts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sparkcluster.importer.unknown import definable, shown, unknown
 
 @dataclasses.dataclass(slots=True)
 class Text:
-    """A text that is imported.
+    """Parameters of an import.
 
     Attributes:
-        source: what it is called in messages.
-        importers: of the engines that may be started.
-        defines: the user's values by name, of ``--define``.
-        block: the user's number of a page's block.
-        asked: names whose values the text asks for.
+        source: name of the text in messages.
+        importers: parsers of the supported engines.
+        defines: values from ``--define``, by name.
+        block: number of a page's block, from ``--block``.
+        asked: names of variables that the text uses but does not set.
     """
 
     source: str
@@ -31,7 +31,7 @@ class Text:
     asked: dict[str, None] = dataclasses.field(default_factory=dict)
 
     def value(self, name: str) -> str | None:
-        """The user's value of ``name``, which the text asks for."""
+        """The user's value of the unset variable ``name``."""
         self.asked[name] = None
         return self.defines.get(name)
 
@@ -40,7 +40,7 @@ def read(text: str, about: Text) -> Made:
     """The playbook of shell text.
 
     Raises:
-        UsageError: it starts no engine, or it is not clear which.
+        UsageError: it starts no engine, or it is ambiguous.
     """
     run, found = Shell(about.source, about.defines, about.asked), Commands(about.importers)
     run.run(text)
@@ -48,10 +48,10 @@ def read(text: str, about: Text) -> Made:
 
 
 def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Made:
-    """The playbook of the engine that a text starts; of several the first, unless a condition decides.
+    """The playbook of the engine that a text starts; the first of several, unless a condition decides.
 
     Raises:
-        UsageError: it starts none, or it is not clear which.
+        UsageError: it starts no engine, or it is ambiguous.
     """
     if not starts or (found.doubts and found.doubts[0][0] < starts[0].line):
         raise found.nothing(about.source, run)
@@ -67,8 +67,8 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
     except UsageError as error:
         if error.message.startswith(f"{run.source}:"):
             raise
-        raise run.fault(start.line, error.message, error.hint or "copy the whole command") from None
-    notes += [f"only the first engine of the text is imported, not that of line {other.line}" for other in others]
+        raise run.fault(start.line, error.message, error.hint or "copy the complete command") from None
+    notes += [f"only the first engine is imported, not the engine on line {other.line}" for other in others]
     for why in dict.fromkeys(start.conditions):
         notes.append(f"line {why.line}: imported as if `{why.text}` were {'true' if why.holds else 'false'}")
     own = [box.image for box in found.containers.values()]
@@ -79,10 +79,10 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
 
 
 def refuse_unknown(start: Start, run: Shell) -> None:
-    """Refuse a command that needs what the text does not tell: with the line on which it is lost.
+    """Refuse a command with unknown values.
 
     Raises:
-        UsageError: it does.
+        UsageError: a value is unknown, with the line that makes it unknown.
     """
     served = start.importer.read(start.words)
     words = [served.model or "", *served.unset, *start.setup, *([start.container.image] if start.container else [])]

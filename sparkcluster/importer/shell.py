@@ -1,8 +1,9 @@
-"""Shell text as the commands that it would run: parsed with the grammar of tree-sitter-bash, never run.
+"""Evaluate shell text to the commands that it would run: parsed with tree-sitter-bash, never executed.
 
-Followed are assignments, ``export``, ``${X}`` with defaults, arrays, functions, ``if`` and ``case`` that constants
-decide. What anything else sets is unknown: a mark in the words that have it. Where the text does not decide between
-branches, each is read, what they set differently is unknown afterwards, and the commands in them carry the condition.
+Supported are assignments, ``export``, ``${X}`` with defaults, arrays, functions, and ``if`` and ``case`` with constant
+conditions. Variables set in any other way are unknown, and marked in the words that use them. If a condition is
+unknown, all branches are evaluated: variables that differ afterwards are unknown, and their commands carry the
+condition.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ _SETS = re.compile(r"(?<![\w${/-])([A-Za-z_]\w*)(?:\[[^\[\]]{0,80}\])?(?: ?[-+*/
 _WORD = r"((?:\"[^\"\s]*\"|'[^'\s]*'|[^\s\"'])+)"
 _TEST = re.compile(rf"\[\[?\s+(?:(-[zn])\s+{_WORD}|{_WORD}\s+([!=]?=)\s+{_WORD})\s+\]\]?")
 _READS = re.compile(r"\b(?:unset|read|mapfile|readarray|getopts|let|printf +-v)\b([^;&|<>\n]*)")
-# Programs that answer a question: whether they succeed is not known, as it is taken for granted of others.
+# Programs whose exit status is a result, and therefore unknown; other programs are assumed to succeed.
 _ASKS = frozenset({"grep", "test", "[", "command", "pgrep", "which", "type", "cmp", "diff"})
 
 
 class Status(enum.Enum):
-    """How a command ends: as the text decides, as is taken for granted, or not known."""
+    """Exit status of a command: success or failure by the text, assumed success, or unknown."""
 
     YES, NO, DONE, MAYBE = range(4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that the text does not decide, and whether it holds where a command runs."""
+    """An unknown condition, and whether it must hold for a command to run."""
 
     line: int
     text: str
@@ -51,11 +52,11 @@ class Call:
     """A command.
 
     Attributes:
-        line: of the text.
-        words: expanded.
-        environment: that it runs in, as far as the text sets it.
-        conditions: under which it runs.
-        part: number of the statement of the text that it is of, and that statement as it is written.
+        line: line in the text.
+        words: expanded words.
+        environment: variables that the text sets for it.
+        conditions: conditions under which it runs.
+        part: number and text of its statement.
     """
 
     line: int
@@ -74,14 +75,14 @@ def _inner(node: Node) -> list[Node]:
 
 
 class Shell:
-    """A shell text, and what it leaves behind.
+    """Evaluator of shell text, with its resulting state.
 
     Attributes:
-        variables: after the last command.
-        functions: their bodies by name.
-        calls: commands in the order in which they would run.
-        unread: lines that are not followed, here-documents and what cannot be parsed, with their text.
-        notes: what was overlooked.
+        variables: variables after the last command.
+        functions: bodies of functions by name.
+        calls: commands in execution order.
+        unread: line and text of unsupported parts: here-documents, and text that cannot be parsed.
+        notes: corrections, and unsupported parts that may matter.
     """
 
     def __init__(self, source: str, defines: Mapping[str, str], asked: dict[str, None]) -> None:
@@ -91,14 +92,14 @@ class Shell:
         self.calls: list[Call] = []
         self.unread: list[tuple[int, str]] = []
         self.notes: list[str] = []
-        self._flow = ""  # how the text or a function is left: exit or return
+        self._flow = ""  # exit or return, if the text or function was left
         self._conditions: tuple[Condition, ...] = ()
         self._locals: list[dict[str, Value | None]] = []
         self._returned: list[Variables] = []
         self._line, self._left, self._part = 0, [MAX_STEPS], (0, "")
 
     def child(self, line: int, environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Shell:
-        """A shell that another command starts at ``line``: all of its text counts as on that line."""
+        """A shell that a command at ``line`` starts; all of its text has this line number."""
         out = Shell(self.source, self.variables.defines, self.variables.asked)
         values = {**environment, **numbered(arguments)}
         out.variables = dataclasses.replace(self.variables, values=values, exported=dict.fromkeys(environment))
@@ -106,10 +107,10 @@ class Shell:
         return out
 
     def run(self, text: str) -> None:
-        """Read ``text``.
+        """Evaluate ``text``.
 
         Raises:
-            UsageError: it is too long, or has a comment where the command is meant to go on.
+            UsageError: it is too long, or a comment interrupts a command.
         """
         self._flow, text = "", pasted.as_shell(text, self.source, self._line, self.notes)
         for node in _PARSER.parse(text.encode()).root_node.named_children:
@@ -121,7 +122,7 @@ class Shell:
                 self._forget(node)
 
     def _begin(self, node: Node) -> None:
-        """Count a statement; of ``a && b`` each is one."""
+        """Begin a statement; ``a && b`` has two."""
         self._part = (self._part[0] + 1, _text(node))
 
     def fault(self, line: int, problem: str, hint: str = "import the docker run line alone") -> UsageError:
@@ -134,7 +135,7 @@ class Shell:
         return self._line or node.start_point[0] + 1
 
     def _run(self, node: Node) -> Status:
-        """Follow a statement."""
+        """Evaluate a statement."""
         self._left[0] -= 1
         if self._left[0] < 0:
             raise self.fault(self._at(node), "this takes too long to evaluate")
@@ -166,9 +167,9 @@ class Shell:
         return self._chain([(Status.MAYBE, left, [right][:is_and]), (Status.YES, left, [right][is_and:])])
 
     def _chain(self, clauses: Sequence[tuple[Status | list[Node], Node, list[Node]]]) -> Status:
-        """Follow clauses: the condition of each, where it is, and what runs if it is the first that holds.
+        """Evaluate clauses (condition, its node, body) up to the first that holds.
 
-        Where the text does not decide whether it holds, both ways are followed.
+        If a condition is unknown, both cases are evaluated.
         """
         if not clauses:
             return Status.DONE
@@ -203,7 +204,7 @@ class Shell:
         return self._chain(clauses)
 
     def _for_statement(self, node: Node) -> Status:
-        """Follow a loop, whose rounds are not counted: what it sets is unknown in it and behind it."""
+        """Evaluate a loop once; variables that it sets are unknown in and after it."""
         self._forget(node)
         self._chain([(Status.MAYBE, node, [*filter(None, map(node.child_by_field_name, ("condition", "body")))])])
         return self._forget(node)
@@ -211,7 +212,7 @@ class Shell:
     _while_statement = _c_style_for_statement = _for_statement
 
     def _forget(self, node: Node) -> Status:
-        """Make every variable unknown that a statement sets."""
+        """Make all variables unknown that a statement sets."""
         read = " ".join(_READS.findall(_text(node)))
         names = [*_SETS.findall(_text(node)), *re.findall(r"(?<![\w$-])[A-Za-z_]\w*", read)]
         return self._lose([*names, _text(node.child_by_field_name("variable"))], node)
@@ -250,7 +251,7 @@ class Shell:
         for child in node.named_children:
             if child.type == "heredoc_redirect":
                 self.unread.append((self._at(child), _text(child if is_shown else node)))
-                self.notes.append(f"line {self._at(child)}: a here-document, which is not evaluated")
+                self.notes.append(f"line {self._at(child)}: here-document, which is unsupported")
             elif re.match(r"\d*[<>&|]+\s*[^\s\"'<>&|]+\s+\S", _text(child)):  # an argument follows the redirection
                 self.unread.append((self._at(child), _text(node)))
         self._part = (self._part[0], _text(body)) if self._part[1] == _text(node) else self._part
@@ -272,7 +273,7 @@ class Shell:
         elif adds:
             new = joined(before or "") + new
         elif before is None and re.search(rf"\$\{{?{name}\b(?!:?[-=?][^}}])", written) and name not in unknown(new):
-            new = mark(name) + new  # it extends what its environment has
+            new = mark(name) + new  # it extends the value from its environment
         self._left[0] -= len(joined(new)) >> 10
         self.variables.set(name, new, self._at(node), f"`{shown(written, 60)}`")
         return Status.DONE
@@ -331,7 +332,7 @@ class Shell:
         return status
 
     def _builtin(self, node: Node, name: str, rest: list[str]) -> Status | None:
-        """Do what a command of the shell does; None for every other command."""
+        """Evaluate a builtin of the shell; None for other commands."""
         if name in {"", ":", "true", "false"}:
             return Status.NO if name == "false" else Status.YES
         if name in {"exit", "return"}:
@@ -348,7 +349,7 @@ class Shell:
         return Status.DONE
 
     def _test_command(self, node: Node) -> Status:
-        """Decide whether a word is empty, or two are the same."""
+        """Evaluate a test for an empty word or for equality."""
         found = _TEST.fullmatch(_text(node))
         if found is None:
             return Status.MAYBE
@@ -359,7 +360,7 @@ class Shell:
     # Words
 
     def _words(self, nodes: Iterable[Node]) -> list[str]:
-        """The words that ``nodes`` become in a command; those without a blank between them are one."""
+        """The expanded words of ``nodes``; adjacent nodes without a blank form one word."""
         written: list[str] = []
         end = -1
         for node in nodes:
@@ -373,14 +374,14 @@ class Shell:
 
 
 def _is_broken(node: Node) -> bool:
-    """Whether a statement cannot be parsed; the braces of JSON in a default, which the grammar minds, are no matter."""
+    """Whether a statement cannot be parsed; ignores braces of JSON in a default, which the grammar rejects."""
     if node.type == "expansion" or not node.has_error:
         return False
     return node.type == "ERROR" or node.is_missing or any(map(_is_broken, node.children))
 
 
 def _matches(word: str, patterns: Sequence[str]) -> Status:
-    """Whether a word is one of the patterns; not known if one takes more than being the same."""
+    """Whether a word matches a pattern; unknown for patterns other than ``*`` and literals."""
     if "*" in patterns or (word in patterns and not unknown(word)):
         return Status.YES
     is_known = not unknown("".join([word, *patterns])) and not {*"".join(patterns)} & {*"*?[("}
@@ -388,7 +389,7 @@ def _matches(word: str, patterns: Sequence[str]) -> Status:
 
 
 def _clauses(node: Node) -> Iterator[tuple[Status | list[Node], Node, list[Node]]]:
-    """Conditions of ``if``, each with where it is and what runs where it holds."""
+    """Clauses of ``if``: condition, its node, and body."""
     if node.type == "else_clause":
         yield Status.YES, node, node.named_children
         return

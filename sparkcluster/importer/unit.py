@@ -1,4 +1,4 @@
-"""Units of systemd: what ``ExecStart=`` runs with the unit's ``Environment=``, after systemd.service(5)."""
+"""Import systemd units: ``ExecStart=`` with the unit's ``Environment=`` (systemd.service(5))."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUIET = re.compile(
 _WHY = {
     "EnvironmentFile": "write its variables under env, but the names of secrets under secrets",
     "Restart": "`sparkcluster enable` restarts a group that died, and starts it after a reboot",
-    "User": "the inventory says who logs in to the nodes",
+    "User": "the inventory sets the login user",
     "WorkingDirectory": "the engine starts in the image's own directory; write full paths",
 }
 
@@ -36,10 +36,10 @@ def looks(text: str) -> bool:
 
 
 def read(text: str, about: Text) -> Made:
-    """The playbook of what the unit starts.
+    """The playbook of the engine that a unit starts.
 
     Raises:
-        UsageError: it starts no engine, or a line is broken.
+        UsageError: it starts no engine, or a line is invalid.
     """
     shell = Shell(about.source, about.defines, about.asked)
     notes: list[str] = []
@@ -72,11 +72,11 @@ def read(text: str, about: Text) -> Made:
 
 
 def _set(shell: Shell, value: str, line: int) -> None:
-    """Set the variables of ``Environment=``; one without a value resets them."""
+    """Set the variables of ``Environment=``; an empty value resets all."""
     try:
         pairs = dict(word.partition("=")[::2] for word in shlex.split(value))
     except ValueError:
-        raise shell.fault(line, "Environment= has a quote that is not closed", "close it") from None
+        raise shell.fault(line, "Environment= has an unclosed quote", "close it") from None
     if not pairs:
         shell.variables.values, shell.variables.exported = numbered([]), {}
     shell.variables.values |= pairs
@@ -84,11 +84,11 @@ def _set(shell: Shell, value: str, line: int) -> None:
 
 
 def _as_in_a_shell(found: re.Match[str]) -> str:
-    """A part of ``ExecStart=`` for a shell: ``$$`` is a dollar sign to systemd, and signs of a shell are words."""
+    """Quote a part of ``ExecStart=`` for a shell: in systemd, ``$$`` is a dollar sign and operators are words."""
     part = found[1] or f"'{found[0]}'"
     return part.replace("$$", "$" if part[0] == "'" else "\\$")
 
 
 def _specified(specifier: str, about: Text) -> str:
-    """What a specifier of systemd.unit(5) stands for; which instance or user it is, the unit does not say."""
+    """The value of a specifier of systemd.unit(5); instance and user are unknown."""
     return {"%%": "%", "%h": "~"}.get(specifier) or about.value(specifier) or mark(specifier)

@@ -1,4 +1,4 @@
-"""Text with parts that are not known: a part is what would give it, between two characters that no text has."""
+"""Text with unknown parts: each contains the expression that would give its value, between two reserved characters."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import re
 from sparkcluster.spec.secret_patterns import without_secrets
 
 OPEN, CLOSE = "\ue000", "\ue001"
-# What a shell would read in a part as a sign, and what stands for it there.
+# Shell operators in unknown parts, and their replacements there.
 _HIDDEN = {ord(sign): chr(0xE002 + at) for at, sign in enumerate(" !\"#$%&'()*,:;<=>?@[\\]^`{|}~\n\t")}
 _WRITTEN = {ord(hidden): chr(sign) for sign, hidden in _HIDDEN.items()}
 SIGNS = re.compile("[\ue000-\ue0ff]")
-"""Characters that no text may have."""
+"""Reserved characters, which input must not contain."""
 
 _UNKNOWN = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 
 
 def mark(name: str) -> str:
-    """The part of a text that the variable ``name`` would give."""
+    """An unknown part for the variable ``name``."""
     return f"{OPEN}{name}{CLOSE}"
 
 
 def lost(written: str) -> str:
-    """The part of a text that ``$(awk …)`` would give, or another expression that is not followed."""
+    """An unknown part for an unsupported expression, such as ``$(awk …)``."""
     return mark(written.translate(_HIDDEN))
 
 
 def in_quotes(text: str) -> str:
-    """A literal in quotes, where only ``<your …>`` is a placeholder: ``<think>`` there is text for the engine."""
+    """A quoted literal, in which only ``<your …>`` is a placeholder; ``<think>`` is text for the engine."""
 
     def restored(found: re.Match[str]) -> str:
         name = _name(found[1])
@@ -38,7 +38,7 @@ def in_quotes(text: str) -> str:
 
 
 def unknown(text: str) -> list[str]:
-    """What would give the unknown parts of ``text``: names of variables, placeholders, expressions as ``$(awk …)``."""
+    """The unknown parts of ``text``: names of variables, placeholders, expressions such as ``$(awk …)``."""
     return [_name(found) for found in _UNKNOWN.findall(text)]
 
 
@@ -47,12 +47,12 @@ def _name(found: str) -> str:
 
 
 def definable(name: str) -> str | None:
-    """What ``--define`` calls an unknown part; None for an expression."""
+    """Name of an unknown part for ``--define``; None for an expression."""
     return name.strip("<>\u2039\u203a") if re.match(r"[\w<\u2039%]", name) else None
 
 
 def plain(text: str) -> str:
-    """``text`` as it would be typed: unknown variables as ``$NAME``, placeholders as they were written."""
+    """``text`` as typed: unknown variables as ``$NAME``, placeholders as written."""
 
     def typed(found: re.Match[str]) -> str:
         name = _name(found[1])
@@ -62,11 +62,11 @@ def plain(text: str) -> str:
 
 
 def shown(text: str, limit: int = 200) -> str:
-    """``text`` for a message: on one line, as it would be typed, without secrets."""
+    """``text`` for a message: on one line, as typed, without secrets."""
     line = " ".join(without_secrets(plain(text), "…").split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def names_home(word: str) -> bool:
-    """Whether a word has ``~`` where a home directory is meant."""
+    """Whether a word has ``~`` in the position of a home directory."""
     return re.search(r"(?<![^=:,])~(?=/|$)", word) is not None

@@ -1,4 +1,4 @@
-"""Words of a shell text as bash expands them, from the variables that the text sets; what is not known is a mark."""
+"""Expand words of shell text as bash does, from the variables that the text sets; unknown values are marked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sparkcluster.importer.unknown import in_quotes, lost, mark, unknown
 
 Value = str | list[str]
 
-# Variables that bash itself sets.
+# Variables that bash sets.
 _BY_BASH = {"HOME": "~", **{name: mark(name) for name in ("EUID", "HOSTNAME", "PWD", "UID")}}
-# Signs in a word: where it is split, where something is in quotes, and where ``"$@"`` gives nothing.
+# Markers in a word: split here, quoted (possibly empty) text, and an empty ``"$@"``.
 _SPLIT, _EMPTY, _NONE = "\ue0f0", "\ue0f1", "\ue0f2"
 _SIGNS = dict.fromkeys(map(ord, (_EMPTY, _NONE)))
 
@@ -31,11 +31,11 @@ class Variables:
     """The variables of a shell.
 
     Attributes:
-        defines: values that the user gave.
-        asked: names whose values the text asks for.
-        reasons: line and reason by the name of each variable whose value is not known.
-        values: by name, those of the arguments too; arrays are lists, and so are ``@`` and ``*``.
-        exported: names of those that commands see, in order.
+        defines: values from ``--define``.
+        asked: names of variables that the text uses but does not set.
+        reasons: line and reason by name, for unknown variables.
+        values: values by name, including arguments; arrays, ``@`` and ``*`` are lists.
+        exported: names of exported variables, in order.
     """
 
     defines: Mapping[str, str]
@@ -45,28 +45,28 @@ class Variables:
     exported: dict[str, None]
 
     def copy(self) -> Variables:
-        """Variables that change apart from these."""
+        """An independent copy."""
         return dataclasses.replace(self, values=dict(self.values), exported=dict(self.exported))
 
     def environment(self) -> dict[str, str]:
-        """What commands see."""
+        """Exported variables with their values."""
         return {name: joined(value) for name in self.exported if (value := self.value(name)) is not None}
 
     def lose(self, name: str, line: int, reason: str) -> None:
-        """Make a variable unknown, for a reason, unless the user gave its value."""
+        """Make a variable unknown, unless the user defined it."""
         self.asked[name] = None
         self.reasons[name] = (line, reason)
         self.values[name] = self.defines.get(name, mark(name))
 
     def join(self, other: Variables, line: int, reason: str) -> None:
-        """Make unknown what differs from ``other``, which may be in place of these."""
+        """Make variables unknown that differ in ``other``, the result of another branch."""
         for name in sorted(self.values.keys() | other.values.keys()):
             if self.values.get(name) != other.values.get(name) or (name in self.exported) != (name in other.exported):
                 self.lose(name, line, reason)
         self.exported |= other.exported
 
     def set(self, name: str, value: Value, line: int, reason: str) -> None:
-        """Set a variable; a value that takes more than other variables makes it unknown, for that reason."""
+        """Set a variable; it is unknown if the value contains unsupported expressions."""
         names = unknown(value) if isinstance(value, str) else []
         self.asked |= dict.fromkeys([name] if names else [])
         self.values[name] = self.defines.get(name, value) if names else value
@@ -74,7 +74,7 @@ class Variables:
             self.lose(name, line, reason)
 
     def value(self, name: str) -> Value | None:
-        """The value of a variable or an argument; None where the text sets none."""
+        """The value of a variable or argument; None if it is not set."""
         if name in self.values:
             return self.values[name]
         self.asked[name] = None
@@ -86,13 +86,13 @@ class Variables:
         return [word.translate(_SIGNS) for word in found if {*word} - {_EMPTY, _NONE} or {*word} == {_EMPTY}]
 
     def text(self, written: str) -> str:
-        """The value of a word where it is not split, as behind ``NAME=``."""
+        """The value of a word without splitting, as after ``NAME=``."""
         return self._expanded(written, whole=True).translate(_SIGNS)
 
     def _expanded(self, text: str, outer: bool | None = None, whole: bool = False) -> str:
-        """A word with what its variables give, and a sign where it is split, unless it is ``whole``.
+        """Expand a word, with markers where it is split, unless ``whole``.
 
-        ``outer``, in the default of a variable, is whether that is in double quotes.
+        In the default of a variable, ``outer`` is whether the variable is in double quotes.
         """
         out, at, inside = "", 0, bool(outer)
         while found := _PIECE.match(text, at):
@@ -123,7 +123,7 @@ class Variables:
         return out
 
     def _parameter(self, inside: str, quoted: bool, whole: bool) -> str:
-        """What ``${inside}`` is, as a part of a word."""
+        """The expansion of ``${inside}`` in a word."""
         found = _PARAMETER.fullmatch(inside)
         if found is None:
             return lost(f"${{{inside}}}")
@@ -144,25 +144,25 @@ class Variables:
 
 
 def _placed(value: Value, quoted: bool, whole: bool) -> str:
-    """A value as a part of a word."""
+    """The expansion of a value in a word."""
     if quoted and not whole and isinstance(value, list):
         return _SPLIT.join(_EMPTY + each for each in value) or _NONE
     return joined(value) if quoted or whole else re.sub(r"[ \t\n]+", _SPLIT, joined(value))
 
 
 def numbered(arguments: Iterable[str]) -> dict[str, Value]:
-    """The variables of arguments: ``@``, ``*``, ``#`` and their numbers."""
+    """Variables for arguments: ``@``, ``*``, ``#`` and numbers."""
     words = list(arguments)
     return {"@": words, "*": words, "#": str(len(words)), **{str(at): word for at, word in enumerate(words, 1)}}
 
 
 def joined(value: Value) -> str:
-    """A value as one text."""
+    """A value as one string."""
     return value if isinstance(value, str) else " ".join(value)
 
 
 def _closing(text: str, at: int, close: str) -> int:
-    """Where the bracket or backtick is closed that is open before ``at``."""
+    """Index of the bracket or backtick that closes the one before ``at``."""
     depth, opens = 0, {"}": "${", ")": "("}.get(close, "")
     for found in _BRACKET.finditer(text, at):
         if found[0] == close and depth == 0:

@@ -1,4 +1,4 @@
-"""A playbook as YAML text that every reader of YAML reads alike."""
+"""Write a playbook as YAML that all parsers read equally."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _ORDER = (
     "pipeline_parallel", "executor", "overlays", "args", "env", "secrets", "setup", "mounts", "container",
     "request", "verify",
 )  # fmt: skip
-# What no reader takes for anything but text.
+# Strings that are safe without quotes.
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./@+~-]*")
 _WORDS = frozenset({"yes", "no", "true", "false", "on", "off", "null", "y", "n", "~", "nan", "inf"})
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts in quotes wherever they could be read as something else."""
+    """Quotes strings that YAML could read as other types."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as SafeDumper has it
         return True
@@ -34,11 +34,11 @@ _Dumper.add_representer(str, _represent)
 
 
 def text(document: dict[str, Any], source: str, notes: Sequence[str], command: str = "import") -> str:
-    """``document`` as a playbook, with where it comes from and what it lacks above it."""
-    lines = [f"# Made from {_line(source)} by `sparkcluster {command}`."]
+    """``document`` as YAML, with its source and ``notes`` as comments at the top."""
+    lines = [f"# Generated from {_line(source)} by `sparkcluster {command}`."]
     unique = list(dict.fromkeys(notes))
     if unique:
-        lines += ["#", "# Left out, or to be reviewed:"]
+        lines += ["#", "# Skipped, or to be reviewed:"]
         lines += [f"# - {_line(line)}" for line in unique]
     parts = ["\n".join(lines) + "\n"]
     keys = [key for key in (*_ORDER, *(key for key in document if key not in _ORDER)) if key in document]
@@ -47,11 +47,11 @@ def text(document: dict[str, Any], source: str, notes: Sequence[str], command: s
 
 
 def _section(key: str, value: Any) -> str:
-    # A line that is broken for its length would be read back with a space in it.
+    # Wrapped lines would be read back with a space.
     return yaml.dump({key: value}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 20)
 
 
 def _line(words: str) -> str:
-    """One line of a comment, whatever is in it."""
+    """``words`` as one line of a comment."""
     flat = "".join(char if char.isprintable() else " " for char in words)
     return flat if len(flat) <= 200 else f"{flat[:199]}…"

@@ -178,23 +178,23 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
             line("org/m", options=["--secret", "hf", "--tz", "local", "--replace"]),
             "--secret hf: a playbook has no such key",
         ),
-        ("timeout 9 vllm serve org/m", "timeout 9: left out"),
+        ("timeout 9 vllm serve org/m", "timeout 9: skipped"),
         ("set -a; source x.env; vllm serve org/m", "line 1: set -a: write the variables"),
         ("docker run i:1 bash -c 'vllm serve org/m; make'", "the command make, which follows the engine"),
         (
             "docker run i:1 bash -c 'ray start --head; vllm serve org/m'",
-            "ray start --head: left out: sparkcluster starts Ray",
+            "ray start --head: skipped: sparkcluster starts Ray",
         ),
         ("vllm serve org/m -tp 2\u00b2", "--tensor-parallel-size 2\u00b2: write"),
         ("docker run --env-file <(env) i:1 vllm serve org/m", "--env-file <(env): write its variables"),
         (line("org/m", options=["--health-start-interval", "5s"]), "--health-start-interval 5s: a playbook has no"),
-        ("vllm serve org/m $EXTRA", "$EXTRA: the text does not set it; if it has flags"),
+        ("vllm serve org/m $EXTRA", "$EXTRA: not set; if it contains flags"),
         (line("org/m", "--api-key", "sk-12345678"), "api.key"),
         (line("org/m", "--config", "x.yaml"), "under args"),
         (line("org/m", options=["--ulimit", "nofile=1024:4096"]), "--ulimit nofile=1024:4096"),
         (line("org/m", options=["--device", "/dev/ttyS0:/dev/serial"]), "--device /dev/ttyS0:/dev/serial"),
         ("docker run vllm/vllm-openai:nightly org/m --max-model-len $LEN", "LEN"),
-        ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "line 1: a here-document, which is not evaluated"),
+        ("cat <<EOF > x\nvllm serve no\nEOF\nvllm serve org/m", "line 1: here-document, which is unsupported"),
         ("curl -H 'Authorization: Bearer sk-abcdefghij' x\nvllm serve org/m", "the command curl"),
         (line("org/m") + "\n" + line("org/other"), "only the first engine"),
         (line("/cache/hub/m", options=["-v", "hf:/cache"]), "is not in a mounted directory"),
@@ -315,10 +315,10 @@ def test_notes_about_secrets_are_whole():
     text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
     made = convert(text, "x.sh")
     assert set(made.notes) == {
-        "HF_TOKEN: left out: only staging of gated models needs it; set it where you run sparkcluster",
+        "HF_TOKEN: skipped: needed only to stage gated models; set it where you run sparkcluster",
         "--api-key: write api.key in the inventory, which keeps it out of every command line",
         "--hf-token: write HF_TOKEN in the environment of sparkcluster, which stages gated models with it",
-        "--tool-server $TOKEN: left out: the text does not set TOKEN",
+        "--tool-server $TOKEN: skipped: TOKEN is not set",
     }
 
 
@@ -339,7 +339,7 @@ def test_options_of_launch_cluster():
         "--apply-vllm-pr 123: a playbook",
         "--keep-entrypoint: a playbook",
     ]
-    told += ["--eth-if enp1: ", "--no-cache-dirs: ", "--new: a playbook", "itself sets NCCL_IGNORE_CPU_AFFINITY=1"]
+    told += ["--eth-if enp1: ", "--no-cache-dirs: ", "--new: a playbook", "sets NCCL_IGNORE_CPU_AFFINITY=1"]
     told += [
         "VLLM_SPARK_EXTRA_DOCKER_ARGS=-v /srv/extra:/extra -e A=1: write",
         "--nccl-debug: write NCCL_DEBUG under env",
@@ -367,7 +367,7 @@ def test_a_value_that_a_page_sets_in_a_file_is_listed():
     compose = "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m --seed ${SEED:-1}\n"
     made = convert(f"```env\nSEED=2\n```\n```yaml\n{compose}```\n", "x.md")
     assert made.document["args"] == {"seed": 1}
-    assert made.notes == ("SEED: set elsewhere in the page, which is not read; add --define SEED=VALUE",)
+    assert made.notes == ("SEED: set elsewhere in the page, which is unsupported; add --define SEED=VALUE",)
 
 
 def test_notes_are_what_was_left_out_by_its_reason_and_what_to_look_at(tmp_path, capsys):
@@ -377,9 +377,9 @@ def test_notes_are_what_was_left_out_by_its_reason_and_what_to_look_at(tmp_path,
     assert guarded(["import", str(tmp_path / "run.sh"), "-o", str(out)]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"wrote {out}: a/b"
-    left, look = lines.index("left out"), lines.index("look at")
+    left, look = lines.index("skipped"), lines.index("to check")
     assert lines[look + 1 :] == [
         "  --port 9000: write api.port: 9000 in the inventory",
         f"next: sparkcluster lint {out}",
     ]
-    assert "  VLLM_HOST_IP, NCCL_IB_HCA: it differs between nodes, and sparkcluster sets it on each" in lines[left:look]
+    assert "  VLLM_HOST_IP, NCCL_IB_HCA: it differs between nodes, so sparkcluster sets it" in lines[left:look]

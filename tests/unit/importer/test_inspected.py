@@ -93,7 +93,7 @@ def test_a_container_is_imported_as_its_docker_run_would_be():
     for named in ("--port 8001", "HEAD_IP", "NCCL_IB_HCA", "VLLM_HOST_IP", "--restart unless-stopped", "--privileged",
                   "--publish 8005:8000", "--volume hub:/hub"):  # fmt: skip
         assert named in notes
-    assert notes.splitlines()[-1].startswith("to hand over: docker stop vllm ")
+    assert notes.splitlines()[-1].startswith("to switch: docker stop vllm ")
 
 
 def test_the_process_in_a_pair_of_containers_has_the_command_and_its_variables():
@@ -149,10 +149,10 @@ def test_a_secret_is_named_and_never_written(text):
         ([{"a": 1}], "the text lacks a container", "docker inspect NAME IMAGE | sparkcluster import -"),
         ([box("sleep", ["infinity"]), IMAGE], "vllm (running) does not run vLLM, but `sleep infinity`", "--container vllm"),
         ([{**box("sleep", ["9"]), "State": {"Status": "exited"}}, IMAGE, {"Processes": []}], "vllm (exited)", "start the"),
-        ([box("python3", ["-m", "sglang.launch_server"]), IMAGE], "vllm starts SGLang; sparkcluster imports vLLM", None),
+        ([box("ollama", ["serve"]), IMAGE], "vllm starts Ollama, but sparkcluster imports only vLLM", None),
         ([box("sleep", ["9"]), IMAGE, {"Processes": [process(["/x/raylet", "-a"])]}], "vllm is a Ray worker", "head"),
         ([box(args=["serve", "org/m", "--node-rank", "1"]), IMAGE], "not the first rank", "head"),
-        ([box(Labels={"io.sparkcluster.cluster": "atlas"}), IMAGE], "sparkcluster itself started vllm", "playbook"),
+        ([box(Labels={"io.sparkcluster.cluster": "atlas"}), IMAGE], "vllm was started by sparkcluster", "playbook"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_refused_with_what_to_type(documents, problem, hint):

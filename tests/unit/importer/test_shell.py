@@ -144,7 +144,7 @@ def test_what_a_branch_sets_for_nothing_is_no_matter():
 
 def test_a_condition_that_decides_whether_is_noted():
     made = convert("if docker ps | grep -q x; then\n  echo runs\nelse\n  vllm serve org/m\nfi", "x.sh")
-    assert made.notes[0] == "line 1: imported as if `docker ps | grep -q x` were false"
+    assert "line 1: imported as if `docker ps | grep -q x` were false" in made.notes
 
 
 @pytest.mark.parametrize(
