@@ -1,11 +1,11 @@
-"""A and B of one change in one session: what serves is measured, then the change, then what serves once more.
+"""A/B test of one change: measures the running release, then the change, then the running release again.
 
 ::
 
     A measured ── asked ── switch to B ── B measured ── switch to A ── A measured
     (nothing is stopped)        │ any failure, Ctrl-C
                                 ▼
-                          A serves again; else the error has the command
+                          A serves again; else the error has the command to roll back
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from sparkcluster.spec.playbook import Playbook
 
 
 def run(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str) -> list[Record]:
-    """Measure A, which serves, then B, which is A with ``change`` (``KEY=VALUE``), then A again; the three runs.
+    """Measure A, the running release, then B, which is A with ``change`` (``KEY=VALUE``), then A again.
 
-    Each is kept with its greedy answers, and with the names of all in ``pair``; B alone has ``change``.
+    Each run is kept with its greedy answers, and with the names of all three in ``pair``; only B has ``change``.
 
     Raises:
-        UsageError: ``change`` is none, or A or B is not accepted; nothing was stopped.
+        UsageError: ``change`` has no effect, or A or B is not accepted; nothing was stopped.
         NotServing: nothing serves.
         RolledBack: B did not come up, and A serves again.
         SparkclusterError: as ``measure`` and ``upgrade``; A serves again, or the hint has the command.
     """
     if job.runs < 2:
-        raise UsageError("--ab compares by spread, which one pass has not", hint="remove --runs 1")
+        raise UsageError("--ab needs several passes, to compare their spread", hint="remove --runs 1")
     number, records = serving(fleet, spec, job.group)[0].source, node_records(fleet, spec)[0]
     target = find(spec, number, records, report, yes=job.yes)
     other = accept(_with(target.spec, change), report, yes=job.yes)
     found, began, seed, kept = preview(fleet, other, report), time.monotonic(), int(time.time()), list[Record]()
     if all(each.cost == "nothing" for each in found.differences):
-        raise UsageError(f"--ab {change} changes nothing that serves", hint="sparkcluster status INVENTORY")
+        raise UsageError(f"--ab {change} does not change the running release", hint="sparkcluster status INVENTORY")
 
     def keep(change: str = "") -> None:
         kept.append(measure(fleet, spec, job, report, change=change, seed=seed))
@@ -65,31 +65,31 @@ def run(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str) -> l
     def switch(spec: Spec, again: RollbackTarget | None = None) -> None:
         newest = see(fleet, spec).newest
         if newest and newest.number != number and newest.record["operator"] != this_operator():
-            raise SparkclusterError(f"{newest.record['operator']} deployed release {newest.number} meanwhile")
+            raise SparkclusterError(f"meanwhile {newest.record['operator']} deployed release {newest.number}")
         chosen = Options(replace=True, yes=job.yes, rollback=again is None, on_demand=_on_demand(other))
         up(fleet, Desired(spec, chosen, "bench", again), report)
 
     keep()
     minutes = duration(2 * (time.monotonic() - began))
     downtime = duration(2 * (found.start_s or other.playbook.ready_timeout_s))
-    report.note(f"{change} restarts all groups twice: about {downtime} without answers, {minutes} of measuring")
+    report.note(f"{change} restarts all groups twice: about {downtime} of downtime, {minutes} of measuring")
     if not job.yes and not report.confirm("switch to B and back?"):
         raise UsageError(f"nothing was stopped; run {kept[0].id} is kept", hint="answer y, or add --yes")
-    job = dataclasses.replace(job, yes=True)  # nothing is asked while B serves
+    job = dataclasses.replace(job, yes=True)  # no questions while B serves
     _interrupt_by_any_end()
     try:
         switch(other)
         keep(change)
         switch(target.spec, target)
-    except (KeyboardInterrupt, Exception) as error:  # an error of the program too
+    except (KeyboardInterrupt, Exception) as error:  # including bugs
         try:
-            with contextlib.suppress(OSError):  # of a terminal that was closed
+            with contextlib.suppress(OSError):  # the terminal was closed
                 report.failed()
             switch(target.spec, target)
         except (KeyboardInterrupt, SparkclusterError) as failed:
             said, why = (str(each) or "interrupted" for each in (error, failed))
             text, hint = f"release {number} does not serve again: {why}", f"sparkcluster rollback INVENTORY {number}"
-            raise SparkclusterError(f"{said}; {text}", step="go back", hint=hint) from failed
+            raise SparkclusterError(f"{said}; {text}", step="roll back", hint=hint) from failed
         report.note(f"release {number} serves again")
         raise
     keep()
@@ -102,13 +102,13 @@ def run(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str) -> l
 
 
 def _on_demand(spec: Spec) -> dict[str, str]:
-    """Names of the inventory's models on demand, by cluster."""
+    """Names of the inventory's on-demand models, by cluster."""
     models = load_all(spec.inventory_path, starts=False) if spec.model else []
     return {each.inventory.cluster: each.model for each in models if each.idle_s is not None}
 
 
 def _interrupt_by_any_end() -> None:
-    """Let a closed terminal, and an end from outside, do what Ctrl-C does: B does not stay because of it."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that A is restored."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is signal.SIG_DFL:
             signal.signal(ending, signal.default_int_handler)
@@ -118,7 +118,7 @@ def _with(spec: Spec, change: str) -> Spec:
     """``spec`` of a release with ``change`` in its playbook; not accepted.
 
     Raises:
-        UsageError, SpecError: the key or the value is wrong.
+        UsageError, SpecError: the key or the value is invalid.
     """
     entry = read(change, "--ab")
     written = Document(str(spec.playbook_path), spec.playbook.model_dump(mode="json", exclude_defaults=True))

@@ -1,7 +1,7 @@
-"""The three files that Spark Arena takes as a submission; nothing is uploaded.
+"""The three files of a Spark Arena submission; nothing is uploaded.
 
-Their keys are those of sparkrun (https://github.com/spark-arena/sparkrun, ``generate_metadata`` in
-``benchmarking/base.py``); ``type`` says that it was not sparkrun.
+Their keys follow sparkrun (https://github.com/spark-arena/sparkrun, ``generate_metadata`` in
+``benchmarking/base.py``); ``type`` names sparkcluster instead.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sparkcluster.topology.parallel import tensor_parallel
 
 
 def write(record: Record, playbook: Playbook) -> str:
-    """Write ``recipe.yaml``, ``benchmark.csv`` and ``metadata.json`` beside the run; where they are, in a sentence.
+    """Write ``recipe.yaml``, ``benchmark.csv`` and ``metadata.json`` next to the run; returns a sentence with the path.
 
-    Nothing is written, and the sentence says so, unless every cell of profile ``arena`` was measured and is valid.
-    Others read the files: they have what the playbook says, and nothing of the network that it is served on.
+    Unless every cell of profile ``arena`` was measured and is valid, nothing is written, and the sentence says so. The
+    files are for others: they have the playbook's settings, and nothing about the network.
 
     Args:
         record: a run of profile ``arena``.
-        playbook: that served.
+        playbook: the playbook that served.
     """
     cells, folder = TABLES["cells"]["arena"], directory() / f"{record.id}-arena"
     if len(valid(record)) < sum(1 + caching for *_, caching in cells):  # phases
-        return f"no files for Spark Arena, which takes all {len(cells)} cells, each of them valid"
+        return f"no files for Spark Arena: it needs all {len(cells)} cells, each valid"
     image, digest, engine = record.versions["image"] or "", record.versions["digest"], playbook.engine
     parallel = {"tensor_parallel": tensor_parallel(playbook, record.group, len(record.nodes))}
     both = {"name": playbook.name, "model": record.model, "runtime": engine, "container": digest or image}

@@ -1,4 +1,4 @@
-"""Our end of the process that measures."""
+"""Our end of the measuring process."""
 
 from __future__ import annotations
 
@@ -19,38 +19,34 @@ from sparkcluster.printable import one_line
 
 
 class Client:
-    """llama-benchy in a process of its own, for the cells of one run; it has to be closed.
+    """llama-benchy in a separate process, for the cells of one run; must be closed.
 
     Args:
-        url: of the API, with ``/v1``.
-        key: of the API; None where it asks for none.
-        model: name by which the engine serves it.
-        home: a directory of this run with the model's ``tokenizer.json``; the process's home and working directory.
-        runs: measured passes of each cell.
-        kind: of the model, ``chat`` or ``embeddings``.
-        seed: of what prompts are cut from the book, for runs that are compared and whose engine has no such prompts in
-            its cache; None for others every time.
+        home: a directory of this run, the process's home and working directory.
+        job: what ``bench.client`` reads first: ``url`` of the API, with ``/v1``; its ``key``, or None; ``model``, the
+            model's name in requests; ``runs``, measured passes per cell; ``kind`` of the model, ``chat`` or
+            ``embeddings``; ``seed`` for the prompts, to compare runs whose engine has none of these prompts in its
+            cache, or None for new prompts every time; ``tokenize_field`` of the engine, whose tokenizer is used then,
+            or None if ``home`` has the model's ``tokenizer.json``.
     """
 
-    def __init__(
-        self, url: str, key: str | None, model: str, home: Path, *, runs: int, kind: str, seed: int | None = None
-    ) -> None:
+    def __init__(self, home: Path, job: dict[str, Any]) -> None:
         self.home = home
         environment = {"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8", "HOME": str(home)}
         with (home / "log").open("wb") as log:
-            # in a session of its own: Ctrl-C reaches us alone, and whoever has the client closes it
+            # in its own session: Ctrl-C reaches only us, and the owner of the client closes it
             self._process: Any = subprocess.Popen(
                 [sys.executable, "-Pu", str(Path(__file__).with_name("client.py"))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, cwd=home, start_new_session=True,
                 env={**environment, "HF_HUB_OFFLINE": "1", "NO_PROXY": "*"},
             )  # fmt: skip
-        self._tell({"url": url, "key": key, "model": model, "runs": runs, "kind": kind, "seed": seed})
+        self._tell(job)
 
     def run(self, cell: Cell) -> Iterator[dict[str, Any]]:
-        """Measure a cell: what the process says as ``bench.client`` describes it, ``cell`` last.
+        """Measure a cell; yields the process's events as described in ``bench.client``, ``cell`` last.
 
-        A document without news comes every second, for who may want to give up. What is measured begins once the one
-        after ``warm`` is asked for.
+        An empty event comes every second, so that the caller can give up. Measuring begins when the event after
+        ``warm`` is requested.
 
         Raises:
             SparkclusterError: a request failed, or the tokenizer cannot be read; the message has the last line that the
@@ -74,10 +70,10 @@ class Client:
                 self._tell({"go": True})
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process, whatever it is doing."""
         with self._process:
             self._process.kill()
 
     def _tell(self, document: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # why it ended is said where its results are read
+        with contextlib.suppress(BrokenPipeError):  # reading its results reports why it ended
             os.write(self._process.stdin.fileno(), json.dumps(document).encode() + b"\n")

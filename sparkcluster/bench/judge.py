@@ -1,6 +1,6 @@
-"""What figures mean: which are invalid, whether two runs differ, whether a run is as fast as published.
+"""Interprets figures: which are invalid, whether two runs differ, whether a run is as fast as published.
 
-Functions from data to data.
+Pure.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sparkcluster.spec.playbook import Playbook
 
 Samples = Mapping[str, Sequence[Sample]]
 INVALID = {"cached", "miscounted"}
-"""Marks of a cell whose figures are wrong; the others say why they may be low."""
+"""Marks of a cell whose figures are wrong; the other marks say why figures may be low."""
 METRICS: Mapping[str, Sequence[str]] = TABLES["metrics"]
 FIGURES: Mapping[str, Sequence[str]] = {**METRICS, **TABLES["counted"]}
-"""What is measured, and what the engine counts: title, unit, and how its median is written."""
+"""Measured metrics, and those that the engine counts: title, unit, and format of the median."""
 THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
 """Hardware slowdown, thermal slowdown by software and by hardware, power brake (nvmlClocksEventReasons in nvml.h)."""
 CHANCE = 0.05
-"""Share of all prompt tokens that the cache may have: two of many prompts begin at the same word of the book."""
+"""Share of prompt tokens that may be cached by chance: two of many prompts begin at the same word of the book."""
 LEAST_BAND, SLOWER = 0.02, 0.9
-"""A change below 2 % is noise whatever the passes say; below 0.9 of a published figure a run is slower than it."""
+"""A change below 2 % is always noise; below 0.9 of a published figure a run counts as slower."""
 CELL = ("prompt", "answer", "depth", "concurrency", "phase", "metric")
-"""What tells elements of ``compare`` apart."""
+"""Fields that identify an element of ``compare``."""
 
 
 def figures(requests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """``Measured.figures`` of one phase of a cell.
 
-    Tokens come in chunks: what the first one brought is prefill's, not decode's. Nothing is subtracted from times.
+    Tokens come in chunks: those of the first chunk count for prefill, not decode. Nothing is subtracted from times.
 
     Args:
-        requests: ``request`` events of ``bench.client``, of complete passes; of an embedding model without tokens.
+        requests: ``request`` events of ``bench.client``, of complete passes; without tokens for an embedding model.
     """
     found: defaultdict[str, list[Any]] = defaultdict(list)
 
@@ -69,15 +69,15 @@ def figures(requests: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def marks(
     measured: Measured, samples: Samples, *, runs: int, caching: bool, template_tokens: int, busy: bool
 ) -> list[str]:
-    """What is wrong with a cell, in the words of docs/bench.md; those of ``INVALID`` make it so.
+    """The marks of a cell (docs/bench.md); marks in ``INVALID`` make it invalid.
 
     Args:
-        measured: with all but its marks; its engine's counters begin after the pass that warms up.
-        samples: of every node, by the clock of the cell; those of other cells are left out.
+        measured: the cell without its marks; its engine's counters begin after the warm-up pass.
+        samples: of every node, by the clock of the cell; samples of other cells are ignored.
         runs: measured passes.
         caching: whether the cell sends its context first, to have it cached.
-        template_tokens: of the chat template, with which every prompt begins.
-        busy: whether others had requests in flight when the run began.
+        template_tokens: tokens of the chat template, with which every prompt begins.
+        busy: whether other requests were in flight when the run began.
     """
     requests, prompt = runs * measured.concurrency, measured.prompt + (0 if caching else measured.depth)
     hits, generated = (measured.engine.get(name) or 0 for name in ("hits", "generated"))
@@ -112,15 +112,15 @@ def valid(record: Record) -> list[Measured]:
 
 
 def alone(record: Record) -> Measured | None:
-    """The valid cell of one request without context before it; of several that with the longest answer."""
+    """The valid cell of one request without context; if there are several, the one with the longest answer."""
     found = [each for each in valid(record) if (each.depth, each.concurrency) == (0, 1)]
     return max(found, key=lambda each: each.answer, default=None)
 
 
 def by_pass(measured: Measured, name: str) -> list[float]:
-    """A value per pass of one of ``METRICS``, of what is per request the median; or what the engine counted in all.
+    """A value per pass for one of ``METRICS``, the median for per-request metrics; or the engine's total count.
 
-    One request at a time has no speed per user that differs from that of all.
+    With one request at a time there is no separate speed per user.
     """
     if name not in METRICS:
         return [each for each in [measured.engine.get(name)] if each is not None]
@@ -130,18 +130,18 @@ def by_pass(measured: Measured, name: str) -> list[float]:
 
 
 def figure(measured: Measured | None, name: str) -> str:
-    """The median of its passes, as text; empty where it has none."""
+    """The median of its passes as text; empty without passes."""
     values = by_pass(measured, name) if measured else []
     return FIGURES[name][2].format(statistics.median(values)) if values else ""
 
 
 def compare(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
-    """The document of ``bench compare``: whether the runs ``b`` are better than ``a``; of one side they are pooled.
+    """The document of ``bench compare``: whether the runs ``b`` are better than ``a``; runs of one side are pooled.
 
     Returns the names of both sides as ``a`` and ``b``, and ``cells``, an element for each metric of each cell that both
-    have: what tells it from others, the values of its passes as ``a`` and ``b``, the ``change`` as a share of A's
-    median, the ``band`` by which passes of one side differ too, and as ``verdict`` whether B is ``better``, ``worse``,
-    or all is ``noise``.
+    have: its identifying fields, the values of its passes as ``a`` and ``b``, the ``change`` relative to A's median,
+    the ``band`` by which passes of one side differ, and as ``verdict`` whether B is ``better``, ``worse``, or all is
+    ``noise``.
 
     Raises:
         UsageError: they cannot be compared.
@@ -163,7 +163,7 @@ def compare(a: Sequence[Record], b: Sequence[Record]) -> dict[str, Any]:
 
 
 def _passes(records: Sequence[Record]) -> dict[tuple[Any, ...], list[float]]:
-    """Values of each metric of each valid cell, by what must be equal to compare them.
+    """Values of each metric of each valid cell, by the fields that must be equal to compare them.
 
     In profile ``arena`` a context is cached before its prompt.
     """
@@ -177,29 +177,29 @@ def _passes(records: Sequence[Record]) -> dict[tuple[Any, ...], list[float]]:
 
 
 def expectation(record: Record, playbook: Playbook | None) -> str:
-    """How fast one request decodes beside the first decode figure of ``playbook``, in a sentence.
+    """A sentence that compares single-request decode speed with the first decode figure of ``playbook``.
 
-    It is as expected, slower, with the marks that say why, or not comparable.
+    It is as expected, slower (with the marks that may explain it), or not comparable.
     """
     cell, published = alone(record), playbooks.decode(playbook) if playbook else None
     if not playbook or not published:
         return f"not comparable: playbook {record.playbook} has no published decode speed"
     changed = record.selected.keys() - {"playbook"} or record.args != dict(playbook.args)
     if changed or not playbook.serves_on(len(record.nodes)):
-        return "not comparable: it was not served as the playbook has it"
+        return "not comparable: the playbook was changed"
     if not cell or "decode" not in cell.figures:
-        return "not comparable: there is no valid cell of one request without context"
+        return "not comparable: no valid cell has one request without context"
     measured = statistics.median(cell.figures["decode"])
     text = f"decode {measured:.1f} tokens/s, published {playbooks.text(published)}"
     if measured < SLOWER * min(playbooks.values(published)):
-        return f"slower: {text}; {', '.join(cell.marks) or 'no reason was sampled'}"
+        return f"slower: {text}; {', '.join(cell.marks) or 'the samples show no reason'}"
     return f"as expected: {text}"
 
 
 def table(record: Record, names: Iterable[str] = METRICS) -> tuple[list[str], list[list[str]], str]:
-    """All cells: titles, rows of texts, and what the titles mean; columns that say nothing are left out.
+    """All cells: titles, rows of texts, and the legend; empty columns are skipped.
 
-    A bar is DECODE; GUIDE is the published prefill, decode and TTFT of the scenarios of profile ``guide``.
+    The bar shows DECODE; GUIDE has the published prefill, decode and TTFT of the scenarios of profile ``guide``.
     """
     most = max((statistics.median(by_pass(each, "decode") or [0.0]) for each in record.cells), default=0) or 1
     titles = {name: (title.upper(), unit) for name, (title, unit, _) in FIGURES.items()}
@@ -222,10 +222,10 @@ def table(record: Record, names: Iterable[str] = METRICS) -> tuple[list[str], li
 
 
 def notes(record: Record, playbook: Playbook | None) -> list[str]:
-    """What else is to be known of a run: its A/B, the knee of a sweep, what is left out, its end, ``expectation``."""
+    """Notes about a run: its A/B runs, the knee of a sweep, skipped cells, an early end, and ``expectation``."""
     found = [f"A, B and A again: {', '.join(record.pair)}"] if record.pair else []
     if record.profile == "sweep":
         found += [f"knee: concurrency {most} at depth {depth:,}" for depth, most in knee(valid(record)).items()]
-    early = {"complete": "", "time": "--minutes were over"}.get(record.ended, record.ended)
-    found += [f"left out: {text}" for text in record.skipped] + ([f"ended early: {early}"] if early else [])
+    early = {"complete": "", "time": "--minutes exceeded"}.get(record.ended, record.ended)
+    found += [f"skipped: {text}" for text in record.skipped] + ([f"ended early: {early}"] if early else [])
     return [*found, expectation(record, playbook)]

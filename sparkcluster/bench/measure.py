@@ -1,4 +1,4 @@
-"""A run of a profile against a model that serves: cell after cell, while every node of it is sampled."""
+"""A run of a profile against a running model: cell after cell, while every node is sampled."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Job:
     """What to measure.
 
     Attributes:
-        profile: as ``profiles.cells`` calls it.
-        runs: measured passes of each cell.
-        minutes: after which no further cell begins.
+        profile: a profile name of ``profiles.cells``.
+        runs: measured passes per cell.
+        minutes: time after which no new cell begins.
         group: its name; None for the first.
         through: ``engine``, or ``gateway`` for the address of all models of the inventory.
-        yes: whether requests of others in flight are no reason to ask.
+        yes: whether to measure without asking while others have requests in flight.
     """
 
     profile: str = "quick"
@@ -62,22 +62,22 @@ class Job:
 
 
 def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str = "", seed: int | None = None) -> Record:
-    """Run ``job`` and keep what it measured, after each cell and whatever happens then.
+    """Run ``job``; the record is saved after each cell, and whatever happens.
 
-    In an A/B ``change`` is what tells B from A, and ``seed`` what all of them choose their prompts by. The record that
-    comes back is kept already; who adds to it (``pair``, ``answers``) keeps it again by ``record.save(found)``.
+    In an A/B test, ``change`` distinguishes B from A, and ``seed`` selects the same prompts for all runs. The returned
+    record is already saved; after adding to it (``pair``, ``answers``), save it again with ``record.save``.
 
     Raises:
-        UsageError: the extra is not installed, there is no such group, or it is not measured in this way.
-        NotServing: the group does not answer, or does not any more.
+        UsageError: the extra is not installed, there is no such group, or it cannot be measured in this way.
+        NotServing: the group does not answer, or stopped answering.
         SparkclusterError: a request failed, or a node.
     """
     if importlib.util.find_spec("llama_benchy") is None:
         raise UsageError("bench needs llama-benchy", hint="pip install 'sparkcluster[bench]'")
     if spec.idle_s and job.through == "engine":
         hint = f"sparkcluster load INVENTORY {spec.model}, then add --through gateway"
-        raise UsageError(f"{spec.model} is on demand, and is measured through the gateway", hint=hint)
-    report.step("prepare", f"reading what {spec.inventory.cluster} serves")
+        raise UsageError(f"{spec.model} is on demand and can only be measured through the gateway", hint=hint)
+    report.step("prepare", f"reading the release of {spec.inventory.cluster}")
     view, name = serving(fleet, spec, job.group)
     group, endpoint = view.groups[name], view.endpoints[name]
     head, engine, spec = endpoint.head, engines.engine(group.engine), as_recorded(spec, group) or spec
@@ -86,11 +86,15 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
     record.change, cells = change, _cells(record, features)
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sparkcluster-bench-")))
-        _read_tokenizer(fleet, spec, head, home)
+        if engine.tokenize_field is None:
+            _read_tokenizer(fleet, spec, head, home)
         url = stack.enter_context(_reached(fleet, spec, job, endpoint))
         sampler = stack.enter_context(Sampler(fleet, record.nodes, {head: {name: (endpoint, engine)}}))
         busy, key = _busy(sampler.fresh(head), job, report), secrets.api_key(spec) if spec.inventory.api.key else None
-        client = Client(url, key, endpoint.model, home, runs=job.runs, kind=record.kind, seed=seed)
+        client = Client(home, {
+            "url": url, "key": key, "model": endpoint.model, "runs": job.runs, "kind": record.kind, "seed": seed,
+            "tokenize_field": engine.tokenize_field,
+        })  # fmt: skip
         stack.callback(client.close)
         try:
             _Run(record, report, sampler, client, stall_limit_s(features.context), busy).all(cells, job.minutes)
@@ -105,18 +109,18 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
 
 
 def _refuse(view: View, job: Job, kind: str, endpoint: Endpoint) -> None:
-    """Raise UsageError where what serves is not measured, or not in this way.
+    """Raise UsageError if the running release cannot be measured, or not in this way.
 
-    What a record says that it listens at may be any other machine, which would get the key.
+    The recorded address must belong to the head: any other machine there would get the key.
     """
     spec, gateway, engine = view.spec, job.through == "gateway", "remove --through gateway"
     host = urlsplit(endpoint.url).hostname or ""
     own = loopback(endpoint.url) or view.facts[endpoint.head].interface_of(host)
     for wrong, why, hint in (
-        (kind == "rerank", "serves a model for rerank, which is not measured", "give a model for chat or embeddings"),
+        (kind == "rerank", "serves a rerank model, which bench cannot measure", "choose a chat or embeddings model"),
         (gateway and not spec.gateway_node, "has no gateway", engine),
         (gateway and len(view.groups) > 1, "has several groups behind the gateway", engine),
-        (not own, f"listens at {host}, which is no address of {endpoint.head}", "sparkcluster doctor INVENTORY"),
+        (not own, f"listens at {host}, which is not an address of {endpoint.head}", "sparkcluster doctor INVENTORY"),
     ):
         if wrong:
             raise UsageError(f"{spec.inventory.cluster} {why}", hint=hint)
@@ -127,13 +131,13 @@ def _read_tokenizer(fleet: Fleet, spec: Spec, head: str, folder: Path) -> None:
     model = read(see(fleet, spec, [head]).facts[head].weights)
     found = fleet[head].run(["cat", f"{model.path}/tokenizer.json"], timeout_s=120) if model else None
     if found is None or not found.ok:
-        text = f"{spec.playbook.model.label} has no tokenizer.json on {head}, which bench counts tokens with"
+        text = f"{spec.playbook.model.label} has no tokenizer.json on {head}; bench needs it to count tokens"
         raise UsageError(text, hint="sparkcluster stage INVENTORY   copies what is missing")
     (folder / "tokenizer.json").write_bytes(found.stdout)
 
 
 def _reached(fleet: Fleet, spec: Spec, job: Job, endpoint: Endpoint) -> contextlib.AbstractContextManager[str]:
-    """The URL of the API for this machine: of an engine over SSH, of the gateway as clients have it."""
+    """The URL of the API for this machine: an engine over SSH, the gateway as for clients."""
     if job.through == "engine":
         return forwarded(fleet[endpoint.head], endpoint.url)
     found = connection(spec)
@@ -147,7 +151,7 @@ def _reached(fleet: Fleet, spec: Spec, job: Job, endpoint: Endpoint) -> contextl
 
 
 def _record(view: View, name: str, spec: Spec, job: Job) -> Record:
-    """All of it that is known before a cell is measured."""
+    """The record before any cell is measured."""
     group, head, playbook = view.groups[name], view.endpoints[name].head, spec.playbook
     return Record(
         cluster=view.spec.inventory.cluster, model=playbook.model.label, playbook=playbook.name, profile=job.profile,
@@ -164,7 +168,7 @@ def _record(view: View, name: str, spec: Spec, job: Job) -> Record:
 
 
 def _cells(record: Record, features: ApiFeatures) -> list[Cell]:
-    """The cells of the profile that fit; of an embedding model those without context, as a text has none."""
+    """The cells of the profile that fit; for an embedding model only cells without context."""
     found = profiles.cells(record.profile, features.context, features.requests)
     every = profiles.cells(record.profile, 1 << 30, 1) if record.profile != "sweep" else []
     if len(found) < len(every):
@@ -177,23 +181,23 @@ def _cells(record: Record, features: ApiFeatures) -> list[Cell]:
 
 
 def _busy(now: Sample, job: Job, report: Report) -> bool:
-    """Whether others have requests in flight, and it is measured all the same; UsageError if it is not to be."""
+    """Whether others have requests in flight and measuring is accepted; UsageError if it is declined."""
     flying = sum(now.count(name) for name in ("running", "waiting"))
-    text = f"{count(round(flying), 'request')} of others in flight would slow this down"
+    text = f"{count(round(flying), 'request')} of others in flight would slow down the measurement"
     if flying and not job.yes and not report.confirm(f"{text}: measure anyway?"):
-        raise UsageError(text, hint="wait for their end, or add --yes, which marks the run")
+        raise UsageError(text, hint="wait until they end, or add --yes, which marks the run")
     return bool(flying)
 
 
 def _words(cell: Cell) -> str:
-    """A cell in words, as ``2,048 tokens at depth 4,096, 5 requests``."""
+    """A cell as text, for example ``2,048 tokens at depth 4,096, 5 requests``."""
     depth = f" at depth {cell.depth:,}" if cell.depth else ""
     return f"{cell.prompt:,} tokens{depth}, {count(cell.concurrency, 'request')}"
 
 
 @dataclasses.dataclass
 class _Run:
-    """The cells of a run, one after the other."""
+    """Measures the cells of a run, one after the other."""
 
     record: Record
     report: Report
@@ -203,14 +207,14 @@ class _Run:
     busy: bool
 
     def all(self, cells: Sequence[Cell], minutes: float) -> None:
-        """Measure ``cells``, and keep what was measured."""
+        """Measure ``cells``, and save the results."""
         record, ended, until = self.record, "complete", time.monotonic() + minutes * 60
         self.report.step("measure", f"{record.profile}: {count(len(cells), 'cell')}, {count(record.runs, 'run')} each")
         try:
             for place, cell in enumerate(cells):
                 late = time.monotonic() > until
                 if late or (record.profile == "sweep" and profiles.skip(cell, record.cells)):
-                    why = "no time left" if late else "fewer requests were about as fast together"
+                    why = "no time left" if late else "more requests were not faster"
                     record.skipped.append(f"{_words(cell)}: {why}")
                     ended = "time" if late else ended
                     continue
@@ -219,15 +223,15 @@ class _Run:
                 if place == 0 and record.profile == "sweep" and any("decode" in each.figures for each in record.cells):
                     expected_s = profiles.expected_s(cells[1:], record.runs, record.cells[0])
                     self.report.note(f"the other {count(len(cells) - 1, 'cell')} take about {duration(expected_s)}")
-        except BaseException as error:  # Ctrl-C, and an error of the program too
+        except BaseException as error:  # including Ctrl-C and bugs
             self._keep("interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}")
             if record.id:
-                self.report.note(f"what was measured is kept: sparkcluster bench show {record.id}")
+                self.report.note(f"partial results are kept: sparkcluster bench show {record.id}")
             raise
         self._keep(ended)
 
     def _one(self, cell: Cell, text: str) -> None:
-        """Measure ``cell``, which progress calls ``text``."""
+        """Measure ``cell``, shown as ``text``."""
         record, head = self.record, self.record.nodes[0]
         expected, began_s = (record.runs + 1) * cell.concurrency * (1 + cell.caching), self.sampler.now_s()
         before, requests, warm = self.sampler.samples[head][-1], list[dict[str, Any]](), 0
@@ -251,7 +255,7 @@ class _Run:
             record.cells.append(whole)
 
     def _check(self, began_s: float) -> None:
-        """Raise where a node is lost, or the engine stands still though requests wait since ``began_s``."""
+        """Raise if a node is lost, or the engine has stalled although requests have waited since ``began_s``."""
         for error in self.sampler.lost.values():
             raise error
         series = self.sampler.samples[self.record.nodes[0]]
@@ -259,13 +263,13 @@ class _Run:
         last = counts[-1][1]
         moved_s = next((at_s for at_s, each in reversed(counts) if each != last), began_s)
         still_s = self.sampler.now_s() - max(began_s, moved_s)
-        # that none can be read is no sign of either
+        # unreadable counters mean neither
         if any(last.values()) and still_s >= self.stall_s:
             why = f"no counter of the engine has moved for {still_s:.0f} s while requests wait"
             raise NotServing(why, node=self.record.nodes[0], step="measure", hint="sparkcluster doctor INVENTORY")
 
     def _keep(self, how: str) -> None:
-        """Keep the run, which ended by ``how``, if anything was measured."""
+        """Save the run with ``how`` it ended, if anything was measured."""
         self.record.ended = how
         for node, found in self.sampler.samples.items():
             series = {name: [getattr(each, name) for each in found] for name in _SAMPLED}

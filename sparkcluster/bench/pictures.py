@@ -1,9 +1,9 @@
-"""A run as one HTML file to show to others: no script, nothing from the network, light and dark.
+"""A run as one shareable HTML file: no script, nothing from the network, light and dark.
 
-matplotlib draws each picture, in the style of ``pictures.mplstyle``, as SVG that is put into ``report.html``.
+matplotlib draws each picture as SVG, in the style of ``pictures.mplstyle``; the SVG is inserted into ``report.html``.
 """
 
-# ruff: noqa: PLC0415 - what bench alone needs is installed with its extra
+# ruff: noqa: PLC0415 - only the extra bench installs these
 from __future__ import annotations
 
 import contextlib
@@ -25,21 +25,21 @@ from sparkcluster.spec.playbook import Playbook
 _SIDES = {"A": -0.1, "B": 0.1}
 
 Lines = Mapping[str, Sequence[tuple[float, Sequence[float]]]]
-"""By label, of each point x and the values whose median is y."""
+"""By label, the x of each point and the values whose median is y."""
 Plot = tuple[str, str, Lines, dict[str, Any], dict[str, Any]]
-"""A picture: title, how to read it, lines, axes of matplotlib, and style of lines that are not as in the style file."""
+"""A picture: title, how to read it, lines, axes for matplotlib, and line styles that override the style file."""
 
 
 def html(record: Record, pair: Sequence[Record] = (), playbook: Playbook | None = None) -> str:
-    """The page of a run; ``pair`` are those of its A/B in any order, ``playbook`` has the published figures."""
+    """The page of a run; ``pair`` are its A/B runs in any order, ``playbook`` has the published figures."""
     import jinja2
     from matplotlib import rc_context
 
     compared, notes = [], judge.notes(record, playbook)
     b = [each for each in pair if each.change]
-    with contextlib.suppress(UsageError, IndexError):  # no cell is valid, or there is no A/B
+    with contextlib.suppress(UsageError, IndexError):  # no valid cell, or no A/B test
         compared = judge.compare([each for each in pair if not each.change], b)["cells"]
-        notes.append(f"B has {b[0].change}; noise: the passes of A, or of B, differ as much as A and B do")
+        notes.append(f"B has {b[0].change}; noise: the passes of A or of B differ as much as A and B")
     room = files("sparkcluster.bench")
     plots = [*_compared(compared), *_speeds(judge.valid(record)), *_timelines(record)]
     with rc_context(fname=str(room / "pictures.mplstyle")):
@@ -64,7 +64,7 @@ def _compared(cells: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
 
 
 def _speeds(cells: Sequence[Measured]) -> Iterator[Plot]:
-    """Each figure by depth and by concurrency, and the decode speed of all requests against that of each."""
+    """Each metric by depth and by concurrency, and aggregate decode speed against per-request speed."""
     cells = [each for each in cells if each.phase == "prompt"]
     axes = ("depth", "concurrency")
     for name, axis in itertools.product((*judge.METRICS, "acceptance"), axes):
@@ -74,19 +74,19 @@ def _speeds(cells: Sequence[Measured]) -> Iterator[Plot]:
     cells = [each for each in cells if "decode_user" in each.figures]
     if any(each.concurrency > 1 for each in cells):
         found = [(each, statistics.median(each.figures["decode_user"]), each.figures["decode"]) for each in cells]
-        about, each_s = "tokens/s; the more requests at once, the further left", {"xlabel": "tokens/s of each"}
+        about, each_s = "tokens/s; more concurrent requests are further left", {"xlabel": "tokens/s of each"}
         yield "Decode of all against each request", about, _lines(found, "depth"), each_s, {}
 
 
 def _lines(found: Sequence[tuple[Measured, float, list[float]]], by: str) -> Lines:
-    """Up to three lines: the cells with the least, the middle and the most of ``by``, with their x and values of y."""
+    """Up to three lines, for the least, the middle and the largest value of ``by``, with their x and values of y."""
     values = sorted({getattr(each, by) for each, _, y in found if y})
     few = dict.fromkeys(values[at * (len(values) - 1) // 2] for at in range(3 if values else 0))
     return {f"{by} {value:,}": [(x, y) for each, x, y in found if y and getattr(each, by) == value] for value in few}
 
 
 def _timelines(record: Record) -> Iterator[Plot]:
-    """What was sampled on every node."""
+    """The samples of every node over time."""
     for name, (title, unit) in TABLES["sampled"].items():
         lines = {
             node: [(at_s / 60, [y]) for at_s, y in zip(found["at_s"], found[name], strict=True) if y is not None]
@@ -110,7 +110,7 @@ def _svg(title: str, lines: Lines, axes: Mapping[str, Any], style: Mapping[str, 
     plot.tick_params("x", rotation=90 * (len(axes.get("xticks", ())) > 3))
     drawing.legend(loc="outside upper left", ncols=4)
     file = io.StringIO()
-    with rc_context({"svg.hashsalt": title}):  # names in it are then unique on the page
+    with rc_context({"svg.hashsalt": title}):  # makes its names unique on the page
         drawing.savefig(file, format="svg", transparent=True)
     _, tag, svg = file.getvalue().partition("<svg")
     svg = re.sub(r' id="[^"]*_\d+"|<metadata>.*?</metadata>| (?:width|height)="[\d.]+pt"', "", svg, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Profiles: which cells a run measures, in which order, and what their results say about the next one."""
+"""Profiles: which cells a run measures and in which order; for a sweep, which cells to skip."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 from sparkcluster.bench.record import Measured
 
 TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
-"""Cells and figures, as rows; its comments say what its columns mean."""
+"""Cells and figures as rows; comments in the file explain the columns."""
 
 
 class Cell(NamedTuple):
-    """What is measured in one go.
+    """One measurement.
 
     Attributes:
         prompt: tokens of the prompt.
-        answer: tokens generated.
+        answer: tokens to generate.
         depth: tokens of context before the prompt.
-        concurrency: requests at once.
-        caching: whether the context is sent first, and then the prompt after it (``--enable-prefix-caching``); never
-            without a context.
+        concurrency: concurrent requests.
+        caching: whether the context is sent alone first, then followed by the prompt (``--enable-prefix-caching``);
+            only with a context.
     """
 
     prompt: int
@@ -38,10 +38,10 @@ def cells(profile: str, context: int | None, requests: int | None) -> list[Cell]
     """The cells of a profile that fit, in the order to measure them.
 
     Args:
-        profile: ``sweep``, or one of the table ``cells``.
-        context: of the model in tokens; None where it is not known: ``guide`` then fits, and little of the rest.
-        requests: that the engine runs at once; None where it is not known. ``sweep`` alone heeds it: of more the engine
-            lets some wait, which ``arena`` measures as well.
+        profile: ``sweep``, or a row of the table ``cells``.
+        context: the model's context in tokens; if None (unknown), ``guide`` fits, and little else.
+        requests: the engine's maximum of concurrent requests; None if unknown. Only limits ``sweep``: above it requests
+            queue, which ``arena`` measures on purpose.
     """
     most, depths = min(requests or 64, 64), [0, *(4**step for step in range(6, 32))]
     sweep = [(2048, 128, depth, 2**step) for depth in depths for step in range(most.bit_length())]
@@ -50,20 +50,20 @@ def cells(profile: str, context: int | None, requests: int | None) -> list[Cell]
 
 
 def skip(cell: Cell, measured: Sequence[Measured]) -> bool:
-    """Whether ``cell`` of a sweep need not be measured: in its row the aggregate decode hardly grew, twice.
+    """Whether to skip ``cell`` of a sweep because aggregate decode hardly grew twice in its row.
 
-    A row are the cells of one depth; ``measured`` are those that were measured.
+    A row has the cells of one depth; ``measured`` are the cells so far.
     """
     return [grew for depth, _, grew in _steps(measured) if depth == cell.depth].count(False) >= 2
 
 
 def knee(measured: Sequence[Measured]) -> dict[int, int]:
-    """By depth, the last concurrency that still made the aggregate decode 5 % faster."""
+    """By depth, the last concurrency that still made aggregate decode 5 % faster."""
     return {each.depth: 1 for each in measured} | {depth: at_once for depth, at_once, grew in _steps(measured) if grew}
 
 
 def _steps(measured: Sequence[Measured]) -> list[tuple[int, int, bool]]:
-    """Depth and concurrency of each cell but the first of a row, and whether it is 5 % faster than the last."""
+    """Depth and concurrency of each cell but the first of a row, and whether it is 5 % faster than the previous one."""
     speeds = [(each, each.figures.get("decode") or each.figures.get("texts", [0.0])) for each in measured]
     ordered = sorted((each.depth, each.concurrency, statistics.median(speed)) for each, speed in speeds)
     pairs = itertools.pairwise(ordered)
@@ -71,10 +71,10 @@ def _steps(measured: Sequence[Measured]) -> list[tuple[int, int, bool]]:
 
 
 def expected_s(cells: Sequence[Cell], runs: int, first: Measured) -> float:
-    """Seconds that cells of a sweep take, each of ``runs`` passes and one that warms up.
+    """Estimated seconds for cells of a sweep, each with ``runs`` passes and a warm-up pass.
 
-    ``first`` is the cell of one request without context: several at once share its prefill, and are taken to decode as
-    fast as it, each.
+    ``first`` is the cell of one request without context; concurrent requests are assumed to share its prefill speed and
+    to decode at its speed each.
     """
     prefill, decode = (statistics.median(first.figures.get(name, [float("inf")])) for name in ("prefill", "decode"))
     read = sum((cell.depth + cell.prompt) * cell.concurrency for cell in cells)

@@ -1,6 +1,6 @@
-"""What a run has measured, as it is kept on the machine where it was typed: one JSON document per run.
+"""The record of a run, kept on the machine where it was started: one JSON document per run.
 
-Beside it are llama-benchy's own JSON and CSV. A run is named CLUSTER-N, where N counts on this machine.
+llama-benchy's own JSON and CSV are next to it. A run is named CLUSTER-N, where N counts on this machine.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sparkcluster.suggest import did_you_mean
 
 @dataclasses.dataclass
 class Measured:
-    """One phase of a cell that came to its end.
+    """One measured phase of a cell.
 
     Attributes:
-        prompt, answer, depth, concurrency: of the cell, in tokens and requests at once.
-        phase: ``prompt``, or ``context`` of a cell that sends its context first.
+        prompt, answer, depth, concurrency: of the cell, in tokens and concurrent requests.
+        phase: ``prompt``, or ``context`` for a cell that sends its context first.
         began_s, ended_s: by the sampler's clock.
-        figures: what was measured, by name, without those that there are none of. One per pass, of all its requests
-            together, are ``prefill`` and ``decode`` (tokens/s), and of an embedding model ``texts`` (texts/s) alone;
-            one per request are ``decode_user`` (tokens/s), ``ttft_s``, ``prompt_tokens`` and ``answer_tokens``.
-        engine: what its counters say, by the names of ``inspect.signals.between``; all phases of a cell have the same.
-        marks: what is wrong with it, in the words of ``bench.judge.marks``.
+        figures: the results by name, without empty ones. Per pass, for all its requests together: ``prefill`` and
+            ``decode`` (tokens/s), or for an embedding model only ``texts`` (texts/s). Per request: ``decode_user``
+            (tokens/s), ``ttft_s``, ``prompt_tokens`` and ``answer_tokens``.
+        engine: the engine's counters, by the names of ``inspect.signals.between``; the same for all phases of a cell.
+        marks: its faults, in the words of ``bench.judge.marks``.
     """
 
     prompt: int
@@ -55,21 +55,21 @@ class Record:
     Attributes:
         id: its name; empty before it is saved for the first time.
         at: when it began, in seconds since 1970.
-        kind: what the model is for, as ``chat``.
+        kind: kind of the model, for example ``chat``.
         release: its number.
-        versions: of what was measured, by name, None where it is not known: ``plan_hash``, ``image`` as it is written,
-            ``digest`` as any node can pull it, ``driver`` of the head's GPU, what the head reports of the engine,
-            ``sparkcluster`` and ``llama_benchy``.
+        versions: by name, None if unknown: ``plan_hash``, ``image`` (as written), ``digest`` (as any node can pull it),
+            ``driver`` of the head's GPU, the engine's versions as the head reports them, ``sparkcluster`` and
+            ``llama_benchy``.
         nodes: of the group, the head first.
-        args: of the engine, as the playbook that serves has them; ``selected`` is what the command line changed in it.
+        args: engine arguments of the running playbook; ``selected`` holds the changes from the command line.
         client: ``host`` (the machine that measured) and ``path`` (``engine`` or ``gateway``).
-        samples: by node, a list per field, all of one length: ``at_s``, ``available_gib``, ``power_w`` (of the
+        samples: by node, a list per field, all of the same length: ``at_s``, ``available_gib``, ``power_w`` (of the
             GPU), ``system_w`` (of the Spark), ``sm_clock_mhz``, ``temperature_c``, ``throttle``, ``rdma_bytes`` and
             ``swapped_pages``.
-        skipped: what was left out, a sentence each.
-        ended: ``complete``, ``time``, ``interrupted``, ``failed: `` and why; ``running`` also of one that was killed.
-        change: ``KEY=VALUE`` that tells B from A; with ``pair``, the runs of an A/B in the order they were measured.
-        answers: greedy ones by prompt, of an A/B alone.
+        skipped: skipped cells, a sentence each.
+        ended: ``complete``, ``time``, ``interrupted``, or ``failed: `` and why; ``running`` also after a kill.
+        change: ``KEY=VALUE`` of B in an A/B test; ``pair`` has the runs of the test in order.
+        answers: greedy answers by prompt, only in an A/B test.
     """
 
     cluster: str
@@ -97,7 +97,7 @@ class Record:
     answers: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of ``--json``, which is also what is kept."""
+        """The document of ``--json``, which is also the saved document."""
         return dataclasses.asdict(self)
 
 
@@ -105,14 +105,14 @@ _RECORD, _NAMES = TypeAdapter(Record), "*-*[0-9].json"
 
 
 def directory() -> Path:
-    """Where runs are kept, below the user's state directory."""
+    """The directory of runs, below the user's state directory."""
     return state_home() / "bench"
 
 
 def save(record: Record, beside: Iterable[Path] = ()) -> None:
-    """Keep ``record`` as it is now; the first time it gets its name, which no other command takes from then on.
+    """Save ``record``; the first time it gets a name that no other command can take.
 
-    ``beside`` are files to keep with it, as they are and under its name.
+    ``beside`` are files to copy next to it, under its name.
 
     Raises:
         UsageError: it cannot be written.
@@ -132,7 +132,7 @@ def save(record: Record, beside: Iterable[Path] = ()) -> None:
 
 
 def load(run: str) -> Record:
-    """The run called ``run``.
+    """The run named ``run``.
 
     Raises:
         UsageError: there is none, or its file cannot be read.
@@ -145,7 +145,7 @@ def load(run: str) -> Record:
 
 
 def kept(names: Collection[str] = ()) -> tuple[list[Record], list[str]]:
-    """The runs called ``names``, or all, newest first, and a sentence about each file that cannot be read."""
+    """The runs named ``names``, or all, newest first; and a sentence about each unreadable file."""
     records, notes = [], []
     for path in directory().glob(_NAMES):
         try:

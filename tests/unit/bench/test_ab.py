@@ -98,7 +98,7 @@ def test_nothing_is_stopped_before_downtime_and_minutes_were_said_and_accepted(b
     assert bench.up.report.begun == "", "what is asked about is no step that failed"
     ((_, said),) = asked
     assert "all groups twice" in said
-    assert "without answers" in said
+    assert "of downtime" in said
     assert "of measuring" in said
 
 
@@ -162,7 +162,7 @@ def test_what_another_operator_deployed_meanwhile_is_not_undone(bench, world, mo
             patch.setattr(rollout, "this_operator", lambda: "bob@desk (pid 7)")
             upgrade(fleet, accepted, Options(yes=True), report)
 
-    with pytest.raises(SparkclusterError, match=r"bob@desk \(pid 7\) deployed release 5 meanwhile$") as caught:
+    with pytest.raises(SparkclusterError, match=r"bob@desk \(pid 7\) deployed release 5$") as caught:
         bench([nothing, deploy])
     assert caught.value.hint == "sparkcluster rollback INVENTORY 3"
     assert bench.value() == "3"
@@ -170,7 +170,11 @@ def test_what_another_operator_deployed_meanwhile_is_not_undone(bench, world, mo
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [('env.A="1"', "changes nothing that serves"), ("A=2", "did you mean|no key"), ("args.port=1", "port")],
+    [
+        ('env.A="1"', "does not change the running release"),
+        ("A=2", "did you mean|unknown playbook key"),
+        ("args.port=1", "port"),
+    ],
 )
 def test_a_change_that_is_none_is_refused_before_anything_is_measured(bench, change, why):
     with pytest.raises(UsageError, match=f"--ab {change.split('=')[0]}.*({why})"):
@@ -179,7 +183,7 @@ def test_a_change_that_is_none_is_refused_before_anything_is_measured(bench, cha
 
 
 def test_one_pass_is_refused_before_anything_is_measured(bench):
-    with pytest.raises(UsageError, match="by spread") as caught:
+    with pytest.raises(UsageError, match="needs several passes") as caught:
         bench(runs=1)
     assert (caught.value.hint, acts(bench)) == ("remove --runs 1", [])
 

@@ -59,5 +59,5 @@ def test_three_files_as_sparkrun_writes_them_that_say_who_made_them(folder):
 
 @pytest.mark.parametrize("cells", [run().cells[1:], [dataclasses.replace(run().cells[0], marks=["miscounted"])] * 52])
 def test_nothing_is_written_unless_every_cell_is_valid(cells, folder):
-    assert "takes all 28 cells" in arena.write(run(cells=cells), PLAYBOOK)
+    assert "needs all 28 cells" in arena.write(run(cells=cells), PLAYBOOK)
     assert not folder.exists()

@@ -33,7 +33,8 @@ def make(engine: Engine, tmp_path: Path) -> Iterator[Make]:
     clients: list[Client] = []
 
     def make() -> Client:
-        clients.append(Client(engine.url, KEY, "timeline", tmp_path / "home", runs=1, kind="chat"))
+        job = {"url": engine.url, "key": KEY, "model": "timeline", "runs": 1, "kind": "chat", "seed": None}
+        clients.append(Client(tmp_path / "home", {**job, "tokenize_field": None}))
         return clients[-1]
 
     yield make

@@ -53,7 +53,7 @@ def measure(engine: Engine, prompts: Any, tmp_path: Path, monkeypatch: pytest.Mo
     def measure(cell: Cell, kind: str = "chat") -> Found:
         requests: list[dict[str, Any]] = []
         before: list[dict[str, int]] = []
-        job = {"url": engine.url, "key": None, "model": "timeline", "runs": RUNS}
+        job = {"url": engine.url, "key": None, "model": "timeline", "runs": RUNS, "headers": {}}
         measure = getattr(client, kind)(job, prompts, lambda _, **request: requests.append(request))
         engine.notes.clear()
 
@@ -147,7 +147,7 @@ def test_a_second_cell_is_in_the_same_report_and_probes_nothing(
     engine: Engine, prompts: Any, tmp_path: Path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1}
+    job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1, "headers": {}}
     measure = client.chat(job, prompts, lambda *_, **__: None)
     asyncio.run(measure(Cell(100, 4)._asdict(), lambda: None))
     before = counters(engine)
@@ -159,7 +159,7 @@ def test_a_second_cell_is_in_the_same_report_and_probes_nothing(
 
 
 def test_a_prompt_that_the_template_fills_is_not_measured(engine: Engine, measure: Measure, prompts: Any, monkeypatch):
-    job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1}
+    job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1, "headers": {}}
     measure_it = client.chat(job, prompts, lambda *_, **__: None)
     document = asyncio.run(measure_it(Cell(TEMPLATE, 4)._asdict(), pytest.fail))
     assert document == {"skipped": f"the chat template alone takes {2 * TEMPLATE} tokens"}

@@ -173,7 +173,7 @@ def test_a_run_is_as_expected_slower_or_not_comparable():
 
 def test_a_slower_run_says_what_was_sampled():
     run = sample.sweep()
-    assert "no reason was sampled" in judge.expectation(run, playbook(figure(90)))
+    assert "the samples show no reason" in judge.expectation(run, playbook(figure(90)))
     run.cells[0] = dataclasses.replace(run.cells[0], marks=["throttled", "swapped"])
     assert "throttled, swapped" in judge.expectation(run, playbook(figure(90)))
 
@@ -206,5 +206,5 @@ def test_notes_name_the_pair_the_knee_what_was_left_out_and_how_it_ended():
     assert knees[0] in {"knee: concurrency 8 at depth 0", "knee: concurrency 16 at depth 0"}
     assert not any("knee" in each for each in judge.notes(sample.sweep(cells=[]), None))
     found = judge.notes(sample.sweep(profile="quick", skipped=["x"], ended="time"), None)
-    assert found[:-1] == ["left out: x", "ended early: --minutes were over"]
+    assert found[:-1] == ["skipped: x", "ended early: --minutes exceeded"]
     assert found[-1].startswith("not comparable: ")

@@ -72,8 +72,8 @@ class Client:
 
     made: list[Client] = []
 
-    def __init__(self, url, key, model, home, *, runs, kind, seed):
-        self.url, self.key, self.model, self.runs, self.kind, self.seed = url, key, model, runs, kind, seed
+    def __init__(self, home, job):
+        self.__dict__.update(job)
         self.home, self.tokenizer = home, (home / "tokenizer.json").read_text()
         self.cells, self.answered, self.closed = [], 0, False
         type(self).made.append(self)
@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_the_cells_before_and_no_part_of_one(serving):
     module.Client.fails = fails
     with pytest.raises(KeyboardInterrupt):
         measure(fleet, site.spec, Job("sweep", runs=1), report := Asked())
-    assert report.notes[-1] == "what was measured is kept: sparkcluster bench show atlas-1"
+    assert report.notes[-1] == "partial results are kept: sparkcluster bench show atlas-1"
     found = record.load("atlas-1")
     assert found.ended == "interrupted"
     assert [(each.concurrency, len(each.figures["ttft_s"])) for each in found.cells] == [(1, 1), (2, 2)]
@@ -323,7 +323,7 @@ def test_an_address_that_is_not_the_heads_gets_no_request_and_no_key(serving):
     launcher = release["record"]["plan"]["nodes"]["alpha"]["containers"][0]["launcher"]
     launcher["engine"] = ["192.0.2.9" if word == "127.0.0.1" else word for word in launcher["engine"]]
     site.change("alpha", release=release)
-    with pytest.raises(UsageError, match=r"192\.0\.2\.9.* is no address of alpha"):
+    with pytest.raises(UsageError, match=r"192\.0\.2\.9.* is not an address of alpha"):
         measure(fleet, site.spec, Job(), Asked())
     assert module.Client.made == []
 
