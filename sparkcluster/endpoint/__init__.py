@@ -1,4 +1,4 @@
-"""Where a group's API is (``find``), asking it (``ask``), and judging the answer (``judge``, ``dead``).
+"""Finds a group's API (``find``), asks it (``ask``), and judges the answer (``judge``, ``dead``).
 
-``connection`` is the API as a client of the user reaches it, and ``clients`` with its table what each client is told.
+``connection`` describes the API as the user's clients reach it; ``clients`` has the settings for each client program.
 """

@@ -1,4 +1,4 @@
-"""One streamed completion of a group, asked from its head."""
+"""Requests one streamed completion from a group, on its head."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sparkcluster.hosts.base import DOCUMENT_BYTES, Host
 from sparkcluster.hosts.program import document, stream
 from sparkcluster.spec.playbook import Sampling, Verify
 
-# The program on the head ends by itself at its limit; a node that is busy may take seconds to start it.
+# The program on the head stops at its limit; a busy node may take seconds to start it.
 SLACK_S = 15
-# The program says every 2 s that it runs, and ends after this at the latest.
+# The program reports every 2 s while it runs, and stops after LONGEST_S.
 SILENCE_S, LONGEST_S = 30, 7200
-# Seconds for a token: an engine that is slower than this as a whole does not serve.
+# Seconds per token: a slower engine does not count as serving.
 SLOWEST_S = 1.0
-# An answer decoded in less time came in one piece, and its speed is unknown.
+# An answer decoded in less time came in one chunk, so its speed is unknown.
 SHORTEST_DECODE_S = 0.01
 
 Messages = Sequence[Mapping[str, str]]
@@ -32,7 +32,7 @@ Show = Callable[[str, str], None]
 """Called with ``content`` or ``reasoning`` and a piece of text."""
 
 Counters = Mapping[str, Sequence[str]]
-"""Metrics of an engine by what they count; the first that it has is read."""
+"""Metrics of an engine by what they count; the first one that exists is read."""
 
 
 def request(
@@ -43,11 +43,11 @@ def request(
     messages: Messages | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """The request document of one completion as real traffic sends it, of ``messages`` or the prompt of ``verify``.
+    """The request document of one completion, like real traffic, for ``messages`` or the prompt of ``verify``.
 
-    A model for another ``kind`` than chat is asked what ``node.ask`` asks those.
-    Of ``tools`` the model chooses. It lacks the limits: ``max_tokens``, and the most seconds to the first token
-    (``first_s``) and to each next one (``token_s``).
+    Models of another ``kind`` than chat get the request in ``node.ask``. ``tools`` are offered to the model.
+    The caller adds the limits: ``max_tokens``, and the seconds to the first token (``first_s``) and to each next one
+    (``token_s``).
     """
     return {
         **({"tools": list(tools)} if tools else {}),
@@ -77,22 +77,22 @@ def ask(
     messages: Messages | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> Reply:
-    """Ask for one completion; every failure is a reply whose ``problem`` names it.
+    """Ask for one completion; a failure is a reply with ``problem`` set.
 
     Args:
         host: the head.
         endpoint: its API.
-        verify: prompt, sampling, and the limits where ``limit_s`` and ``max_tokens`` set none.
-        limit_s: the most seconds without a token; with ``counters`` also those of the whole answer.
-        first_s: the most seconds to the first token, if it may take longer.
-        max_tokens: the most tokens that are generated. Where the limit of ``verify`` does not fit in the context, the
-            engine takes what that leaves.
-        show: called with each piece of text as it comes.
-        counters: metrics to read meanwhile, so that the reply says for how long none moved.
-        until_dead: wait beyond ``limit_s`` for an engine whose counters do not move, until one does or it is dead.
+        verify: prompt, sampling, and limits unless ``limit_s`` and ``max_tokens`` set them.
+        limit_s: longest time without a token in seconds; with ``counters`` also for the complete answer.
+        first_s: longest time to the first token in seconds, if it may be longer.
+        max_tokens: maximum of generated tokens. Without it, if the limit of ``verify`` does not fit in the context, the
+            engine uses the rest of the context.
+        show: called with each piece of text as it arrives.
+        counters: metrics to read meanwhile, to report for how long none of them changed.
+        until_dead: wait beyond ``limit_s`` for an engine whose counters do not change, until one does or it is dead.
         progress: called with the reason for waiting beyond ``limit_s``.
         messages: a conversation, instead of the prompt of ``verify``.
-        tools: that the request offers, as OpenAI's API has them.
+        tools: tools to offer, as in OpenAI's API.
     """
     limit_s = limit_s or verify.timeout_s
     until_dead = until_dead and bool(counters)
@@ -118,7 +118,7 @@ def ask(
                 reason = running.finish().reason
             problem, message = "lost", f"the answer was cut off: {reason}"
         except CommandTimeout as error:
-            # the program is silent only where its connection is
+            # the program is only silent if its connection is lost
             silent = time.monotonic() - began < longest_s
             problem, message = "unreachable" if silent else "timeout", error.message
         except HostError as error:
@@ -145,7 +145,7 @@ class _Exchange:
         self._movement = Movement()
 
     def feed(self, event: Event) -> Reply | None:
-        """Process one document of the ask program; the reply, once it is final."""
+        """Process one document of the ask program; returns the reply once it is final."""
         at_s = time.monotonic() - self._began
         for kind, text in (("content", event.text), ("reasoning", event.reasoning)):
             if text:
@@ -164,7 +164,7 @@ class _Exchange:
         return None if event.counters is None else self._counted(at_s, event.counters, event.context)
 
     def failed(self, problem: str, message: str) -> Reply:
-        """The reply of a request that did not come to its end."""
+        """The reply of an incomplete request."""
         text = "".join(self._streamed["content"] or self._streamed["reasoning"])
         return dataclasses.replace(self._reply, text=text, problem=problem, message=message)
 
@@ -178,7 +178,7 @@ class _Exchange:
         if at_s < self._reply.limit_s:
             return None
         dead_s = stall_limit_s(context)
-        # No need to wait longer for an engine that moves, or that has not moved for too long.
+        # Stop waiting for an engine whose counters change, or that has stalled for too long.
         if not self._until_dead or stalled_s is None or self._movement.moved or stalled_s >= dead_s:
             return self.failed("timeout", f"no complete answer within {at_s:.0f} s")
         if self._progress:
@@ -187,7 +187,7 @@ class _Exchange:
 
 
 def _ended(reply: Reply, done: Done) -> Reply:
-    """The reply that the ask program's final document describes."""
+    """The reply from the ask program's final document."""
     tokens = done.usage.completion_tokens if done.usage else None
     decode_s = done.total_s - done.ttft_s if done.ttft_s is not None and done.total_s is not None else 0.0
     speed = (tokens - 1) / decode_s if tokens and tokens > 1 and decode_s >= SHORTEST_DECODE_S else None

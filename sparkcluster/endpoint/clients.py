@@ -1,4 +1,4 @@
-"""What each program that uses the API has to be told: ``clients.toml``, filled with what is known of the API. Pure."""
+"""Settings for each client program: ``clients.toml``, filled with the values of the API. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.printable import shell, word
 from sparkcluster.spec.playbook import REASONING_TOKENS
 
 _VALUE = re.compile(r"\{(\w+)(?::(sh|json))?\}")
-# What the OpenAI SDK has no argument for.
+# Not arguments of the OpenAI SDK.
 _EXTRA = ("top_k", "chat_template_kwargs")
 _PATHS = {"chat": "chat/completions", "embeddings": "embeddings", "rerank": "rerank"}
 _ASKED: dict[str, dict[str, object]] = {
@@ -26,7 +26,7 @@ _ASKED: dict[str, dict[str, object]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """A program that uses the API; ``clients.toml`` says what each attribute is."""
+    """A program that uses the API; ``clients.toml`` explains each attribute."""
 
     title: str
     about: str
@@ -43,7 +43,7 @@ class Client:
     kinds: Sequence[str] = ()
 
     def lacking(self, connection: Connection) -> list[Connection]:
-        """The other models of the inventory that it could use, and that its block has not."""
+        """Other models of the inventory that it could use and that are not in its block."""
         return [
             each for each in connection.siblings if each.kind not in self.kinds and (self.sends or each.kind == "chat")
         ]
@@ -56,22 +56,22 @@ CLIENTS = {
 
 
 def warnings(client: Client, connection: Connection) -> list[str]:
-    """What the API lacks for ``client``, each with what to write in the playbook, or to type."""
+    """Features that ``client`` needs and the API lacks, each with a remedy."""
     if client.watches:
         return []
     features, remedies = connection.features, connection.features.remedies
 
     def remedy(feature: str) -> str:
-        return remedies.get(feature, "take another engine")
+        return remedies.get(feature, "use another engine")
 
     found = []
     if client.messages and features.messages is not True:
-        have = "which the image does not have" if features.messages is False else "which the image may not have"
+        have = "which the image lacks" if features.messages is False else "which the image may lack"
         found.append(f"{client.title} uses the Messages API, {have}: {remedy('messages')}")
     if client.messages and connection.without_slash is None:
         short = connection.model.rpartition("/")[2]
         found.append(
-            f"{client.title} takes no model whose name has a slash: write served_name: {short} in the playbook, "
+            f"{client.title} does not accept a slash in a model name: write served_name: {short} in the playbook, "
             f"or --set served_name={short}, here and with up"
         )
     if client.agent and features.tools is False:
@@ -79,15 +79,15 @@ def warnings(client: Client, connection: Connection) -> list[str]:
     if (client.agent or client.reasoning) and features.reasoning is False and connection.kind == "chat":
         found.append(f"reasoning will be part of the answer: {remedy('reasoning')}")
     if client.agent and (features.context or 0) < AGENT_CONTEXT:
-        has = f"has {features.context:,} tokens" if features.context else "has a length that the playbook does not say"
+        has = f"has {features.context:,} tokens" if features.context else "has an unknown length"
         found.append(f"the context {has}, and an agent needs {AGENT_CONTEXT:,}: {remedy('context')}")
     if connection.key is None and not connection.local:
-        found += ["the API requires no key, and is open to the network; to make one:", "  sparkcluster key INVENTORY"]
+        found += ["the API is open to the network without a key; create one with:", "  sparkcluster key INVENTORY"]
     return found
 
 
 def notes(client: Client, connection: Connection) -> list[str]:
-    """What else there is to know, with what the playbook tells clients to send."""
+    """Notes for the client, and the request settings that the playbook recommends."""
     told, found = connection.request, _filled(client.notes, connection)
     if client.watches:
         return found
@@ -97,13 +97,13 @@ def notes(client: Client, connection: Connection) -> list[str]:
     if others := client.lacking(connection):
         names = ", ".join(f"--model {each.name}" for each in others)
         same = [each.model for each in others if each.url == connection.url]
-        alone = f"this is {connection.model} alone; for the others add {names}"
-        found.append(f"the same address serves {', '.join(same)}, by these names" if same else alone)
+        alone = f"this is only for {connection.model}; for the other models add {names}"
+        found.append(f"the same address also serves {', '.join(same)}" if same else alone)
     return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
 
 
 def block(client: Client, connection: Connection) -> str:
-    """What to paste."""
+    """The text to paste."""
     chats = connection.of_kind("chat")
     more = [
         line
@@ -115,14 +115,14 @@ def block(client: Client, connection: Connection) -> str:
 
 
 def _roles(connection: Connection, *, small: bool) -> str:
-    """What Continue uses a model for; one that reasons before it answers is too slow to complete what is typed."""
+    """Roles of a model in Continue; a model that reasons first is too slow for autocomplete."""
     if connection.kind != "chat":
         return "rerank" if connection.kind == "rerank" else "embed"
     return "chat, edit, apply" + (", autocomplete" if small and not connection.features.reasoning else "")
 
 
 def _filled(template: str, connection: Connection, **also: str | None) -> list[str]:
-    """The lines of ``template`` with the values of ``connection``, without those that need one that there is not."""
+    """The lines of ``template`` with the values of ``connection``, without lines that need a missing value."""
     known = values(connection) | also
     how: dict[str | None, Callable[[object], str]] = {"sh": word, "json": json.dumps, None: str}
     lines = template.strip("\n").split("\n") if template else []
@@ -134,7 +134,7 @@ def _filled(template: str, connection: Connection, **also: str | None) -> list[s
 
 
 def values(connection: Connection) -> dict[str, object]:
-    """Everything that a line of ``clients.toml`` may name; None for what there is not."""
+    """All values for ``clients.toml``; None if there is none."""
     key, of_kind, chat = connection.key, connection.of_kind, connection.kind == "chat"
     context, output = (connection.features.context, connection.output) if chat else (None, None)
     shown = key.value if key else None

@@ -1,13 +1,13 @@
-"""A group's API as a client of the user reaches it: address, model, key, and what the engine offers. Pure."""
+"""A group's API as the user's clients reach it: address, model, key, and features of the engine. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from sparkcluster.endpoint.find import loopback
-from sparkcluster.engines.base import ApiFeatures
+from sparkcluster.engines.base import ApiFeatures, Kind
 from sparkcluster.printable import shell, word
-from sparkcluster.spec.playbook import Kind, Request
+from sparkcluster.spec.playbook import Request
 
 PASTE = "PASTE-THE-API-KEY"
 # Hermes Agent refuses less (https://github.com/NousResearch/hermes-agent/issues/53347), and Ollama recommends as much
@@ -20,9 +20,9 @@ class Key:
     """Where the user has the API key.
 
     Attributes:
-        env: variable that holds it; None where a file does.
+        env: variable that holds it; None if a file does.
         file: file that holds it, as the inventory names it.
-        value: the key itself, where it is to be shown.
+        value: the key itself, if it is to be shown.
     """
 
     env: str | None = None
@@ -31,43 +31,43 @@ class Key:
 
     @property
     def command(self) -> str:
-        """Shell command that prints it."""
+        """Shell command that prints the key."""
         return f"printenv {self.env}" if self.env else shell("cat", self.file or "")
 
     @property
     def expansion(self) -> str:
-        """What a shell replaces by it, within double quotes."""
+        """Shell expansion of the key, for use within double quotes."""
         return f"${self.env}" if self.env else f"$({self.command})"
 
     @property
     def word(self) -> str:
-        """A word of a shell line that is the key."""
+        """The key as a word of a shell line."""
         return word(self.value) if self.value else f'"{self.expansion}"'
 
     @property
     def text(self) -> str:
-        """What stands for it in a file that no shell reads."""
+        """The key, or a placeholder, for a file that no shell reads."""
         return self.value or PASTE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Connection:
-    """What a client has to know.
+    """The API as a client needs to know it.
 
     Attributes:
         cluster: name of the cluster.
-        url: of the API, as the user's machine reaches it; ends in ``/v1``.
-        model: name that requests carry.
+        url: URL as the user's machine reaches it; ends in ``/v1``.
+        model: the model's name in requests.
         aliases: its other names.
-        key: None where the API requires none.
-        features: what the engine offers.
-        tunnel: command that has to run while the API is used, where the user's machine reaches it in no other way.
-        known: whether the address in ``url`` is; else it is a placeholder, since the nodes alone know it.
-        others: URLs of further groups, where no tunnel is needed.
-        request: what the playbook tells clients to send.
-        kind: what the model is for.
-        name: of its entry among the models of the inventory, as ``--model`` takes it; empty of a single one.
-        siblings: the other models of the inventory; those for chat by size, the largest first.
+        key: None if the API needs none.
+        features: features of the engine.
+        tunnel: command of an SSH tunnel that must run meanwhile; None if the user's machine reaches the API directly.
+        known: whether the address in ``url`` is known; else it is a placeholder, since only the nodes know it.
+        others: URLs of further groups, if no tunnel is needed.
+        request: request settings that the playbook recommends.
+        kind: kind of the model.
+        name: its name in the inventory, as for ``--model``; empty for a single model.
+        siblings: the other models of the inventory; chat models by size, the largest first.
     """
 
     cluster: str
@@ -85,12 +85,12 @@ class Connection:
     siblings: tuple[Connection, ...] = ()
 
     def of_kind(self, kind: Kind) -> tuple[Connection, ...]:
-        """Those for that, itself and its siblings."""
+        """Itself and its siblings of that kind."""
         return tuple(each for each in (self, *self.siblings) if each.kind == kind)
 
     @property
     def local(self) -> bool:
-        """Whether the URL is one of the user's own machine."""
+        """Whether the URL is on the user's own machine."""
         return loopback(self.url)
 
     @property
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def without_slash(self) -> str | None:
-        """Its first name without a slash, which Claude Code does not take; None where it has none."""
+        """Its first name without a slash, which Claude Code does not accept; None if there is none."""
         return next((name for name in (self.model, *self.aliases) if "/" not in name), None)
 
     @property
@@ -110,12 +110,12 @@ class Connection:
 
     @property
     def output(self) -> int | None:
-        """Tokens that a client may ask for in one answer: a prompt that leaves fewer of the context is refused."""
+        """Tokens that a client may request for an answer, so that enough of the context is left for the prompt."""
         context, told = self.features.context, self.request.max_tokens or 1
         return None if context is None else max(1, min(16_384, context // 4), min(told, context // 2))
 
 
 def curl(connection: Connection, path: str = "/models") -> str:
-    """A command that asks the API for the models that it serves; the shell reads the key, which is not in the text."""
+    """A command that lists the models of the API; the shell reads the key, which is not in the text."""
     header = f'-H "Authorization: Bearer {connection.key.expansion}" ' if connection.key else ""
     return f"curl {header}{word(connection.url + path)}"

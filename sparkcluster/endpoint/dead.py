@@ -1,6 +1,6 @@
-"""When a group is dead: the only condition under which it is replaced without asking. Pure.
+"""Decides when a group is dead, the only condition under which it is replaced without asking. Pure.
 
-A busy engine looks the same as a dead one for minutes: a prompt of 256K tokens moves no counter until its prefill ends.
+A busy engine looks like a dead one for minutes: a prompt of 256K tokens changes no counter until its prefill ends.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MOVING_S = 6.0
 
 
 def dead(gone: Sequence[str], reply: Reply | None, earlier: Reply | None = None) -> str | None:
-    """Why a group is dead, or None where it is alive, busy, or nothing can be said.
+    """Why a group is dead; None if it is alive, busy or unknown.
 
-    ``gone`` are its ranks that do not run any more, ``reply`` what came of a completion if one was asked for, and
-    ``earlier`` of the same one before it: an engine that generated tokens in between answers others.
+    ``gone`` are its ranks that no longer run, ``reply`` the result of a completion if one was requested, and
+    ``earlier`` the previous result: an engine that generated tokens in between serves others.
     """
     if gone:
         return f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} not running"
@@ -36,15 +36,15 @@ def dead(gone: Sequence[str], reply: Reply | None, earlier: Reply | None = None)
 
 
 def shows_life(reply: Reply) -> bool:
-    """Whether a token of any kind came, or the answer ended: all that the short probes ask for.
+    """Whether any token came, or the answer ended: enough for the short probes of ``status`` and ``doctor``.
 
-    Those of ``status`` and ``doctor``; the guard on a node goes by whether a completion ends (``node.group_guard``).
-    A model that reasons first has no content within so few tokens.
+    The guard on a node uses complete answers instead (``node.group_guard``). A model that reasons first has no content
+    within so few tokens.
     """
     return reply.problem is None or (reply.ttft_s is not None and reply.problem != "engine-dead")
 
 
 def busy(reply: Reply) -> bool:
-    """Whether a request got no whole answer in time from an engine that was seen working."""
+    """Whether an engine that is working did not answer completely in time."""
     recently = reply.stalled_s is not None and reply.stalled_s <= MOVING_S
     return reply.problem == "timeout" and reply.moved and recently

@@ -1,4 +1,4 @@
-"""Where each group's API is, from a plan document, a recorded release or a launcher document. Pure."""
+"""Finds each group's API in a plan document, a recorded release or a launcher document. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 from sparkcluster import engines
 from sparkcluster.node.shared import engine_address
 
-KEY_NOT_IN_USE = "the API key of the inventory is not in use before a restart, and clients with it may get HTTP 401"
+KEY_NOT_IN_USE = "the inventory's API key takes effect at the next restart; until then clients with it may get HTTP 401"
 
 
 RESTART = "sparkcluster restart INVENTORY"
-"""Starts what serves anew with the secrets that are set here, such as the API key of the inventory."""
+"""Restarts the running model with the secrets that are set here, such as the inventory's API key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A group's API as its head reaches it, so that neither the user's network nor an open port is needed.
+    """A group's API as its head reaches it, independent of the user's network and of open ports.
 
     Attributes:
-        head: the node that is asked.
+        head: the node that sends requests.
         url: ends in ``/v1``.
-        model: name that requests carry.
+        model: the model's name in requests.
         key_file: file on the head that holds the API key; None without a key.
-        key_name: name that the key has there.
+        key_name: name of the key in that file.
     """
 
     group: str
@@ -38,7 +38,7 @@ class Endpoint:
 
 
 def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
-    """The endpoint of every group of a plan document, as ``plan.as_json()`` or a record has it; by group."""
+    """The endpoint of every group in a plan document, from ``plan.as_json()`` or a record; by group."""
     serving = engines.engine(engine)
     found = {}
     for name, node in plan["nodes"].items():
@@ -58,10 +58,10 @@ def endpoints(plan: Mapping[str, Any], engine: str) -> dict[str, Endpoint]:
 
 
 def recorded_endpoints(recorded: Mapping[str, Any]) -> dict[str, Endpoint]:
-    """The endpoint of every group of a recorded release; by group."""
+    """The endpoint of every group in a recorded release; by group."""
     return endpoints(recorded["plan"], recorded.get("playbook", {}).get("engine", engines.DEFAULT))
 
 
 def loopback(url: str) -> bool:
-    """Whether ``url`` is one that this machine alone reaches."""
+    """Whether only this machine reaches ``url``."""
     return re.match(r"http://(127\.|\[::1\]|localhost:)", url) is not None

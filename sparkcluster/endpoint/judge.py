@@ -1,4 +1,4 @@
-"""Whether the content of a reply is the answer that the playbook expects; what counts as life is in ``dead``."""
+"""Judges whether a reply's content is the answer that the playbook expects; ``dead`` judges signs of life."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sparkcluster.spec.playbook import Verify
 
 # A shorter answer may be right: one word, or `!`.
 SHORT = 16
-# Greedy decoding of a healthy model repeats itself too, but not from the start.
+# Greedy decoding of a healthy model also repeats itself, but not from the start.
 WORDS, SHARE = 12, 0.8
-# Enough to judge any answer by; a node may send 16 MB.
+# Characters to judge, and to search; a node may send 16 MB.
 JUDGED, SEARCHED = 20_000, 1_000_000
-# Processor time for an expression of the playbook; such as (a+)+ would take years, and nothing interrupts it.
+# Processor time for a regular expression of the playbook: (a+)+ would take years and cannot be interrupted.
 MATCH_S = 2
 _MATCH = """
 import json, re, resource, sys
@@ -33,8 +33,8 @@ sys.exit(0 if re.search(pattern, text) else 3)
 def garbage(text: str) -> str | None:
     """Why ``text`` is garbage, in a few words, or None.
 
-    Broken FP4 kernels of sm_121 answer ``!!!!!``: fluent HTTP, no language. A checkpoint that was scaled wrongly
-    repeats one token or emits bytes that are no text.
+    Broken FP4 kernels of sm_121 answer ``!!!!!`` with HTTP 200. A wrongly scaled checkpoint repeats one token or emits
+    bytes that are not text.
     """
     output = text.strip()[:JUDGED]
     if len(output) < SHORT:
@@ -52,7 +52,7 @@ def garbage(text: str) -> str | None:
 
 
 def lacks_content(reply: Reply) -> str | None:
-    """Why a whole answer has no content, or None: reasoning alone is no answer to who asked (``content: null``)."""
+    """Why a complete answer has no content, or None: reasoning alone (``content: null``) is not an answer."""
     if reply.content.strip():
         return None
     if not reply.text.strip():
@@ -63,7 +63,7 @@ def lacks_content(reply: Reply) -> str | None:
 
 
 def judge_content(reply: Reply, verify: Verify) -> str | None:
-    """What is wrong with a whole answer, or None."""
+    """What is wrong with a complete answer, or None."""
     if empty := lacks_content(reply):
         return empty
     text = reply.content
@@ -88,16 +88,16 @@ TOOL_PROMPT = "What is the weather in Paris right now? Use the tool."
 TOOL_TOKENS = 1024
 # Reasoning comes first.
 REASONING_TOKENS = 64
-# How reasoning looks where no parser takes it out of the answer: of Qwen, DeepSeek and Nemotron; of gpt-oss.
+# Marks of reasoning that no parser removed from the answer: Qwen, DeepSeek and Nemotron; gpt-oss.
 _THOUGHTS = ("<think>", "</think>", "<|channel|>")
 
 
 def judge_tools(done: Done) -> str | None:
-    """What is wrong with an answer to ``TOOL_PROMPT`` that offered ``TOOL``, or None."""
+    """What is wrong with an answer to ``TOOL_PROMPT`` that was offered ``TOOL``, or None."""
     wanted = TOOL["function"]["name"]  # type: ignore[index]
     if not done.tool_calls:
         text = (done.content or done.reasoning).strip()[:120]
-        return f"asked to use a tool, the model called none: {text!r}" if text else "the model called no tool"
+        return f"the model was asked to use a tool but called none: {text!r}" if text else "the model called no tool"
     call = done.tool_calls[0]
     if call.name != wanted:
         return f"the model called a tool that was not offered: {call.name[:60]!r}, not {wanted}"
@@ -111,14 +111,14 @@ def judge_tools(done: Done) -> str | None:
 
 
 def judge_reasoning(done: Done) -> str | None:
-    """What is wrong with a streamed answer of which the reasoning has to be apart, or None."""
+    """What is wrong with a streamed answer whose reasoning must be separate, or None."""
     if any(mark in done.content for mark in _THOUGHTS):
         return f"the reasoning is part of the answer: {done.content.strip()[:120]!r}"
-    return None if done.reasoning.strip() else "no reasoning was streamed apart from the answer"
+    return None if done.reasoning.strip() else "no reasoning was streamed separately from the answer"
 
 
 def _search(pattern: str, text: str) -> bool | None:
-    """Whether ``text`` has ``pattern``; None where finding out takes more than ``MATCH_S`` or much memory."""
+    """Whether ``text`` matches ``pattern``; None if that takes more than ``MATCH_S`` or too much memory."""
     document = json.dumps([MATCH_S, pattern, text[:SEARCHED]]).encode()
     argv = [sys.executable, "-I", "-S", "-c", _MATCH]
     code = subprocess.run(argv, input=document, capture_output=True, check=False).returncode

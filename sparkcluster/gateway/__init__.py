@@ -1,13 +1,13 @@
 """One address for all models of an inventory: the program in the gateway's container.
 
-It is sent as one file (``hosts/program.py``) and runs on the aiohttp and prometheus_client of the image, aiohttp 3.8 or
-newer on Python 3.10 or newer; it knows no other room, and no other room imports it.
+It is sent as one file (``hosts/program.py``) and uses the image's aiohttp and prometheus_client (aiohttp 3.8 or newer,
+Python 3.10 or newer). It imports no other package of sparkcluster, and none imports it.
 
-- ``program``: starts everything, takes in a new ``config.json`` without dropping a stream, and has the control socket
+- ``program``: starts everything, applies a new ``config.json`` without dropping a stream, and has the control socket
 - ``config``: that document
-- ``serve``: the requests of clients
-- ``body``: the model that a request names
-- ``schedule``: the states of all models and who waits for them, and from these alone which models run
-- ``keeper``: keeps these true: asks guards and engines, and tells guards what to run
-- ``metrics``: what Prometheus reads
+- ``serve``: client requests
+- ``body``: the request body, and the model it names
+- ``schedule``: the states of all models and the waiting requests, and from them which models run
+- ``keeper``: keeps the states current: polls guards and engines, and tells guards what to run
+- ``metrics``: Prometheus metrics
 """

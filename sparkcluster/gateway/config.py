@@ -1,4 +1,4 @@
-"""What the gateway is told: ``config.json``, written by the controller and read again when it changes."""
+"""The gateway's settings: ``config.json``, written by the controller and read again when it changes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model of the inventory, on demand if it has ``idle_s``.
+    """A model of the inventory; it is on demand if it has ``idle_s``.
 
-    ``sizes``: bytes that it takes of each node, None where unknown. ``start_s``: how long its recorded start took.
-    ``backends``: URLs of its engines without a path, one of each replica; none if it was never started.
+    ``sizes``: its bytes on each node, None if unknown. ``start_s``: duration of its recorded start.
+    ``backends``: URLs of its engines without a path, one per replica; empty if it was never started.
     """
 
     name: str
@@ -28,10 +28,10 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The whole document.
+    """The complete document.
 
-    ``keys``: the models that an API key may use (None: all), by its SHA-256 in
-    hex; without keys everyone may use all. ``room``: bytes that models may take of a node.
+    ``keys``: the models that an API key may use (None: all), by the key's SHA-256 in hex;
+    without keys everyone may use all models. ``room``: bytes for models on a node.
     """
 
     listen: str
@@ -43,6 +43,6 @@ class Config:
 
 
 def read(text: str) -> Config:
-    """The Config that ``text`` is; ValueError if it is no JSON, KeyError or TypeError if it is no Config."""
+    """Parse a Config; ValueError if ``text`` is not JSON, KeyError or TypeError if it is not a Config."""
     found: dict[str, Any] = json.loads(text)
     return Config(**{**found, "models": [Model(**each) for each in found["models"]]})

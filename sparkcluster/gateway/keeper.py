@@ -1,7 +1,7 @@
-"""The loops that keep the states of all models true: they ask the door what runs, say what is wanted, and poll engines.
+"""Loops that keep the states of all models current: they ask the door what runs, request changes, and poll engines.
 
-Handlers only ask it: they enter, wait, and leave. All of it runs in one thread, and what ``schedule.States`` does to a
-request it does in one step; so no request meets a model that has ended since the handler looked (llama-swap#946).
+Handlers only enter, wait and leave. Everything runs in one thread, and ``schedule.States`` changes a request in one
+step, so no request meets a model that has ended since the handler checked (llama-swap#946).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sparkcluster.gateway.config import Config, Model
 from sparkcluster.gateway.schedule import States
 
 DOOR = "door.sock"
-"""In the working directory, as a socket's path has 107 bytes at most (unix(7))."""
+"""In the working directory, since a socket's path has 107 bytes at most (unix(7))."""
 DOOR_S, POLL_S = 1.0, 5.0
-"""How often the door is asked what runs, and each engine for its models."""
+"""How often the door is asked what runs, and each engine which models it serves."""
 ANSWER_S, MODELS_S = 20.0, 2.0
-"""The longest that the door takes, which asks other nodes, and an engine."""
+"""Time limits for the door, which asks other nodes, and for an engine."""
 _log = logging.getLogger("gateway")
 
 
 class Keeper(States):
-    """Knows what every model does, and has models loaded and unloaded; engines are asked by ``session``."""
+    """Tracks the state of every model, and has models loaded and unloaded; ``session`` is used to ask engines."""
 
     def __init__(
         self, config: Config, session: aiohttp.ClientSession, now: Callable[[], float] = time.monotonic
@@ -37,14 +37,14 @@ class Keeper(States):
         self._session = session
 
     async def turn(self) -> None:
-        """Ask the door what runs, and tell it what has to."""
+        """Ask the door what runs, and request changes."""
         try:
             await asyncio.wait_for(self._talk(), ANSWER_S)
         except (OSError, EOFError, ValueError, KeyError, asyncio.TimeoutError) as error:
             self.step({}, f"the gateway's guard does not answer: {str(error) or 'time-out'}")
 
     async def look(self) -> None:
-        """Ask the engines of what is always on, and of what is loaded, which models they serve."""
+        """Ask the engines of always-on and loaded models which models they serve."""
         asked = [model for model in self.models.values() if model.idle_s is None or self.seen[model.name].is_up()]
         await asyncio.gather(*(self._ask_engine(model, url) for model in asked for url in model.backends))
 
@@ -77,10 +77,10 @@ async def _ask_door(request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def repeat(action: Callable[[], Awaitable[None]], every_s: float) -> None:
-    """Do ``action`` now and then every ``every_s`` seconds, until this is cancelled; what it raises is logged."""
+    """Call ``action`` now and every ``every_s`` seconds, until cancelled; errors are logged."""
     while True:
         try:
             await action()
-        except Exception:  # noqa: BLE001 it is logged, and the next turn may work
-            _log.exception("the gateway goes on")
+        except Exception:  # noqa: BLE001 logged; the next call may work
+            _log.exception("error ignored; the gateway keeps running")
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""What the gateway tells Prometheus; the label ``model`` is a name of the inventory, or empty."""
+"""Prometheus metrics of the gateway; the label ``model`` is a name of the inventory, or empty."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sparkcluster.gateway.schedule import Seen, States
 
-# Seconds, to the first byte: from a cached answer to a load of some minutes.
+# Seconds to the first byte: from a cached answer to a load that takes minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _PREFIX = "sparkcluster_gateway_"
 _STATES: dict[str, tuple[str, Callable[[Seen], float]]] = {
@@ -39,5 +39,5 @@ class Metrics:
             yield metric
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,7 +1,7 @@
-"""``python3 gateway.py CONFIG RUN``: runs until it is ended, and takes in a new CONFIG without dropping a stream.
+"""``python3 gateway.py CONFIG RUN``: runs until it is killed; applies changes of CONFIG without dropping a stream.
 
-RUN is the directory of its sockets, and of the door's. ``status``, ``load`` and ``unload`` reach it over the control
-socket: HTTP on a Unix socket of its owner alone.
+RUN is the directory of its sockets and the door's. ``status``, ``load`` and ``unload`` use the control socket: HTTP on
+a Unix socket that only its owner can open.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from sparkcluster.gateway.schedule import Unavailable
 from sparkcluster.gateway.serve import LOOK_S, Gateway, session
 
 FILE_S = 1.0
-"""How often it reads its file, and tries to listen while it does not."""
+"""How often it reads its file, and retries to listen."""
 
 
 def main(argv: list[str]) -> None:
-    """Serve what the file ``argv[1]`` says until a signal ends it."""
+    """Run with the file ``argv[1]`` until a signal ends it."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
     asyncio.run(Program(Path(argv[1]).absolute()).run(argv[2]))
 
 
 class Program:
-    """The gateway, by the file ``path``."""
+    """The gateway, configured by the file ``path``."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._config = path, read(path.read_text())
         self._trouble: str | None = "it is starting"  # why it does not listen for clients
 
     async def run(self, directory: str) -> None:
-        """Serve until a signal ends the process: streams end with it, and what is loaded stays loaded."""
+        """Serve until a signal ends the process: streams end with it, and loaded models stay loaded."""
         os.chdir(directory)
         async with session() as engines:
             self._keeper = keeper = Keeper(self._config, engines)
@@ -56,7 +56,7 @@ class Program:
             try:
                 await self._gateway.listen(self._config.listen, self._config.port)
                 self._trouble = None
-            except OSError as error:  # at boot the address may come after this program
+            except OSError as error:  # at boot the address may appear later
                 self._trouble = str(error)
         self._keeper.reload(read(self._path.read_text()))
 

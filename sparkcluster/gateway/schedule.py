@@ -1,7 +1,7 @@
-"""Which on-demand models run: what is known of each model, and what follows from it. No connection.
+"""Decides which on-demand models run, from what is known about each model. Makes no connections.
 
-``States`` is fed with requests and with what the guards report; ``decide`` says what is started and what makes room.
-Times are seconds of one clock that only goes forward, and is passed in.
+``States`` receives requests and the reports of guards; ``decide`` says what to start and what makes room. Times are
+seconds of a monotonic clock, which is passed in.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 from sparkcluster.gateway.config import Config, Model
 
 RESIDENCE_S = 60.0
-"""A model serves at least this long, and as long as its recorded start took, before another may take its room: two
-agents that alternate between two models would otherwise spend their time loading (llama-swap#612)."""
+"""A model serves at least this long, and at least as long as its recorded start took, before it makes room for another:
+two agents that alternate between two models would otherwise spend their time loading (llama-swap#612)."""
 DRAIN_S = 300.0
-"""Requests in flight are cut after this long, so that one endless stream does not keep a model in memory."""
+"""Requests in flight are cut after this time, so that an endless stream cannot keep a model in memory."""
 RETRY_S = 60.0
-"""A model that failed to load is not tried again for this long."""
+"""A model that failed to load is not retried for this long."""
 UNREACHABLE_S = 30.0
-"""A guard that restarts is back within seconds; a request does not wait longer for one that does not answer."""
+"""A restarting guard is back within seconds; a request waits no longer for a guard that does not answer."""
 WAIT_S, STREAM_WAIT_S = 540.0, 1800.0
-"""The longest that a request waits for its model: the clients of OpenAI and Anthropic give up after 600 s, one that is
-told of progress does not (gb10-services: 30 minutes)."""
-FAILED = "{} cannot be loaded now; sparkcluster status shows its operator why"
-"""To clients, whom addresses, operators and other models do not concern."""
-UNKNOWN = "no guard of it is known: sparkcluster up INVENTORY installs it"
+"""Longest wait of a request for its model: clients of OpenAI and Anthropic give up after 600 s, streaming clients,
+which see progress, do not (gb10-services: 30 minutes)."""
+FAILED = "{} cannot be loaded now; its operator can see why with sparkcluster status"
+"""The text for clients, which should not see addresses, operators and other models."""
+UNKNOWN = "it has no guard: sparkcluster up INVENTORY installs one"
 MOST_WAITING = 64
-"""Requests that wait for one model (gb10-services allows 64 behind those that run)."""
+"""Limit of requests that wait for one model (gb10-services allows 64 behind the running ones)."""
 
 
 class Unavailable(Exception):
-    """Why a request cannot be served: a text for the client, when to come again, and the HTTP status."""
+    """A request that cannot be served: text for the client, when to retry, and HTTP status."""
 
     def __init__(self, text: str, retry_after_s: float = 30.0, status: int = 503) -> None:
         super().__init__(text)
@@ -44,10 +44,10 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass
 class Seen:
-    """What is known of one model.
+    """The state of one model.
 
-    ``since``: when ``state`` began. ``heard``: when its guard last reported; ``reachable``: whether it did just now.
-    ``holds``: it may have memory. ``waiting``: who waits, since when.
+    ``since``: when ``state`` began. ``heard``: its guard's last report; ``reachable``: whether the guard answered just
+    now. ``holds``: whether it may hold memory. ``waiting``: waiting requests, with the time they began to wait.
     """
 
     since: float
@@ -61,7 +61,7 @@ class Seen:
     waiting: dict[Request, float] = dataclasses.field(default_factory=dict)
 
     def enter(self, state: str, now: float, why: str | None = None) -> None:
-        """Be in ``state``, since now unless it was before."""
+        """Enter ``state``; ``since`` changes only if the state does."""
         self.since = self.since if state == self.state else now
         self.state, self.why = state, why
 
@@ -70,14 +70,14 @@ class Seen:
         return self.state in {"ready", "draining"}
 
     def used(self, now: float) -> float:
-        """When it was last used: now with a request in flight, else no earlier than it became ready."""
+        """When it was last used: now if a request is in flight, and not before it became ready."""
         return now if self.in_flight else max(self.since, self.last_used or self.since)
 
 
 class Request:
     """A request for a model: it waits, at most ``wait_s``, until it is admitted or refused.
 
-    With ``by_hand`` an operator has the model loaded before a client asks for it.
+    ``by_hand``: an operator asked for the model to be loaded.
     """
 
     def __init__(self, model: str, wait_s: float = WAIT_S, *, by_hand: bool = False) -> None:
@@ -93,7 +93,7 @@ class Request:
         self._ended.set()
 
     async def ready(self, within_s: float) -> bool:
-        """True once it may go on; False if it still waits after ``within_s``.
+        """True once it is admitted; False if it still waits after ``within_s``.
 
         Raises:
             Unavailable: it is refused.
@@ -106,17 +106,17 @@ class Request:
 
 
 def no_room(name: str, running: Collection[str], models: Mapping[str, Model], room: int) -> str | None:
-    """Why the on-demand model ``name`` does not fit beside ``running`` and those that are always on; None if it does.
+    """Why the on-demand model ``name`` does not fit beside ``running`` and always-on models; None if it does.
 
-    On a node where a size is unknown one on-demand model runs at a time; ``up`` has tried each beside those that are
-    always on.
+    On a node with an unknown size only one on-demand model runs at a time; ``up`` has tested each beside the always-on
+    models.
     """
     for node in models[name].sizes:
         here = [each for each in models.values() if node in each.sizes]
         here = [each for each in here if each.idle_s is None or each.name == name or each.name in running]
         sizes = [each.sizes[node] for each in here]
         if (total := sum(size or 0 for size in sizes)) > room:
-            return f"beside others it needs {total / 1e9:.1f} GB of {node}, which has {room / 1e9:.1f} GB for models"
+            return f"with others it needs {total / 1e9:.1f} GB on {node}, which has {room / 1e9:.1f} GB for models"
         if None in sizes and sum(each.idle_s is not None for each in here) > 1:
             return f"not all sizes are known on {node}"
     return None
@@ -125,15 +125,14 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
 def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: int) -> dict[str, str]:
     """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
-    The model whose request is oldest comes first. While it waits for room or for another start on its nodes, later
-    requests do not take that room, unless a model that cannot be stopped is in its way. Other models make room once
-    they are past their residence: as few as suffice, the least recently used first, and none while that does not
-    suffice.
+    The oldest waiting request comes first. While its model waits for room or for another start on its nodes, later
+    requests do not take that room, unless a model that cannot be stopped blocks it. Other models make room once they
+    are past their residence time: as few as needed, least recently used first, and none if that would not be enough.
 
     Args:
         now: the time.
         models: of the inventory, by name.
-        seen: what is known of each.
+        seen: the state of each.
         room: bytes for models on a node.
     """
     names = [name for name, model in models.items() if model.idle_s is not None]
@@ -165,7 +164,7 @@ def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], ro
 
 
 def _is_done(now: float, model: Model, seen: Seen) -> bool:
-    """Whether it stops, whatever the others do: it has drained, or idles."""
+    """Whether it stops regardless of other models, because it has drained or is idle."""
     drained = seen.state == "draining" and (not seen.in_flight or now - seen.since >= DRAIN_S)
     idle = seen.state == "ready" and model.idle_s is not None and now - seen.used(now) >= model.idle_s
     return seen.reachable and (drained or idle)
@@ -181,16 +180,16 @@ def _yields(now: float, model: Model, seen: Seen) -> bool:
 
 
 class States:
-    """The state of all models, and the requests that wait for them or are in flight; ``now`` is the clock."""
+    """The states of all models, and the requests that wait or are in flight; ``now`` is the clock."""
 
     def __init__(self, config: Config, now: Callable[[], float]) -> None:
         self.now = now
         self.seen: dict[str, Seen] = {}
-        self.troubles: dict[str, str | None] = {}  # of engines, by URL
+        self.troubles: dict[str, str | None] = {}  # errors of engines, by URL
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Take in another inventory. Requests for what is gone are refused; others go on, or wait on."""
+        """Apply a new config. Requests for removed models are refused; others continue or keep waiting."""
         self.config, self.models = config, {model.name: model for model in config.models}
         for name in set(self.seen) - set(self.models):
             self._end(self.seen.pop(name), Unavailable(f"{name} is no longer in the inventory", status=404))
@@ -200,10 +199,10 @@ class States:
                 self._end(seen)
 
     def enter(self, request: Request) -> None:
-        """Admit ``request`` if its model is ready or always on, else let it wait; it has to leave at its end.
+        """Admit ``request`` if its model is ready or always on, else queue it; ``leave`` must be called at its end.
 
         Raises:
-            Unavailable: it would wait in vain, too many wait, or its model is not in the inventory.
+            Unavailable: it would wait in vain, the queue is full, or its model is not in the inventory.
         """
         name, now = request.model, self.now()
         seen = self._seen(name)
@@ -227,9 +226,9 @@ class States:
             seen.last_used = self.now()
 
     def backend(self, request: Request, tried: Collection[str]) -> str:
-        """URL of the engine for ``request``, none of ``tried``: one that answers, with the fewest requests; else empty.
+        """URL of an engine for ``request`` that is not in ``tried``: answering, with the fewest requests; else empty.
 
-        By the inventory as it is now: a port of a model that is gone may be another's.
+        From the current config: the port of a removed model may belong to another one.
         """
         busy, model = Counter(each.url for each in request.seen.in_flight), self.models.get(request.model)
         left = [url for url in (model.backends if model else ()) if url not in tried]
@@ -237,7 +236,7 @@ class States:
         return request.url
 
     def polled(self, name: str, url: str, why: str | None) -> None:
-        """Take in why the engine of ``name`` at ``url`` did not answer, None if it did."""
+        """Record the result of polling the engine of ``name`` at ``url``: an error, or None."""
         self.troubles[url] = why
         if (model := self.models.get(name)) is not None and model.idle_s is None:
             serves = self._answers(model)
@@ -245,7 +244,7 @@ class States:
             self.seen[name].enter("ready" if serves else "failed", self.now(), None if serves else whys)
 
     def load(self, name: str) -> str:
-        """Have ``name`` loaded as if a request waited for it; what happens now.
+        """Load ``name`` as if a request waited for it; returns what happens now.
 
         Raises:
             Unavailable: as ``enter``.
@@ -254,11 +253,11 @@ class States:
         if seen.state == "failed":
             seen.since = self.now() - RETRY_S
         self.enter(Request(name, STREAM_WAIT_S, by_hand=True))
-        later = "" if seen.state in {"starting", "ready"} else "; it is loaded as soon as there is room for it"
+        later = "" if seen.state in {"starting", "ready"} else "; it will be loaded once there is room"
         return f"{name} is {seen.state}{later}"
 
     def unload(self, name: str) -> str:
-        """Drain ``name`` at once, and refuse who waits for it; requests that come later have it loaded again.
+        """Drain ``name`` now, and refuse waiting requests; a later request loads it again.
 
         Raises:
             Unavailable: it is not in the inventory.
@@ -268,14 +267,14 @@ class States:
         if seen.state not in {"starting", "ready"}:
             return f"{name} is {seen.state}"
         seen.enter("draining", self.now())
-        return f"{name} is unloaded; requests in flight ({len(seen.in_flight)}) have {DRAIN_S:.0f} s to end"
+        return f"unloading {name}; requests in flight ({len(seen.in_flight)}) have {DRAIN_S:.0f} s to finish"
 
     def step(self, reports: Mapping[str, Mapping[str, Any]], missing: str = UNKNOWN) -> dict[str, bool]:
-        """Take in what the guards report, and say what they have to run: True or False for models that change.
+        """Process the guards' reports; returns which models must start (True) or stop (False).
 
         Args:
             reports: ``states`` of the door.
-            missing: why there is no report of a model.
+            missing: the reason to record for models without a report.
         """
         now, wants = self.now(), {}
         for name, model in self.models.items():
@@ -291,19 +290,19 @@ class States:
         return wants
 
     def fail(self, name: str, why: str | None, state: str = "failed") -> None:
-        """Take in that ``name`` cannot be started, and refuse who waits for it."""
+        """Record that ``name`` cannot be started, and refuse its waiting requests."""
         self.seen[name].enter(state, self.now(), why)
         self._end(self.seen[name], Unavailable(FAILED.format(name), RETRY_S))
 
     def progress(self, name: str) -> str:
-        """Such as "42 %", of what its recorded start took; empty if it does not start, or that is unknown."""
+        """For example "42 %" of its recorded start time; empty if it is not starting, or that is unknown."""
         model, seen = self.models.get(name), self.seen.get(name)
         if model is None or not model.start_s or seen is None or seen.state != "starting":
             return ""
         return f"{min(99, int(100 * (self.now() - seen.since) / model.start_s))} %"
 
     def view(self) -> dict[str, dict[str, Any]]:
-        """What is known of each model, for people; times are seconds from then to now."""
+        """The state of each model, for people; times are ages in seconds."""
         now, found = self.now(), {}
         for name, seen in self.seen.items():
             view: dict[str, Any] = {"state": seen.state, "why": seen.why, "progress": self.progress(name)}
@@ -314,7 +313,7 @@ class States:
 
     def _seen(self, name: str) -> Seen:
         if name not in self.seen:
-            raise Unavailable(f"the gateway does not know {name}: sparkcluster up INVENTORY tells it", status=404)
+            raise Unavailable(f"the gateway does not know {name}: sparkcluster up INVENTORY updates it", status=404)
         return self.seen[name]
 
     def _answers(self, model: Model) -> bool:
@@ -327,7 +326,7 @@ class States:
             del seen.waiting[request]
             request.end(Unavailable(f"{name} was not loaded within {request.wait_s:.0f} s"))
         if not seen.reachable:
-            # An engine that answers serves on while its guard restarts.
+            # An engine keeps serving while its guard restarts.
             if now - seen.heard >= UNREACHABLE_S and not (seen.is_up() and self._answers(self.models[name])):
                 self.fail(name, why, "unreachable")
             return
@@ -341,7 +340,7 @@ class States:
             self._end(seen)
 
     def _end(self, seen: Seen, refused: Unavailable | None = None) -> None:
-        """End the wait of all who wait: admitted, or ``refused``."""
+        """End the wait of all requests: admitted, or ``refused``."""
         waiting, seen.waiting = seen.waiting, {}
         if waiting and refused is None:
             seen.in_flight.update(waiting)

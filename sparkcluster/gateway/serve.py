@@ -1,4 +1,4 @@
-"""The requests of clients: who may ask what, which engine answers, and its answer, passed on as bytes."""
+"""Client requests: checks permissions, picks an engine, and forwards its answer as bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkcluster.gateway.keeper import Keeper
 from sparkcluster.gateway.metrics import Metrics
 from sparkcluster.gateway.schedule import STREAM_WAIT_S, WAIT_S, Request, Unavailable
 
-# Of an engine's paths, these; the others stop it, load adapters, or tell of other clients.
+# Allowed engine paths; others stop the engine, load adapters, or reveal other clients.
 PATHS = frozenset(
     "/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/messages/count_tokens /v1/embeddings"  # noqa: SIM905
     " /v1/rerank /rerank /v2/rerank /v1/score /score /pooling /classify /tokenize /detokenize"
@@ -29,16 +29,16 @@ PATHS = frozenset(
 )
 AUTO = "auto"
 
-# What an engine has use for, and what its answer is. So neither a credential passes, nor what is of one connection, nor
-# what lets web pages of other origins read answers, which engines may allow to all.
+# Headers forwarded to the engine and back. No credentials, connection headers, or CORS headers, by which an engine may
+# let any web page read its answers.
 _SENT = ("Content-Type", "Accept", "X-Request-Id", "traceparent", "tracestate", "anthropic-version", "anthropic-beta")
 _RETURNED = ("Content-Type", "Content-Length", "Cache-Control", "Retry-After", "X-Request-Id")
 _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
-# Without a timeout of the answer, the end of a connection to a node that has lost power: 10 + 4 x 5 s.
+# The answer has no time-out; these detect a node that lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
 _EVENTS = "text/event-stream"
 COMMENT_S, UNREAD_S, LOOK_S = 1.0, 300.0, 0.2
-"""Between two comments while a model loads; until a client has read what was sent; until one that left is noticed."""
+"""Seconds between comments while a model loads; for a client to read what was sent; until a lost client is noticed."""
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -55,9 +55,9 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def session() -> aiohttp.ClientSession:
-    """Connections to engines."""
+    """A session for requests to engines."""
     return aiohttp.ClientSession(
-        # An engine closes idle connections: a request on one that it is about to close would fail.
+        # Engines close idle connections, and a request on a closing connection would fail.
         connector=_Connector(limit=0, force_close=True),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
@@ -66,9 +66,9 @@ def session() -> aiohttp.ClientSession:
 
 
 class _Exchange:
-    """A request, and what became of it so far.
+    """A request, and its progress.
 
-    ``may``: the models that its key may use, None for all. ``writing_since``: a time while the client is written to.
+    ``may``: the models that its key may use, None for all. ``writing_since``: set while writing to the client.
     """
 
     def __init__(self, request: web.BaseRequest) -> None:
@@ -93,28 +93,28 @@ class _Exchange:
         return self.response
 
     async def write_error(self, data: bytes) -> web.StreamResponse:
-        """Write the last event of a stream: what went wrong, as JSON."""
+        """Write the last event of a stream: an error as JSON."""
         event = b"event: error\n" if self.anthropic else b""
         await self.write(b"\n\n" + event + b"data: " + data.replace(b"\n", b" ") + b"\n\n")
         return await self.write(b"")
 
 
 class Gateway:
-    """Answers requests by the config and the states of ``keeper``; engines are asked by ``session``."""
+    """Answers requests using the config and states of ``keeper``; ``session`` is for requests to engines."""
 
     def __init__(self, keeper: Keeper, session: aiohttp.ClientSession) -> None:
         self._keeper, self._session, self._metrics = keeper, session, Metrics(keeper)
         self._exchanges: dict[asyncio.Task[Any], _Exchange] = {}
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
-        """Answer at this address; OSError if it cannot be listened on."""
+        """Listen at this address; OSError if that fails."""
         server = web.Server(self._handle, access_log=None, auto_decompress=False)
         return await asyncio.get_running_loop().create_server(server, host, port, backlog=1024)
 
     async def watch(self) -> None:
-        """End the requests of clients that left or do not read.
+        """End the requests of clients that disconnected or do not read.
 
-        A handler learns that its client has gone when it writes; its engine may compute for minutes before.
+        A handler only notices a lost client when it writes; its engine might compute for minutes before that.
         """
         unread_since = time.monotonic() - UNREAD_S
         for task, exchange in self._exchanges.items():
@@ -134,7 +134,7 @@ class Gateway:
         except Unavailable as refused:
             code = refused.status
             response = await self._refuse(exchange, refused)
-        except ConnectionError:  # of a client that left; raised, it would be logged as an error
+        except ConnectionError:  # client disconnected; raising would log an error
             return exchange.response or web.Response()
         finally:
             del self._exchanges[task]
@@ -147,11 +147,11 @@ class Gateway:
         if asked == "GET /health":
             return web.json_response({"status": "ok"})
         if asked not in {"GET /metrics", "GET /v1/models"} and not (request.method == "POST" and request.path in PATHS):
-            raise Unavailable("not found: the gateway has APIs of models, /v1/models, /health and /metrics", status=404)
+            raise Unavailable("not found: the gateway has model APIs, /v1/models, /health and /metrics", status=404)
         exchange.may = self._may(request)
         if asked == "GET /metrics":
             if exchange.may is not None:
-                raise Unavailable("/metrics needs a key that is not limited to some models", status=403)
+                raise Unavailable("/metrics needs a key for all models", status=403)
             return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
         if asked == "GET /v1/models":
             return web.json_response({"object": "list", "data": list(self._listed(self._allowed(exchange.may)))})
@@ -170,7 +170,7 @@ class Gateway:
             body.release()
 
     def _may(self, request: web.BaseRequest) -> Sequence[str] | None:
-        """The models that the key of a request may use, None for all; without keys everyone may."""
+        """The models that the request's key may use, None for all; without keys everyone may use all."""
         keys = self._keeper.config.keys
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -196,7 +196,7 @@ class Gateway:
         for model in allowed:
             if body.model in model.served:
                 return model
-        raise Unavailable("no such model, or none is named: GET /v1/models lists what this key may use", status=404)
+        raise Unavailable("missing or unknown model: GET /v1/models lists the models of this key", status=404)
 
     async def _relay(self, exchange: _Exchange, ticket: Request, body: Body) -> web.StreamResponse:
         while not await ticket.ready(COMMENT_S):
@@ -214,7 +214,7 @@ class Gateway:
                 return await exchange.write_error(await answer.read())
             async for chunk in answer.content.iter_any():
                 await exchange.write(chunk)
-        except ConnectionError:  # of the client, which has gone
+        except ConnectionError:  # client disconnected
             raise
         except aiohttp.ClientError:
             raise _broke(ticket) from None
@@ -223,7 +223,7 @@ class Gateway:
         return await exchange.write(b"")
 
     async def _ask(self, request: web.BaseRequest, ticket: Request, body: Body) -> aiohttp.ClientResponse:
-        """The beginning of an engine's answer; another engine is asked where one is not reached or has no room."""
+        """The begin of an engine's answer; tries another engine if one cannot be reached or is full."""
         headers, engine_key = _only(request.headers, _SENT), self._keeper.config.engine_key
         headers["Content-Length"] = str(len(body.read))
         if engine_key:
@@ -242,7 +242,7 @@ class Gateway:
                 return answer
             answer.close()
             if answer.status != 503:
-                raise Unavailable(f"{ticket.model} was started with another api.key: its operator has to restart it")
+                raise Unavailable(f"{ticket.model} was started with another api.key: its operator must restart it")
         raise Unavailable(f"{ticket.model} is not available: its engine accepts no requests at the moment", 5)
 
     def _listed(self, models: list[Model]) -> Iterator[dict[str, Any]]:
@@ -255,7 +255,7 @@ class Gateway:
             yield {"id": AUTO, **common}
 
     async def _refuse(self, exchange: _Exchange, refused: Unavailable) -> web.StreamResponse:
-        """``refused`` as the answer, in Anthropic's or OpenAI's form; as an event where a stream has begun."""
+        """``refused`` as an answer in Anthropic's or OpenAI's format; as an event if the stream has begun."""
         status, text, headers = refused.status, refused.text, {}
         if status == 503:
             ready = [model.served[0] for model in self._allowed(exchange.may) if self._is_ready(model)]
@@ -265,12 +265,12 @@ class Gateway:
         document = {"type": "error", "error": error} if exchange.anthropic else {"error": {**error, "code": status}}
         if exchange.response is None:
             answer = web.json_response(document, status=status, headers=headers)
-            answer.force_close()  # its body may not have been read, and may have no end
+            answer.force_close()  # its body may be unread and endless
             return answer
         if exchange.response.content_type == _EVENTS:
             return await exchange.write_error(json.dumps(document).encode())
         if exchange.request.transport is not None:
-            exchange.request.transport.abort()  # an end without a break would look like a whole answer
+            exchange.request.transport.abort()  # a clean end would look like a complete answer
         return exchange.response
 
 

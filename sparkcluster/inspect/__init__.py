@@ -1,7 +1,7 @@
-"""Inspecting a cluster: what each command shows of it. Nothing on a node is changed.
+"""Inspecting a cluster: what each command shows of it. Changes nothing on a node.
 
-``cluster.see`` queries the nodes once, and every command reads the ``View`` that it returns: what they answered, which
-ranks run, what is recorded and where its APIs are. ``state`` calls that one word. ``observing`` asks further: what the
-ranks do, and what their groups answer. Between nodes ``reach`` tries who reaches whom, ``deep`` measures the links by
-the list in ``measurements``, and ``hashes`` compares weights.
+``cluster.see`` queries the nodes once and returns a ``View``: their facts, the running ranks, the recorded release and
+the API endpoints. ``state`` reduces it to one word. ``observing`` reads more: the activity of the ranks, and answers of
+their groups. Between nodes, ``reach`` tests connectivity, ``deep`` runs the link measurements listed in
+``measurements``, and ``hashes`` compares weights.
 """

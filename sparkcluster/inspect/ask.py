@@ -1,10 +1,11 @@
-"""Prompts and streamed answers, requested on the head of a group itself."""
+"""Prompts and streamed answers, requested on the head node of a group."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.endpoint.ask import Show
 from sparkcluster.endpoint.ask import ask as ask_endpoint
 from sparkcluster.endpoint.find import RESTART, Endpoint
@@ -16,8 +17,6 @@ from sparkcluster.inspect import status
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import REASONING_TOKENS, Sampling, Verify
-
-PARSER = "sparkcluster lint INVENTORY   checks whether reasoning-parser in the playbook fits the model"
 
 
 def document(reply: Reply) -> dict[str, Any]:
@@ -34,23 +33,23 @@ def speed(reply: Reply) -> str:
 
 
 def cut(reply: Reply) -> str | None:
-    """That an answer ended at the limit of tokens, and what to do about it; None where it did not."""
-    more = "the answer ended at its limit: --max-tokens N allows more, up to max-model-len in the playbook"
+    """A note if the answer was cut off at the token limit, with the remedy; else None."""
+    more = "the answer was cut off at the token limit; --max-tokens N raises it, up to the context of the model"
     return more if reply.finish == "length" else None
 
 
 @dataclasses.dataclass
 class Conversation:
-    """Prompts and answers of one group; its endpoint is looked for again after it did not answer.
+    """Prompts and answers of one group; its endpoint is looked up again after a failure.
 
-    It is sampled as ``request`` says in the playbook that serves. An answer has at most ``max_tokens`` tokens; without
-    it as many as ``request`` says, else ``REASONING_TOKENS``, and fewer where the context leaves no more.
+    Sampling follows ``request`` of the playbook that serves. An answer has at most ``max_tokens`` tokens, by default
+    as many as ``request`` says or ``REASONING_TOKENS``, and fewer if the context has no room.
 
     Attributes:
-        group: its name; None for the first.
+        group: name of the group; None for the first.
         system: the system prompt.
-        messages: what was said so far, the system prompt first.
-        endpoint: of the group that answers; None before the first question, and after a failure.
+        messages: the conversation so far, starting with the system prompt.
+        endpoint: of the group; None before the first question, and after a failure.
     """
 
     fleet: Fleet
@@ -65,14 +64,14 @@ class Conversation:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, with the system prompt alone."""
+        """Start a new conversation, with only the system prompt."""
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def find(self) -> Endpoint:
-        """The endpoint of the group, from what its head has recorded.
+        """The endpoint of the group, as recorded on its head.
 
         Raises:
-            NotServing: no release is recorded, or none of it runs.
+            NotServing: no release is recorded, or none of its ranks runs.
             UsageError: there is no such group.
         """
         if self.endpoint is not None:
@@ -80,8 +79,8 @@ class Conversation:
         view, name = serving(self.fleet, self.spec, self.group)
         endpoint, group = view.endpoints[name], view.groups[name]
         if group.verify.kind != "chat":
-            why = f"{self.spec.inventory.called(name)} serves a model for {group.verify.kind}, which writes no text"
-            raise UsageError(why, hint=f"clients ask it at {endpoint.url}/{group.verify.kind}")
+            why = f"{self.spec.inventory.called(name)} serves a model for {group.verify.kind}, which generates no text"
+            raise UsageError(why, hint=f"send requests to {endpoint.url}/{group.verify.kind}")
         told = {key: getattr(group.request, key) for key in Sampling.model_fields}
         self.verify = group.verify.model_copy(
             update={**told, "max_tokens": group.request.max_tokens or REASONING_TOKENS}
@@ -92,11 +91,11 @@ class Conversation:
     def ask(self, prompt: str, show: Show) -> Reply:
         """Stream the answer to ``prompt``; every part goes to ``show`` as (content or reasoning, text).
 
-        Prompt and answer become part of the conversation, after Ctrl-C as far as the answer came.
+        Prompt and answer are added to the conversation; after Ctrl-C, the part of the answer that arrived.
 
         Raises:
-            NotServing: as ``find``; or it does not answer.
-            EmptyAnswer: nothing came but reasoning.
+            NotServing: as ``find``; or the endpoint does not answer.
+            EmptyAnswer: the answer has only reasoning.
             PromptTooLong: the conversation does not fit in the model's context.
             UsageError: as ``find``.
         """
@@ -114,21 +113,24 @@ class Conversation:
         try:
             reply = ask_endpoint(host, endpoint, self.verify, max_tokens=self.max_tokens, show=listen, messages=asked)
         finally:
-            # an answer without a question, or two questions in a row, are what some chat templates refuse
+            # some chat templates refuse an answer without a question, or two questions in a row
             if heard:
                 self.messages += [question, {"role": "assistant", "content": "".join(heard)}]
+        engine = engines.engine(self.spec.playbook.engine)
         if reply.problem == "too-long":
-            hint = "shorten the prompt, lower --max-tokens, or raise max-model-len in the playbook"
+            argument = engine.common_arguments.get("context", "the context")
+            hint = f"shorten the prompt, lower --max-tokens, or raise {argument} in the playbook"
             raise PromptTooLong(f"the prompt does not fit in the model's context: {reply.message}", hint=hint)
         if why := status.problem(reply):
             self.endpoint = None
-            hint = f"{RESTART}   starts its ranks with the key of the inventory"
+            hint = f"{RESTART}   restarts its ranks with the inventory's key"
             if reply.problem != "unauthorized":
                 raise NotServing(why, node=endpoint.head, step="ask", hint="sparkcluster doctor INVENTORY")
             raise NotServing(reply.message or why, node=endpoint.head, step="ask", hint=hint)
         if empty := lacks_content(reply):
-            show("reasoning", "\n")  # what is said next is no part of it
-            raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=cut(reply) or PARSER)
+            show("reasoning", "\n")  # separates the error from the reasoning
+            parser = engine.api_features(self.spec.playbook).remedies.get("reasoning")
+            raise EmptyAnswer(empty, node=endpoint.head, step="ask", hint=cut(reply) or parser)
         return reply
 
 
@@ -136,7 +138,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None) -> tuple[View, str]:
     """The cluster, and the name of the recorded group to ask: ``group``, or the first.
 
     Raises:
-        NotServing: no release is recorded, or none of it runs.
+        NotServing: no release is recorded, or none of its ranks runs.
         UsageError: there is no such group.
     """
     view = see(fleet, spec)
@@ -151,7 +153,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None) -> tuple[View, str]:
 
 
 def _nothing_serves(view: View) -> SparkclusterError:
-    """Why there is no group to ask: no rank runs that the newest release recorded."""
+    """Why there is no group to ask: no rank of the newest release runs."""
     for error in view.collected.errors.values():
         return error
     found = status.document(view, {}, {}, {})

@@ -1,4 +1,4 @@
-"""``playbooks new``: a playbook for a model that has none, out of what ``fit`` reads of it."""
+"""``playbooks new``: a playbook for a model that has none, from what ``fit`` reads about the model."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from sparkcluster.spec.playbook import Model
 
 
 def baseline(written: str, config: Path | None = None, name: str | None = None) -> Imported:
-    """A playbook for a model that has none: what the engine starts from, and as many Sparks as its memory takes.
+    """A playbook for a model that has none: the engine's defaults, and as many Sparks as its memory needs.
 
     Args:
-        written: its repository, or its directory on the nodes.
+        written: the model's repository, or its directory on the nodes.
         config: directory of the model on this machine, or its config.json; None to ask the hub.
-        name: of the playbook; None to take the model's.
+        name: name of the playbook; None to use the model's.
 
     Raises:
-        UsageError: there is no such model, or it is not known.
+        UsageError: there is no such model, or its architecture is unknown.
         SparkclusterError: the hub does not answer, and the model is not recorded.
     """
     model = model_of(written)
@@ -53,19 +53,19 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
         notes += filter(None, [fits, source.note])
         with contextlib.suppress(UsageError):
             same = library.find(model.get("id", ""), library.bundled())
-            notes.append(f"{same.stem} comes with sparkcluster, and serves this model")
+            notes.append(f"the bundled playbook {same.stem} serves this model")
         return finished(document, notes, f"the config.json of {written}", command="playbooks new")
     except ValidationError as error:
-        problem = f"no playbook can have the model {shown(written)}: {error.errors()[0]['msg']}"
-        raise UsageError(problem, hint="look at its config.json, or write the path as on the nodes") from None
+        problem = f"invalid model {shown(written)}: {error.errors()[0]['msg']}"
+        raise UsageError(problem, hint="check its config.json, or use its path on the nodes") from None
 
 
 def _sparks(document: dict[str, Any], source: Source) -> tuple[int, str]:
-    """The fewest Sparks that hold the model, and what `fit` says of them; 1 where none do."""
+    """The fewest Sparks that hold the model (1 if none do), and what `fit` says about them."""
     said = "fit: unknown"
     for nodes in (1, 2, 4, MOST_SPARKS):
         playbook = Playbook.model_validate({**document, "tensor_parallel": nodes})
-        with contextlib.suppress(UsageError):  # its heads or layers cannot be shared by so many
+        with contextlib.suppress(UsageError):  # heads or layers not divisible by this number
             found = engines.engine(playbook.engine).forecast(playbook, source, spark(), nodes=nodes) or {}
             why = [*found.get("problems", ()), *found.get("doubts", ())]
             said = f"fit, on {count(nodes, 'Spark')}: {'; '.join([found.get('verdict', 'unknown'), *why])}"

@@ -1,8 +1,9 @@
-"""The memory that several models take together, by what ``fit`` knows of each; no node is asked."""
+"""The memory that several models take together, as ``fit`` calculates it; no node is queried."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,23 +15,18 @@ from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.spec import Playbook, Spec
 from sparkcluster.spec.load import read
 
-HINT = (
-    "set a smaller args.kv-cache-memory-bytes for one of them, or lower its args.max-num-seqs or args.max-model-len"
-    "; or give one other nodes"
-)
-
 
 def budget(
     specs: Sequence[Spec],
     machine: Machine | None = None,
     measured: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> Budget:
-    """What the models of an inventory take on its nodes.
+    """The memory that the models of an inventory take on its nodes.
 
     Args:
-        specs: one for each, of ``load_all``.
+        specs: one per model, from ``load_all``.
         machine: memory of a node; a Spark's by default.
-        measured: of ``inspect.releases.measured``, by ``name_of`` each, as far as it is known.
+        measured: results of ``inspect.releases.measured``, by ``name_of``, if there are any.
     """
     machine = machine or spark()
     parts: dict[str, list[Part]] = {}
@@ -45,15 +41,15 @@ def budget(
 
 
 def name_of(spec: Spec) -> str:
-    """What a budget calls its model."""
+    """The name of its model in a budget."""
     return spec.model or spec.playbook.name
 
 
 def by_size(specs: Sequence[Spec], found: Budget | None = None) -> list[Spec]:
-    """``specs`` in the order in which they start: the biggest first, and before it what is not known.
+    """``specs`` in the order in which they start: the largest first, and unknown sizes before it.
 
-    While it starts an engine takes more than later, and the biggest needs most room for that. Those on demand come
-    last: before, they would have the room of one that always serves.
+    An engine takes more memory while it starts, so the largest needs the most room. On-demand models come last:
+    earlier they could take the room of a model that is always on.
     """
     found = found or budget(specs)
     sizes = {part.model: part.bytes or found.machine.visible_bytes for parts in found.sparks.values() for part in parts}
@@ -64,12 +60,12 @@ def require_room(specs: Sequence[Spec]) -> Budget:
     """The budget of ``specs``, all of one inventory.
 
     Raises:
-        SpecError: they certainly need more memory than a Spark has.
+        SpecError: they need more memory than a Spark has.
     """
     found = budget(specs)
     if found.problems:
         document = read(specs[0].inventory_path)
-        raise SpecError([document.problem(("models",), text, HINT, key=True) for text in found.problems])
+        raise SpecError([document.problem(("models",), text, found.hint, key=True) for text in found.problems])
     return found
 
 
@@ -81,16 +77,19 @@ def part(
     *,
     measured: Mapping[str, Any] | None = None,
 ) -> Part:
-    """What ``playbook`` takes on each of ``nodes``.
+    """The memory that ``playbook`` takes on each of ``nodes``.
 
     Args:
-        name: of the model in the answer.
-        playbook: what it serves.
-        nodes: how many share it.
-        machine: memory of each.
-        measured: what was measured when it last served here; it counts if it had as many nodes.
+        name: name of the model in the result.
+        playbook: the playbook to serve.
+        nodes: number of nodes that share the model.
+        machine: memory of a node.
+        measured: measurements from its last start here; used if it had as many nodes.
     """
     engine = engines.engine(playbook.engine)
+    common = engine.common_arguments
+    smaller = tuple(common[each] for each in ("kv_bytes", "requests", "context") if each in common)
+    taken = functools.partial(Part, name, smaller=smaller)
     try:
         model = known(playbook.model, playbook.companions)
         found = engine.forecast(playbook, model, machine, nodes=nodes, requests=None, beside=model.beside)
@@ -99,18 +98,17 @@ def part(
         found, why = None, error.message
     if found is None:
         if not engine.takes_share(playbook):
-            return Part(name, kind="unknown", doubts=(f"what it takes is unknown: {why}",))
+            return taken(kind="unknown", doubts=(f"its memory use is unknown: {why}",))
         most = int(machine.visible_bytes * engine.memory_share(playbook))
-        return Part(name, step_bytes=most, kind="at most", doubts=(f"its model is unknown: {why}",))
+        return taken(step_bytes=most, kind="at most", doubts=(f"its model is unknown: {why}",))
     memory, cache, auto = found["memory"], found["kv_cache"], found["gpu_memory_utilization_is_auto"]
     logged = {key: int(value * GIB) for key, value in (measured or {}).items() if key.endswith("_gib")}
     logged = logged if (measured or {}).get("nodes") == nodes else {}
     weights = logged.get("load_gib", memory["weights_bytes"])
-    # Of a utilization the KV cache is what weights and a step leave.
+    # With a utilization, the KV cache gets what weights and activations leave.
     left = memory["weights_bytes"] - weights if found["gpu_memory_utilization"] is not None else 0
     certain, why_not = cache["bytes_most"] < cache["bytes_wanted"], tuple(found["problems"])
-    return Part(
-        name,
+    return taken(
         weights,
         cache["bytes_wanted"] if auto else max(0, cache["bytes"] + left),
         memory["runtime_bytes"],
@@ -123,14 +121,14 @@ def part(
 
 
 def _beside(measured: Mapping[str, int]) -> int:
-    """What the engine's processes took beside weights, KV cache and CUDA graphs; 0 where that was not measured."""
+    """Memory of the engine's processes besides weights, KV cache and CUDA graphs; 0 if not measured."""
     if not measured.keys() >= {"used_gib", "load_gib", "kv_gib"}:
         return 0
     return max(0, measured["used_gib"] - measured["load_gib"] - measured["kv_gib"] - measured.get("graphs_gib", 0))
 
 
 def _peak(measured: Mapping[str, int]) -> int | None:
-    """What the engine took for a moment more while it started; None where that was not measured."""
+    """Additional memory at the peak of the start; None if not measured."""
     if not measured.keys() >= {"peak_gib", "used_gib"}:
         return None
     return max(0, measured["peak_gib"] - measured["used_gib"])

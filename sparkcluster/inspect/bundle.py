@@ -1,4 +1,4 @@
-"""The support bundle: everything that ``doctor`` or ``preflight`` saw, in one file that can be shared."""
+"""The support bundle: everything that ``doctor`` or ``preflight`` read, in one shareable file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REMOVED = "(removed)"
 
 _README = Path(__file__).with_name("bundle_readme.txt")
 
-# What may stand between the letters and digits of a value: blanks, signs, and signs that are escaped.
+# What may separate the letters and digits of a value: blanks and signs, also escaped.
 _BETWEEN = r"(?:%(?:25)*[0-9a-fA-F]{2}|\\+(?:u[0-9a-fA-F]{4}|[nrt])?|&#?\w{1,6};|[^A-Za-z0-9\\])*+"
 
 _TABLE = tomllib.loads(Path(__file__).with_name("bundle_hardware.toml").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ _HARDWARE = [(re.compile(row["pattern"]), row["instead"]) for row in _TABLE["har
 
 
 class Scrubber:
-    """Removes secrets from texts and documents: ``values``, and what looks like one."""
+    """Removes secrets from texts and documents: the known ``values``, and what looks like a secret."""
 
     def __init__(self, values: Iterable[str]) -> None:
         # Shorter values may be ordinary words.
@@ -67,13 +67,13 @@ class Scrubber:
             return {self.text(str(key)): self.document(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return self._words([self.document(item, name) for item in value])
-        # Secrets of a playbook are names.
+        # A playbook's "secrets" are names, not values.
         if isinstance(value, str) and value and name != "secrets" and names_secret(name):
             return REMOVED
         return self.text(value) if isinstance(value, str) else value
 
     def _words(self, words: list[Any]) -> list[Any]:
-        """Arguments of a command, without the values that follow flags for secrets."""
+        """Arguments of a command without the values of flags for secrets."""
         secret = False
         for at, word in enumerate(words):
             if isinstance(word, str) and word.startswith("-"):
@@ -84,9 +84,9 @@ class Scrubber:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Expressions for ``value`` in any case, escaped, wrapped, in hexadecimal and within base64."""
+    """Regular expressions for ``value`` in any case, escaped, wrapped, in hexadecimal and within base64."""
     data = value.encode()
-    # Of base64 the characters that depend on the value alone, wherever it begins.
+    # The base64 characters that depend only on the value, for each of its three alignments.
     encoded = [base64.b64encode(bytes(at) + data)[(8 * at + 5) // 6 : 8 * (at + len(data)) // 6] for at in range(3)]
     yield re.escape(value)
     for form in (value, data.hex(), *(each.decode() for each in encoded)):
@@ -99,9 +99,9 @@ _NODE_LIMIT_S = 180
 
 
 def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dict[str, Any]:
-    """The document ``first-hour.json``: what only real machines can tell, and is no fact (docs/first-hour.md).
+    """The document ``first-hour.json``: data from real machines that no check uses (docs/first-hour.md).
 
-    ``containers``: whether two of the image are started on each node, to the end of a short program.
+    ``containers``: whether to run a short program in two containers of the image on each node.
     """
     facts = view.facts
     if containers:
@@ -113,7 +113,7 @@ def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dic
         request: dict[str, Any] = {"containers": {}}
         image = node.image
         if containers and isinstance(image, Image) and isinstance(image.inside, EngineFacts):
-            # as Docker starts one, and with a rank's options
+            # once with Docker's defaults, once with a rank's options
             rank = [*limits(), *(["--device", "/dev/infiniband"] if node.infiniband_devices else [])]
             request |= {"containers": {"plain": [], "rank": rank}, "image_id": image.id, "python": image.inside.python}
         return call(host, "first_hour", request, answer=dict[str, Any], timeout_s=_NODE_LIMIT_S)
@@ -123,10 +123,10 @@ def gather(fleet: Fleet, view: View, report: Report, *, containers: bool) -> dic
 
 
 def write(path: Path, found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> None:
-    """Write the bundle: readable by its owner alone, and whole or not at all; ``first_hour`` as ``gather`` returned it.
+    """Write the bundle atomically, readable only by its owner; ``first_hour`` comes from ``gather``.
 
     Raises:
-        UsageError: it could not be written after all.
+        UsageError: the file cannot be written.
     """
 
     def fill(file: IO[bytes]) -> None:
@@ -178,7 +178,7 @@ def contents(found: Diagnosis | Preflight, first_hour: Mapping[str, Any]) -> Ite
 
 
 def known_secrets(spec: Spec) -> list[str]:
-    """Values of all secrets that are known on this machine."""
+    """Values of all secrets known on this machine."""
     found = [os.environ.get(name, "") for name in spec.playbook.secrets]
     found += [value for name, value in os.environ.items() if names_secret(name) and len(value) >= 8]
     return [*found, *secrets.of_inventory(spec).values()]

@@ -1,4 +1,4 @@
-"""A cluster as its nodes describe it: facts, what is recorded and what runs; and if asked, findings and a plan."""
+"""A cluster as its nodes describe it: facts, recorded release and running ranks; on request, findings and a plan."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class View:
-    """A cluster as it was found; what follows ``facts`` is there only after ``assess``.
+    """The state of a cluster; only ``assess`` fills in the fields after ``facts``.
 
     Attributes:
-        collected: what the nodes answered, and the errors of those that did not.
-        facts: the answers, with the content of images where it was read.
-        topology: None where ``unplanned`` says why there is none.
-        plan: what ``up`` would deploy now; None likewise, or while a node lacks the image.
-        also: what other specs would make of the same nodes.
-        planned: likewise, also while a node lacks the image: with what another one has of it, else by its reference.
-        bring_ray: whether the plan counts on a Ray that is brought to an image without one.
+        collected: the answers of the nodes, and the errors of nodes that did not answer.
+        facts: the answers, with the content of images if it was read.
+        topology: None if ``unplanned`` says why there is none.
+        plan: the plan that ``up`` would deploy now; None as above, or while a node lacks the image.
+        also: views of the same nodes for other specs.
+        planned: as ``plan``, but also while a node lacks the image: then with another node's, or with its reference.
+        bring_ray: whether the plan adds Ray to an image without Ray.
     """
 
     spec: Spec
@@ -71,12 +71,12 @@ class View:
 
     @functools.cached_property
     def newest(self) -> ReleaseFact | None:
-        """The release that is recorded, each group of it as its own head says; its ranks may be gone."""
+        """The newest recorded release, with each group as its own head recorded it; its ranks may be gone."""
         return recorded_release(self.spec.inventory, self.facts)
 
     @functools.cached_property
     def recorded(self) -> Record:
-        """That record, if a rank of it is there, exited ones included; else an empty one."""
+        """The record of ``newest`` if any of its ranks exists, even exited; else an empty record."""
         there = self.newest is not None and self.ranks.of_release(self.newest, exited=True)
         return self.newest.record if self.newest is not None and there else {}
 
@@ -87,46 +87,46 @@ class View:
 
     @functools.cached_property
     def endpoints(self) -> dict[str, Endpoint]:
-        """Where their APIs are, by name."""
+        """The API endpoints of ``groups``, by name."""
         return recorded_endpoints(self.recorded) if self.groups else {}
 
     @property
     def lease(self) -> LeaseFact | None:
-        """The lease that is held right now."""
+        """The lease that is held now."""
         return current_lease(self.facts)
 
     @functools.cached_property
     def switch(self) -> Switch | None:
-        """The switch to another release that was begun and not ended."""
+        """An unfinished switch to another release."""
         return pending(self.facts, self.newest)
 
     @property
     def source(self) -> int:
-        """The number of the release that served before what is under way; 0 without one."""
+        """The number of the release that served before the current operation; 0 if there is none."""
         return self.switch.source if self.switch else self.newest.number if self.newest else 0
 
     def ready(self) -> tuple[Topology, Plan]:
-        """Topology and plan, for steps that stand on them.
+        """Topology and plan, for steps that need both.
 
         Raises:
-            PlanError: there are none, because.
+            PlanError: there is no plan.
         """
         if self.topology is None or self.plan is None:
             raise self.unplanned or PlanError(
                 "no plan can be made before every node has the image",
                 step="plan",
-                hint="sparkcluster stage INVENTORY   brings it and starts nothing; sparkcluster up does both",
+                hint="sparkcluster stage INVENTORY   copies it; sparkcluster up also starts the model",
             )
         return self.topology, self.plan
 
     def findings_of(self, names: Collection[str]) -> list[Finding]:
-        """The findings without those about nodes of groups other than ``names``."""
+        """Findings, without those about nodes of groups other than ``names``."""
         groups = self.topology.groups if self.topology else ()
         others = {node for group in groups if group.name not in names for node in group.names}
         return [finding for finding in self.findings if finding.node not in others]
 
     def stop_on_errors(self) -> None:
-        """Raise FoundErrors where a finding stops a launch, PlanError where none can be planned."""
+        """Raise FoundErrors if a finding prevents a launch, PlanError if there is no plan."""
         if has_errors(self.findings):
             raise FoundErrors(self.findings)
         if self.unplanned:
@@ -142,15 +142,15 @@ def see(
     limit_s: float = COLLECT_S,
     also: Sequence[Spec] = (),
 ) -> View:
-    """Query every node (or ``names``) in one round trip, without checks and plan; see ``collect_facts``."""
+    """Query every node (or ``names``) in one round trip, without checks or plan; see ``collect_facts``."""
     collected = collect_facts(fleet, spec, names, kernel_log=kernel_log, limit_s=limit_s, also=also)
     return View(spec, collected, collected.facts, tuple(collected.findings()))
 
 
 def view_cluster(fleet: Fleet, spec: Spec, *, probes: Calls[Answer] | None = None, also: Sequence[Spec] = ()) -> View:
-    """Query every node: one round trip, and a second one, of seconds, for an image whose content is unknown.
+    """Query every node in one round trip; a second one, of seconds, inspects an image whose content is unknown.
 
-    ``probes`` are those that were sent already.
+    ``probes`` are probes that were already sent.
     """
     if not spec.kept_image:
         known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
@@ -163,12 +163,12 @@ def view_cluster(fleet: Fleet, spec: Spec, *, probes: Calls[Answer] | None = Non
 
 
 def staged_file(cluster: str) -> Path:
-    """The file of this machine about ``cluster``: by their names, commits of revisions, and ID and build of images."""
+    """This machine's file about ``cluster``: commits of revisions, and IDs and builds of images, by their names."""
     return state_home() / "staged" / f"{cluster}.json"
 
 
 def first_staged(cluster: str) -> dict[str, str]:
-    """What that file says: what branches and tags named when they were staged; nothing without one."""
+    """The content of ``staged_file``: what branches and tags named when they were staged; empty without a file."""
     try:
         found = json.loads(staged_file(cluster).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -177,8 +177,8 @@ def first_staged(cluster: str) -> dict[str, str]:
 
 
 def assess(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
-    """Everything that follows from the facts. Pure."""
-    # Imported late: a command that only sees needs none of it.
+    """A ``View`` with topology, plan and findings derived from the facts. Pure."""
+    # Imported late: commands that only see do not need them.
     from sparkcluster.checks import run_checks  # noqa: PLC0415
     from sparkcluster.topology.build import build as build_topology  # noqa: PLC0415
     from sparkcluster.topology.model import EMPTY  # noqa: PLC0415
@@ -195,7 +195,7 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
 
 
 def changed(view: View, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:
-    """``view`` once its nodes were changed so that ``facts`` are true of them; findings stay as they were. Pure."""
+    """``view`` after its nodes were changed, with their new ``facts``; findings stay the same. Pure."""
     now = dataclasses.replace(view, facts=facts)
     if view.topology is not None and view.unplanned is None:
         _make_plan(now, view.topology, bring_ray=view.bring_ray if bring_ray is None else bring_ray)
@@ -203,9 +203,9 @@ def changed(view: View, facts: dict[str, Facts], *, bring_ray: bool | None = Non
 
 
 def _make_plan(view: View, topology: Topology, *, bring_ray: bool) -> None:
-    """The plan under the next release number; groups that run it already keep theirs.
+    """Make the plan with the next release number; groups that already run it keep their number.
 
-    Names and paths carry the release: ranks that run are watched and queried under their own.
+    Names and paths contain the release number, and running ranks are found by them.
     """
     spec, facts, ranks = view.spec, view.facts, view.ranks.groups()
     following = next_number(facts, spec.inventory.cluster)
@@ -221,12 +221,11 @@ def _make_plan(view: View, topology: Topology, *, bring_ray: bool) -> None:
 
 
 def _brings_ray(view: View, topology: Topology) -> bool:
-    """Whether the ranks will meet in a Ray that is brought to them.
+    """Whether Ray is added to the ranks' image.
 
-    With executor ``ray`` there is no other way. With ``auto`` what runs and is recorded was decided when it was
-    started, and is not decided again: a package index that responds today is no reason for another plan.
-    Otherwise Ray is brought if a node has it, since the others can copy it; while nothing runs, it is assumed
-    to be available.
+    With executor ``ray`` it must be. With ``auto``, a running and recorded release keeps its choice: whether a package
+    index responds today must not change the plan. Otherwise Ray is added if a node has it, since the others can copy
+    it; while nothing runs, it is assumed to be available.
     """
     wanting = without_ray(view.spec, view.facts, topology)
     if not wanting or view.spec.playbook.executor == "ray":

@@ -1,6 +1,6 @@
 """NCCL in the serving image: an all-gather over a whole group. Pure.
 
-Each rank is a container; here are its command and what its output says.
+Each rank is a container; this module builds its command and parses its output.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sparkcluster.plan.image import keeps_entrypoint
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Group, Member, Topology
 
-SIZE_BYTES = 256 << 20  # of what is gathered: a buffer of 16 GB has frozen a node, whose GPU shares its memory
+SIZE_BYTES = 256 << 20  # gathered; a buffer of 16 GB has frozen a node, whose GPU shares its memory
 LIMIT_S = 90
 _MARK = "sparkcluster-all-gather "
-# The first is logged by every NCCL that owners use; the second by those that end before it.
+# All NCCL versions in use log the first line; versions that end early log only the second.
 _NETWORK = (re.compile(r"Using network (\w+)"), re.compile(r"NET/(IB|Socket) ?: Using"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AllGather:
-    """What one rank came to: bus bandwidth in 10^9 bytes per second, or why there is none.
+    """The result of one rank: bus bandwidth in 10^9 bytes per second, or why there is none.
 
     ``over`` is ``NCCL over IB``, ``NCCL over Socket`` or ``Gloo over TCP``.
     """
@@ -41,7 +41,7 @@ class AllGather:
 
 
 class _Printed(Fact):
-    """The line that a rank prints: what it measured, or why it did not."""
+    """The line that a rank prints: its measurement, or why it failed."""
 
     bus_gb_s: Measure | None = None
     backend: str = ""
@@ -49,31 +49,31 @@ class _Printed(Fact):
 
 
 def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str | None:
-    """What forbids a container on the nodes, or None."""
+    """What prevents starting a container on the nodes, or None."""
     names = [member.name for group in topology.groups if len(group.members) > 1 for member in group.members]
     if spec.inventory.runtime.kind != "docker":
         return "runtime process has no image to measure with"
     for name in names:
         ranks = facts[name].ranks
         if not isinstance(ranks, tuple):
-            return f"it is unknown what runs on {name}"
+            return f"the ranks on {name} are unknown"
         if any(rank.state == "running" for rank in ranks):
-            return f"a rank runs on {name}, and both would share its GPU"
+            return f"a rank is using the GPU of {name}"
         if not isinstance(facts[name].image, Image):
             return f"{name} has no image {spec.reference}"
     return None
 
 
 def name(cluster: str, node: str) -> str:
-    """Name of the container on a node: the next run finds it by that, and removes it."""
+    """Name of the container on a node, by which the next run finds and removes it."""
     return docker_run.container_name(f"sparkcluster-measure-{cluster}-{node}")
 
 
 def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]:
     """Command that runs one rank of the all-gather.
 
-    The environment, network and devices are those of the rank that ``up`` would start there, so that NCCL chooses as
-    it would then; NCCL tells besides what it chose. The container ends by itself after ``LIMIT_S``.
+    Environment, network and devices are the same as for the rank that ``up`` would start, so that NCCL makes the same
+    choices; NCCL also logs them. The container stops after ``LIMIT_S``.
     """
     image, engine = facts.image, engine_of(facts)
     if not isinstance(image, Image):
@@ -92,7 +92,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]
         infiniband=facts.infiniband_devices,
         container=spec.playbook.container,
     )
-    # Attached, and gone by itself at its end; the launcher's place takes a program that is sent along.
+    # Attached, and removed at its end; a program that is sent along replaces the launcher.
     argv[argv.index("--detach")] = "--rm"
     asked = {"rank": member.rank, "world": len(group.members), "address": group.head.address, "bytes": SIZE_BYTES}
     asked |= {"port": group.master_port, "limit_s": LIMIT_S, "mark": _MARK}
@@ -100,7 +100,7 @@ def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]
 
 
 def read(output: str, exit_code: int) -> AllGather:
-    """What a rank's output says."""
+    """Parse a rank's output."""
     network = next((found[1] for pattern in _NETWORK if (found := pattern.search(output)) is not None), None)
     marked = next((line for line in output.splitlines() if line.startswith(_MARK)), None)
     try:

@@ -1,4 +1,4 @@
-"""What a client needs to use the APIs of an inventory's models: of what serves, else of inventory and playbook."""
+"""What a client needs to use the APIs of an inventory's models: from the running release, else from the inventory."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
 from sparkcluster.spec.load import load
 from sparkcluster.spec.playbook import Playbook
 
-# For every node: who configures a client does not wait for a Spark that is switched off.
+# For all nodes: configuring a client should not wait for a Spark that is switched off.
 ANSWER_S = 5.0
 LOOPBACK = "127.0.0.1"
 UNKNOWN = "HEAD-ADDRESS"
 
 
 def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, int | None, list[str]]:
-    """What serves in ``group``, by default the first of the inventory: its spec, its release, and what to say about it.
+    """The spec and release that serve in ``group`` (default: the first of the inventory), and notes about it.
 
-    Where nothing serves that can be read, it is the spec of the inventory.
+    If nothing readable serves, the inventory's spec.
 
     Raises:
         UsageError: there is no such group.
     """
     name, _ = _group(spec.inventory, group)
     view = see(fleet, spec, limit_s=ANSWER_S)
-    why = "does not serve now" if view.facts else "did not answer"
-    told = [f"{spec.inventory.cluster} {why}: this is what the inventory says"]
+    why = "does not serve" if view.facts else "did not answer"
+    told = [f"{spec.inventory.cluster} {why}; these are the settings of the inventory"]
     groups = recorded_groups(view.newest.record) if view.newest and is_unloaded(view) else view.groups
     if (found := groups.get(name)) is None:
         return spec, None, told
     if (served := as_recorded(spec, found)) is None:
-        return spec, None, [f"release {found.release} cannot be read: this is what the inventory says"]
-    now, then = (f"{each.model_name} of the playbook {each.name}" for each in (served.playbook, spec.playbook))
+        return spec, None, [f"release {found.release} cannot be read; these are the settings of the inventory"]
+    now, then = (f"{each.model_name} of playbook {each.name}" for each in (served.playbook, spec.playbook))
     notes = [f"release {found.release} serves {now}; the inventory has {then}"] if now != then else []
-    if warning := secrets.key_warning(found.secrets, spec):
+    if warning := secrets.key_warning(found, spec):
         notes.append(warning)
     urls = [url for each in groups.values() for url in each.plan["endpoints"].values() if not loopback(url)]
     if spec.gateway_node and urls:
@@ -60,7 +60,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
 
 
 def as_recorded(spec: Spec, group: RecordedGroup | None) -> Spec | None:
-    """``spec`` with the playbook that ``group`` was started by; None if it cannot be read, as of another version."""
+    """``spec`` with the playbook of the running ``group``; None if it cannot be read, as of another version."""
     try:
         playbook = Playbook.model_validate(group and group.playbook)
         engines.engine(playbook.engine).api_features(playbook)
@@ -70,9 +70,9 @@ def as_recorded(spec: Spec, group: RecordedGroup | None) -> Spec | None:
 
 
 def connection(spec: Spec, group: str | None = None, *, key: str | None = None) -> Connection:
-    """How the user's machine reaches the API of ``group``, by default the first; of an inventory with a gateway, that.
+    """How the user's machine reaches the API of ``group`` (default: the first), or the gateway if there is one.
 
-    ``key`` is the API key itself, where it is to be shown.
+    ``key`` is the API key itself, if it is to be shown.
 
     Raises:
         UsageError: there is no such group, or ssh_config cannot be used.
@@ -104,13 +104,13 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
 
 
 def together(specs: Sequence[Spec], connections: Sequence[Connection]) -> Connection:
-    """The one that a client with a single model uses, with the others as its siblings: the largest model for chat.
+    """The connection for a client with a single model (the largest chat model), with the others as its siblings.
 
-    Sizes are those of the recorded weights; between models without one their order in the inventory decides.
+    Size is that of the recorded weights; models without recorded size keep the inventory's order.
     """
     if len(specs) == 1:
         return connections[0]
-    from sparkcluster.checks.disks import recorded_forecast  # noqa: PLC0415 - takes as long as all else here
+    from sparkcluster.checks.disks import recorded_forecast  # noqa: PLC0415 - slow to import
 
     forecasts = [recorded_forecast(spec.playbook) or {} for spec in specs]
     sizes = [forecast.get("memory", {}).get("checkpoint_bytes") or 0 for forecast in forecasts]
@@ -125,12 +125,12 @@ def document(
     client: str | None = None,
     releases: Sequence[int | None] = (None,),
 ) -> dict[str, Any]:
-    """The document of ``--json``: that of the first model, with all of them as ``models`` where there are several.
+    """The document of ``--json``: the first model's, with all models as ``models`` if there are several.
 
-    ``client`` is the name of the one that is connected, to ``main``; ``releases`` are what serves of each.
+    ``client`` is the client to connect to ``main``; ``releases`` are the running releases.
 
     Raises:
-        UsageError: the client needs a model for chat, and there is none.
+        UsageError: the client needs a chat model, and there is none.
     """
     each = [_one(connection, release) for connection, release in zip(found, releases, strict=True)]
     models = [{"name": model.name, "kind": model.kind, **said} for model, said in zip(found, each, strict=True)]
@@ -148,8 +148,8 @@ def _client(name: str, found: Connection) -> dict[str, Any]:
     if found.kind != "chat" and not (what.sends or what.watches):
         takes = ", ".join(name for name, known in CLIENTS.items() if known.sends)
         raise UsageError(
-            f"{what.title} needs a model for chat, and {found.model} is one for {found.kind}",
-            hint=f"of clients that are set up for one model, --client {takes.replace(', ', ' or ')} takes any kind",
+            f"{what.title} needs a chat model; {found.model} is a model for {found.kind}",
+            hint=f"--client {takes.replace(', ', ' or ')} takes any kind of model",
         )
     return {
         "name": name,
@@ -177,7 +177,7 @@ def _one(found: Connection, release: int | None) -> dict[str, Any]:
 
 
 def _group(inventory: Inventory, name: str | None) -> tuple[str, Node]:
-    """The name of a group, by default of the first, and its head."""
+    """The name of a group (default: the first), and its head."""
     groups = {each.name: each.nodes for each in inventory.groups}
     groups = groups or {ONLY_GROUP: [node.label for node in inventory.nodes]}
     name = name or next(iter(groups))
@@ -187,9 +187,9 @@ def _group(inventory: Inventory, name: str | None) -> tuple[str, Node]:
 
 
 def _reached(inventory: Inventory, head: Node) -> tuple[str | None, str | None]:
-    """URL of the API on ``head``, None while its address is unknown; and the command of a tunnel if one is needed.
+    """URL of the API on ``head`` (None while its address is unknown), and the command of a tunnel if one is needed.
 
-    Where the API listens on the head's management address, that is the one by which the head is reached.
+    An API on the head's management address is reached at the address by which SSH reaches the head.
     """
     api, ssh = inventory.api, inventory.node_ssh(head)
     target = ssh_target(Address(head.host, head.connection, SshSettings(**ssh.model_dump())))

@@ -1,4 +1,4 @@
-"""What ``docker inspect`` says of a container on a machine, with the processes in it: the text that is imported."""
+"""The output of ``docker inspect`` for a container and its processes, as input of ``import``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.hosts.program import call
 
 
 class Answer(Fact):
-    """Documents of the container, else the names of those that run, or why Docker cannot be asked."""
+    """Documents of the container, or else the names of running containers, or why Docker cannot be queried."""
 
     documents: list[Any] | None = None
     names: tuple[str, ...] = ()
@@ -21,11 +21,11 @@ class Answer(Fact):
 
 
 def inspected(host: Host, name: str) -> str:
-    """The documents of the container ``name`` as JSON; nothing is changed.
+    """The documents of the container ``name`` as JSON; changes nothing.
 
     Raises:
-        UsageError: it has no such container, or its Docker engine cannot be asked.
-        HostError: it could not be reached or queried.
+        UsageError: there is no such container, or Docker cannot be queried.
+        HostError: the node could not be reached or queried.
     """
     importers = [found for each in engines.names() if (found := engines.engine(each).importer) is not None]
     request = {"name": name, "engines": [each.COMMAND.split()[0] for each in importers]}
@@ -34,5 +34,5 @@ def inspected(host: Host, name: str) -> str:
         return json.dumps(answer.documents)
     if answer.unread is not None:
         raise UsageError(f"cannot query Docker on {host.name}: {answer.unread}", hint=f"on {host.name}: docker ps")
-    hint = f"these run there: {', '.join(answer.names) or 'none'}"
+    hint = f"running containers: {', '.join(answer.names) or 'none'}"
     raise UsageError(f"{host.name} has no container {name}", hint=hint)

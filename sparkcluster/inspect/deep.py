@@ -1,4 +1,4 @@
-"""``preflight --deep``: bandwidth of each pair of nodes, and of each group by an all-gather in the serving image."""
+"""``preflight --deep``: bandwidth between each pair of nodes, and an all-gather per group in the serving image."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Sent(Fact):
-    """What went over TCP in so many seconds, and the median round trip of a small message."""
+    """Bytes sent over TCP in ``seconds``, and the median round trip of a small message."""
 
     bytes: Number
     seconds: Measure
@@ -44,16 +44,16 @@ class Sent(Fact):
 
 
 class Ran(Fact):
-    """The output of a program, and its exit code."""
+    """Output and exit code of a program."""
 
     output: Raw
     exit: int
 
 
-# Of each transfer: for how long it sends, TCP connections at once, and small messages whose median time counts.
+# Per transfer: seconds of sending, parallel TCP connections, and small messages (for the median latency).
 SECONDS, STREAMS, MESSAGES = 2, 4, 200
 _ASK_S = 10
-# Added to a measurement's own duration once, this is how long it may be silent; added twice, how long it may take.
+# Added once to a measurement's duration: how long it may be silent; added twice: how long it may take.
 _SPARE_S = 25
 
 
@@ -67,11 +67,11 @@ def deep(
     epochs: Mapping[str, int],
     refused: str | None = None,
 ) -> Measured:
-    """Measure every pair of every group, no node in two measurements at a time, then each group as a whole.
+    """Measure every pair of every group, with no node in two measurements at a time; then each group as a whole.
 
-    Only the latter starts containers, under the lease and while no rank runs; they are removed in any case. Ctrl-C
-    leaves nothing on any node. ``report`` gets the expected duration first, then each measurement. ``epochs`` are those
-    of our own lease; ``refused`` says why there is none, and no container may be started.
+    Only the latter starts containers, under the lease and while no rank runs; they are always removed. Ctrl-C leaves
+    nothing on any node. ``report`` first gets the expected duration, then each measurement. ``epochs`` belong to our
+    own lease; without one, ``refused`` says why, and no container is started.
     """
     with Conversations("measure") as programs:
         return _Run(fleet, spec, facts, topology, report, programs, epochs).go(refused)
@@ -109,7 +109,7 @@ class _Run:
         seconds = estimate(todo, SECONDS) + (COLLECTIVE_S if refused is None else 0.0)
         self.report.step("measure", f"{count(sum(map(len, todo)), 'pair')}, {in_words(seconds)}")
         if busy := [name for name in names if name in with_ranks(self.facts)]:
-            slows = "its traffic lowers the figures, and measuring slows it down"
+            slows = "its traffic lowers the results, and measuring slows it down"
             self.report.note(f"a rank runs on {', '.join(busy)}: {slows}")
         for together in todo:
             _at_once([partial(self._take, pair) for pair in together])
@@ -132,7 +132,7 @@ class _Run:
             return _value(conversation, "done", kind)
 
     def _take(self, pair: Iterable[Measurement]) -> None:
-        """Take the measurements of a pair; a failed one is kept as such, and the next follows."""
+        """Take the measurements of a pair; a failure is recorded, and the next one follows."""
         for each in pair:
             source, target = (end.name for end in each.ends)
             if self.programs.closed or {source, target} & set(self.unasked):
@@ -159,7 +159,7 @@ class _Run:
         return one.rate(round(gbit_s, 3), latency_ms=sent.latency_ms)
 
     def _rdma(self, one: Measurement) -> Rate:
-        """ib_write_bw over one rail, or over several at once."""
+        """ib_write_bw over one rail, or over several at the same time."""
         found = _at_once([partial(self._perftest, one, *each) for each in enumerate(one.rails, perftest.PORT)])
         rates = [each for each in found if isinstance(each, float)]
         wrong = [each for each in found if isinstance(each, str)]
@@ -213,7 +213,7 @@ class _Run:
 
 
 def _at_once(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Results of ``jobs``, run in parallel; the first error of any is raised once all have ended."""
+    """Results of ``jobs``, run in parallel; the first error is raised after all have ended."""
     outcomes = Calls(lambda job: job(), {str(place): job for place, job in enumerate(jobs)}).wait(threading.TIMEOUT_MAX)
     for error in failures(outcomes).values():
         raise error

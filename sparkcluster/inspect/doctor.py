@@ -1,4 +1,4 @@
-"""``doctor``: find out what is wrong with a running cluster; nothing on a node is changed."""
+"""``doctor``: diagnose a running cluster; changes nothing on a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkcluster.runtime import failed_logs, secrets
 from sparkcluster.spec import Spec
 from sparkcluster.topology.model import EMPTY
 
-# Enough to tell language from garbage.
+# Enough to tell language from garbage output.
 TOKENS = 48
 
 
@@ -35,7 +35,7 @@ class Diagnosis:
 
     Attributes:
         running: ranks, logs, counters and answers.
-        seconds: how long all of it took.
+        seconds: how long it took.
     """
 
     view: View
@@ -45,19 +45,19 @@ class Diagnosis:
 
     @functools.cached_property
     def status(self) -> status.Document:
-        """What ``status`` says of it."""
+        """The document of ``status`` for this cluster."""
         return status.document(self.view, self.running.replies, {}, {})
 
     @property
     def state(self) -> str:
-        """What the cluster is in, as ``status`` calls it."""
+        """The state of the cluster, as in ``status``."""
         return str(self.status["state"])
 
     @property
     def next(self) -> str:
-        """What to type: what ``up`` finds dead, it starts again; what only seems to serve has to go down first.
+        """The next command: ``up`` restarts dead groups; a group that only seems to serve has to go down first.
 
-        Where there are errors that ``up`` would refuse, what lists them.
+        If there are errors that ``up`` would refuse, the command that lists them.
         """
         errors = [each for each in self.findings if each.severity == "error"]
         running = {code for code, check in CATALOGUE.items() if check.stage == "running"}
@@ -69,7 +69,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether the cluster serves, or would on demand, and no finding is an error."""
+        """Whether the cluster serves or is on demand, and no finding is an error."""
         return self.state in {SERVING, ON_DEMAND} and not has_errors(self.findings)
 
     def verdict(self) -> str:
@@ -100,39 +100,43 @@ class Diagnosis:
 
 
 def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagnosis:
-    """Query every node and what runs there, and request a completion from every group, all within ``timeout_s``."""
+    """Query every node and its ranks, and request a completion from every group, all within ``timeout_s``."""
     began = time.monotonic()
     until = began + timeout_s
     report.step("connect", count(len(fleet.hosts), "Spark"))
-    # A node whose sshd hangs must leave most of the time to the others.
+    # A node whose sshd hangs must leave most of the time to the other nodes.
     view = see(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
-    report.step("inspect", "ranks, logs, counters and one answer")
+    if view.facts:
+        report.step("inspect", "ranks, logs, counters and one answer")
+    else:
+        report.failed()
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     asked = begin_asking(fleet, view, view.groups, limit_s, TOKENS)
-    observations = observed(begin_observing(fleet, spec, view.facts, limit_s), limit_s + ROUND_TRIP_S)
+    engine = next((group.engine for group in view.groups.values()), None)
+    observations = observed(begin_observing(fleet, spec, view.facts, limit_s, engine), limit_s + ROUND_TRIP_S)
     answers = replies(asked, view, until - time.monotonic() + 1)
     kept = failed_logs.read(failed_logs.directory(spec.inventory.cluster))
     verified_at = view.newest.record.get("verified_at", 0.0) if view.newest else 0.0
     failed = kept.described(time.time()) if kept and kept.at_s >= verified_at else ""
-    started_with = {name: group.secrets for name, group in view.groups.items()}
-    changed = {name: secrets.rotated(each, spec) for name, each in started_with.items()}
-    lost = next(filter(None, (secrets.lost_key(each, spec) for each in started_with.values())), None)
+    changed = {name: secrets.rotated(each, spec) for name, each in view.groups.items()}
+    lost = next(filter(None, (secrets.lost_key(each, spec) for each in view.groups.values())), None)
     running = Running(observations, answers, view.newest, view.lease, failed, changed, lost)
-    report.step("check", count(len(view.facts), "Spark"))
+    if view.facts:
+        report.step("check", count(len(view.facts), "Spark"))
     findings = diagnose(examine(spec, view.collected, view.facts), running)
     return Diagnosis(view, running, findings, time.monotonic() - began)
 
 
 def diagnose(view: View, running: Running) -> tuple[Finding, ...]:
-    """What is wrong with a cluster, the most severe first. Pure.
+    """Findings about a running cluster, most severe first. Pure.
 
-    ``view`` is as ``examine`` makes it: with findings, and the topology of the nodes that could be placed.
+    ``view`` comes from ``examine``: with findings, and the topology of the nodes that could be placed.
     """
     context = Context(view.spec, view.facts, view.topology or EMPTY, running=running)
     findings = [*view.findings, *run_stage(context, ["running"])]
-    # what lint reports is not said again
+    # lint reports these
     left_out = {code for code, check in CATALOGUE.items() if check.stage == "written"}
-    left_out |= {UNPLANNED} if view.ranks.running else set()  # nobody plans a launch then
-    # Nothing of it has to run; others are loaded, and make room for it.
+    left_out |= {UNPLANNED} if view.ranks.running else set()  # then no launch is planned
+    # An unloaded model need not run, and loaded models make room for it.
     left_out |= {"RUN-001", "FIT-003"} if is_unloaded(view) else set()
     return tuple(ordered(finding for finding in findings if finding.code not in left_out))

@@ -1,4 +1,4 @@
-"""The gateway of an inventory as it is: what it says over its control socket, and which image can run it."""
+"""The gateway of an inventory: what it answers over its control socket, and which image can run it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparkcluster.topology.build import gateway as listens
 
 
 def of_inventory(specs: Sequence[Spec]) -> Spec:
-    """The spec of the gateway itself: its cluster, and its image; ``specs`` are those of all models.
+    """The spec of the gateway itself, with its own cluster name and image; ``specs`` are those of all models.
 
-    Its nodes are those of the inventory that serve a model. Without ``gateway.image`` the image is that of the first
-    model on its node that always serves, else of the first there.
+    Its nodes are all nodes that serve a model. Without ``gateway.image`` it uses the image of the first always-on model
+    on its node, else of the first model there.
     """
     node = specs[0].gateway_node
     nodes = {each.label: each for spec in specs for each in spec.inventory.nodes}
@@ -43,7 +43,7 @@ def of_inventory(specs: Sequence[Spec]) -> Spec:
 
 
 def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
-    """What the gateway ``spec`` answers: to ``GET /state``, with ``models`` by name, or to a ``POST`` of another path.
+    """The gateway's answer to ``GET /state`` (with ``models`` by name), or to a ``POST`` of another path.
 
     Raises:
         NotServing: it does not answer, does not listen for clients, or refuses.
@@ -54,7 +54,7 @@ def ask(fleet: Fleet, spec: Spec, path: str = "/state") -> dict[str, Any]:
     request = {**place, "method": method, "path": path}
     answer = call(fleet[node], "gateway_control", request, answer=dict[str, Any])
     if why := answer.get("error") or answer.get("trouble"):
-        hint = "sparkcluster status INVENTORY; where it does not run, sparkcluster up INVENTORY"
+        hint = "sparkcluster status INVENTORY; if it is down, sparkcluster up INVENTORY"
         raise NotServing(one_line(f"the gateway on {node}: {why}"), node=node, step="gateway", hint=hint)
     return answer
 
@@ -63,9 +63,9 @@ Groups = dict[str, RecordedGroup]
 
 
 def recorded(view: View, specs: Sequence[Spec]) -> dict[str, Groups]:
-    """The groups of the newest release of each model, by name, whose head answers; none of one never started.
+    """The groups of each model's newest release whose head answers, by name; none for a model never started.
 
-    ``view`` was asked about ``specs`` also.
+    ``view`` was queried about ``specs`` also.
     """
     found: dict[str, Groups] = {}
     for spec, also in zip(specs, view.collected.also, strict=True):
@@ -77,9 +77,9 @@ def recorded(view: View, specs: Sequence[Spec]) -> dict[str, Groups]:
 
 
 def document(fleet: Fleet, specs: Sequence[Spec], view: View | None = None) -> dict[str, Any]:
-    """What ``status`` says of the gateway and of the models ``specs`` behind it; ``why`` it does not answer, if so.
+    """The gateway's part of ``status``, with the models ``specs`` behind it; ``why`` says why it does not answer.
 
-    ``view`` is of all nodes, asked about ``specs`` also; by default they are asked now.
+    ``view`` covers all nodes and was queried about ``specs`` also; by default they are queried now.
     """
     spec, known, url, why = of_inventory(specs), dict[str, Any](), None, None
     view = view or see(fleet, spec, also=specs)
@@ -101,11 +101,11 @@ def document(fleet: Fleet, specs: Sequence[Spec], view: View | None = None) -> d
 
 
 def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bool = True) -> Facts:
-    """Facts of the gateway's node in ``view``, which was asked about ``specs`` also, with what the gateway's image has.
+    """Facts of the gateway's node, with what the gateway's image contains; ``view`` was queried about ``specs`` also.
 
     Raises:
-        UsageError: the image is missing although it should be ``staged``, or lacks what the gateway's program
-            imports; with the smallest one that has it.
+        UsageError: the image is missing although it should be ``staged``, or lacks packages of the gateway; the hint
+            names the smallest image that has them.
         SparkclusterError: its node cannot be queried.
     """
     spec, node = view.spec, view.spec.gateway_node
@@ -118,11 +118,11 @@ def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bo
     lacking = " and ".join((engine and engine.lacks) or PACKAGES)
     if spec.inventory.runtime.kind == "process":
         why = f"the gateway needs {lacking} in {spec.inventory.runtime.python or 'python3'} on {node}"
-        raise UsageError(why, hint="install them there, or name another Python as runtime.python")
+        raise UsageError(why, hint="install them there, or set runtime.python to another Python")
     also = zip(specs, view.collected.also, strict=True)
     images = [read(inspect_images(fleet, other, {node: facts[node]})[node].image) for other, facts in also]
     fit = [each for each in images if each and (inside := read(each.inside)) and not inside.lacks]
     smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "NAME"
-    why = f"lacks {lacking}" if engine else f"is not on {node}, or cannot be read"
+    why = f"lacks {lacking}" if engine else f"is not on {node} or cannot be read"
     hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
     raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

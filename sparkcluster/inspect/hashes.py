@@ -1,4 +1,4 @@
-"""``preflight --hash``: SHA-256 of the weights on every node at once."""
+"""``preflight --hash``: SHA-256 of the weights on every node, in parallel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sparkcluster.report import Report, count, share, size
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SNAPSHOT = re.compile("(.+)/snapshots/([0-9A-Za-z]{1,64})")
-_SILENT_S = 30  # it speaks every second, unless a disk hangs
+_SILENT_S = 30  # it reports every second, unless a disk hangs
 _START_S = 60
 _LEAST_BYTES_S = 50e6  # a disk slower than this is not worth waiting for
 
 
 class Listed(Fact):
-    """A file as ``node.listing`` lists it."""
+    """A file listed by ``node.listing``."""
 
     name: str
     size: Number
@@ -32,7 +32,7 @@ class Listed(Fact):
 
 
 class Progress(Fact):
-    """How far the program is, one file of many, that it has listed all, or why it cannot."""
+    """One message of the program: progress, one file, the end of the list, or a failure."""
 
     bytes: Number = 0
     total: Number = 0
@@ -42,7 +42,7 @@ class Progress(Fact):
 
 
 def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Mapping[str, Any] | None = None) -> Hashes:
-    """Hash what ``choice`` serves on every node that has any, as its facts say; the others are passed over."""
+    """Hash the weights of ``choice`` on every node that has them, according to its facts; other nodes are skipped."""
     weights = {name: read(node_facts.weights) for name, node_facts in facts.items()}
     places = {name: found for name, found in weights.items() if found is not None and found.path}
     if not places:
@@ -52,7 +52,7 @@ def hashes(fleet: Fleet, facts: Mapping[str, Facts], report: Report, choice: Map
 
     def ask(host: Host) -> tuple[HashedFile, ...]:
         path = places[host.name].path or ""
-        snapshot = _SNAPSHOT.fullmatch(path)  # of the hub's cache; else a directory
+        snapshot = _SNAPSHOT.fullmatch(path)  # in the hub's cache; else a directory
         place = {"root": snapshot[1], "revision": snapshot[2]} if snapshot else {"root": path}
         request = {**place, "verify": True, "choice": choice}
         return _files(programs.start(host, request, silence_s=_SILENT_S), report)

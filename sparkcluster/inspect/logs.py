@@ -1,4 +1,4 @@
-"""Logs of running ranks from all nodes as one, in the order of time; and those that were kept of a failed launch."""
+"""Logs of running ranks from all nodes, merged by time; and the kept logs of a failed launch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import INTERVAL_S, Event, Watching, watch_request
 from sparkcluster.spec import Spec
 
-# While a log is followed, nodes have so long to send what it had; a slower one is not waited for.
+# When following, how long nodes have to send their existing log lines; slower ones are not waited for.
 FIRST_S = 2.0
-# A line of another node is on its way for less: a batch of the watch program and the round trip of a LAN or WiFi.
+# Longest delay of a line from another node: one batch of the watch program, and a round trip over LAN or WiFi.
 HOLD_S = 0.3
 _NEXT_S = 0.1
 ENDED = ("exited", "dead", "gone")
@@ -31,8 +31,8 @@ class LogLine:
     """One line of a node's log.
 
     Attributes:
-        at_s: when it was logged, in seconds since 1970 by this machine's clock; None where its runtime keeps no times.
-        own: whether it is a message of this program about the node, not a line of the log.
+        at_s: when it was logged, in seconds since 1970 by this machine's clock; None if its runtime keeps no times.
+        own: whether it is a message of sparkcluster about the node, not a line of the log.
     """
 
     node: str
@@ -42,9 +42,9 @@ class LogLine:
 
 
 class Merge:
-    """Orders the lines of several nodes by time; time is passed in.
+    """Merges the lines of several nodes by time; the current time is passed in.
 
-    Lines of one node keep their order; those without a time have that of the line before.
+    Lines of one node keep their order; a line without a time gets the time of the line before it.
     """
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class Merge:
         self._last: dict[str, float] = {}
 
     def add(self, lines: Sequence[LogLine], now: float, wall_s: float) -> None:
-        """Take in lines of one node; ``wall_s`` is the time of lines without one."""
+        """Add lines of one node; ``wall_s`` is the time of lines without one."""
         for line in lines:
             at = max(self._last.get(line.node, 0.0), wall_s if line.at_s is None else line.at_s)
             self._last[line.node] = at
             self.held.append((at, now, line))
 
     def take(self, before: float = math.inf) -> list[LogLine]:
-        """What arrived before the monotonic time ``before``, and what was logged earlier, in order; no longer held."""
+        """Remove and return, in order, the lines that arrived before ``before`` (monotonic), and earlier ones."""
         until = max((at for at, arrived, _ in self.held if arrived <= before), default=-math.inf)
         found = sorted((each for each in self.held if each[0] <= until), key=itemgetter(0))
         self.held = [each for each in self.held if each[0] > until]
@@ -67,10 +67,10 @@ class Merge:
 
 
 def moment(text: str, now_s: float) -> float:
-    """The time that ``text`` names, in seconds since 1970.
+    """The time in ``text``, in seconds since 1970.
 
-    It is what ``docker logs --since`` takes: how long before ``now_s`` (``90s``, ``10m``, ``1h30m``, ``2d``), or a
-    date with or without a time (``2026-11-26T04:10:00Z``), in the time zone of this machine where it names none.
+    As in ``docker logs --since``: an age relative to ``now_s`` (``90s``, ``10m``, ``1h30m``, ``2d``), or a date with or
+    without a time (``2026-11-26T04:10:00Z``), by default in this machine's time zone.
 
     Raises:
         ValueError: it is neither.
@@ -81,7 +81,7 @@ def moment(text: str, now_s: float) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise ValueError(f"must be as 10m or 2026-11-26T04:10:00Z, is {text}") from None
+        raise ValueError(f"must be like 10m or 2026-11-26T04:10:00Z, not {text}") from None
 
 
 def follow(
@@ -95,19 +95,19 @@ def follow(
     since_s: float | None = None,
     pattern: re.Pattern[str] | None = None,
 ) -> int:
-    """Pass the log lines of every rank (on ``node`` alone, if given) to ``show`` by time; returns the exit code.
+    """Pass the log lines of every rank (or only on ``node``) to ``show`` by time; returns the exit code.
 
-    Each log begins with its last ``tail`` lines. With ``go_on`` they are followed until interrupted.
+    Each log starts with its last ``tail`` lines. With ``go_on`` logs are followed until interrupted.
 
     Args:
         fleet: the nodes.
-        spec: the inventory, and the playbook.
+        spec: inventory and playbook.
         show: called with each line, and with messages about nodes.
-        node: the only node to ask.
-        tail: how many lines of each log to read.
+        node: the only node to query.
+        tail: number of lines of each log to read.
         go_on: whether to follow.
-        since_s: leave out lines before it, in seconds since 1970.
-        pattern: leave out lines in which it is not found; colours are no part of them.
+        since_s: skip earlier lines, in seconds since 1970.
+        pattern: skip lines that do not match; matched without colours.
 
     Raises:
         NotServing: no rank runs there.
@@ -115,9 +115,7 @@ def follow(
         HostError: no rank runs on the nodes that answered, and some did not.
     """
     if since_s is not None and spec.inventory.runtime.kind == "process":
-        raise UsageError(
-            "--since: with runtime process the times of log lines are not kept", hint="-n N reads the last N lines"
-        )
+        raise UsageError("--since: runtime process keeps no times of log lines", hint="-n N reads the last N lines")
     view = see(fleet, spec, [node] if node else None)
     ranks = {name: on_node for name, on_node in view.ranks.ours.items() if on_node}
     errors = view.collected.errors
@@ -158,7 +156,7 @@ def follow(
 
 
 def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
-    """Why there is no log, on ``node`` or any; ranks may run on a node that did not answer."""
+    """Why there is no log on ``node`` or any node; ranks may run on a node that did not answer."""
     for error in view.collected.errors.values():
         return error
     where = f"no rank of {view.spec.inventory.cluster} on {node or 'any node'}"
@@ -167,12 +165,12 @@ def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
 
 
 def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch, str, list[str]]:
-    """The last launch of the cluster that failed from this machine; a node, and the lines of its log that were kept.
+    """The last failed launch from this machine, and a node with the kept lines of its log; contacts no node.
 
-    It is ``node``, by default the one whose log says why, else the one that failed. No node is contacted.
+    The node is ``node``, by default the node whose log says why, else the node that failed.
 
     Raises:
-        NotServing: no launch failed, or nothing was kept of it.
+        NotServing: no launch failed, or no log of it is kept.
         UsageError: ``node`` was not part of it.
     """
     cluster = spec.inventory.cluster
@@ -206,7 +204,7 @@ def _lines(event: Event, ahead_s: float, pattern: re.Pattern[str] | None) -> lis
 
 
 def _has_ended(event: Event, before: set[str]) -> bool:
-    """Whether a node's ranks have ended, as a report ``before`` said already: their last lines come between the two."""
+    """Whether a node's ranks have ended, seen in two reports in a row, since last lines arrive between them."""
     states = event.report.states or {}
     ended = bool(states) and all(rank.state in ENDED for rank in states.values())
     again = ended and event.node in before

@@ -1,4 +1,4 @@
-"""What ``preflight --deep`` measures between two nodes, in which rounds, and how long that takes. Pure."""
+"""The measurements of ``preflight --deep`` between two nodes, their rounds, and an estimate of the duration. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLLECTIVE_S = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measurement:
-    """One transfer from the first of two nodes to the other, over one of their rails or several at once."""
+    """A transfer from the first node to the second, over one rail or several at the same time."""
 
     kind: RateKind
     ends: Ends
@@ -31,21 +31,21 @@ class Measurement:
 
     @property
     def over(self) -> str:
-        """The interface that sends, or the HCAs."""
+        """The sending interface, or the HCAs."""
         return " and ".join(str(local.interface if self.kind == "tcp" else local.hca) for local, _ in self.rails)
 
     def rate(self, gbit_s: float | None, **more: Any) -> Rate:
-        """Its result."""
+        """The result of the measurement."""
         names = (self.ends[0].name, self.ends[1].name)
         return Rate(self.kind, names, self.over, gbit_s, subnet=self.rails[0][0].subnet, **more)
 
     def back(self) -> Measurement:
-        """The same the other way."""
+        """The same measurement in the other direction."""
         return Measurement(self.kind, self.ends[::-1], tuple(rail[::-1] for rail in self.rails))
 
 
 def measurements(facts: Mapping[str, Facts], pair: Ends, without: Collection[str] = ()) -> list[Measurement]:
-    """All of a pair: TCP and RDMA each way, and both twins at once; ``without`` are nodes that lack ib_write_bw."""
+    """All measurements of a pair: TCP and RDMA each way, and both twins together; ``without`` nodes lack perftest."""
     rails = [links for links in shared(*pair) if all(up(facts, *end) for end in zip(pair, links, strict=True))]
     found = [Measurement("tcp", pair, (rail,)) for rail in rails]
     fast = [rail for rail in rails if all(link.hca and link.gid_index is not None for link in rail)]
@@ -58,9 +58,9 @@ def measurements(facts: Mapping[str, Facts], pair: Ends, without: Collection[str
 
 
 def estimate(rounds: Sequence[Sequence[Sequence[Measurement]]], sending_s: float) -> float:
-    """Seconds of ``rounds`` of measurements by pair: a round lasts as long as its longest pair.
+    """Duration of ``rounds`` in seconds: a round lasts as long as its longest pair.
 
-    Each takes a second beside its sending: two programs over SSH, and the handshake of ib_write_bw.
+    Besides sending, each takes a second: two programs over SSH, and the handshake of ib_write_bw.
     """
     return sum(max(map(len, together), default=0) for together in rounds) * (sending_s + 1)
 
@@ -73,7 +73,7 @@ def in_words(seconds: float) -> str:
 
 
 def pairs_of(names: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Every pair once, in as few rounds as can be, so that no node is in two pairs of a round (the circle method)."""
+    """Every pair once, in as few rounds as possible, with no node twice in a round (the circle method)."""
     circle: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     found = []
     for _ in range(len(circle) - 1):
@@ -85,7 +85,7 @@ def pairs_of(names: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def rounds(topology: Topology, without: Collection[str] = ()) -> list[list[Ends]]:
-    """The rounds of all groups side by side, without the nodes that cannot take part."""
+    """The rounds of all groups in parallel, without the nodes that cannot take part."""
     groups = [pairs_of([name for name in group.names if name not in without]) for group in topology.groups]
     members = topology.members
     side_by_side = itertools.zip_longest(*groups, fillvalue=[])
@@ -95,7 +95,7 @@ def rounds(topology: Topology, without: Collection[str] = ()) -> list[list[Ends]
 
 
 def shared(first: Member, other: Member) -> Iterator[Rail]:
-    """Links of two nodes on one rail; where twins share a subnet, the first with the first."""
+    """Links of two nodes on the same rail; if twins share a subnet, in order."""
     for subnet in dict.fromkeys(link.subnet for link in first.links):
         mine = [link for link in first.links if link.subnet == subnet]
         remote = [link for link in other.links if link.subnet == subnet]
@@ -103,12 +103,12 @@ def shared(first: Member, other: Member) -> Iterator[Rail]:
 
 
 def up(facts: Mapping[str, Facts], member: Member, link: Link) -> bool:
-    """Whether a link can carry anything, as its node says."""
+    """Whether the node reports the link as up."""
     interfaces = read(facts[member.name].interfaces) or ()
     return all(is_up(interface) for interface in interfaces if interface.name == link.interface)
 
 
 def with_ranks(facts: Mapping[str, Facts]) -> set[str]:
-    """The nodes on which a rank runs."""
+    """Nodes with a running rank."""
     ranks = {name: read(node_facts.ranks) or () for name, node_facts in facts.items()}
     return {name for name, found in ranks.items() if any(rank.state == "running" for rank in found)}

@@ -1,4 +1,4 @@
-"""``models``: what is on which node, and how much of it staging wrote. It changes nothing."""
+"""``models``: which models are on which node, and how much of them was staged. Changes nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Model(Fact):
     """A model on one node.
 
     Attributes:
-        repository: of Hugging Face's hub; None of a directory.
-        beside: place below the state directory of what came from beside a playbook; None of a model.
+        repository: on Hugging Face's hub; None for a directory.
+        beside: place of playbook files below the state directory; None for a model.
         path: its directory.
-        bytes: of all its files.
+        bytes: size of all its files.
         commits: its snapshots in the hub's cache.
-        staged_bytes: of the files that staging wrote and nothing has changed since.
-        clusters: which staged it.
-        used_by: clusters whose releases or ranks name it.
+        staged_bytes: size of the files that were staged and have not changed since.
+        clusters: clusters that staged it.
+        used_by: clusters whose releases or ranks use it.
         asked: paths in playbooks that lead to it.
     """
 
@@ -42,11 +42,11 @@ class Model(Fact):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return self.repository or self.beside or self.path
 
     def playbook(self, named: Mapping[str, str]) -> str | None:
-        """The playbook that names it, of ``Found.named``."""
+        """The playbook that uses it; ``named`` is ``Found.named``."""
         return next((named[name] for name in (self.name, *self.asked) if name in named), None)
 
 
@@ -58,10 +58,10 @@ class Answer(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The models on each node that answered, and why the others did not.
+    """The models on each node that answered, and the errors of the other nodes.
 
     Attributes:
-        named: models that a playbook names, with its name.
+        named: models used by a playbook, with the playbook's name.
     """
 
     nodes: Mapping[str, tuple[Model, ...]]
@@ -81,7 +81,7 @@ class Found:
 
 
 def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
-    """Ask every node; ``others`` have more playbooks than the inventory's that name models.
+    """Query every node; ``others`` are specs whose playbooks also use models.
 
     Raises:
         SparkclusterError: no node could be queried.

@@ -1,4 +1,4 @@
-"""What runs on every node, with what moves read twice, for ``doctor``; and what its groups answer."""
+"""The activity on every node for ``doctor``, with counters read twice; and the answers of the groups."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import View
-from sparkcluster.plan.build import SECRETS_FILE
 from sparkcluster.plan.release_record import RecordedGroup, labelled_heads
 from sparkcluster.spec import Spec
 
 INTERVAL_S = 3.0
 # An engine logs its configuration within its first thousand lines (130 with tensor parallel 2 over Ray).
 HEAD_LINES, TAIL_LINES = 1500, 600
-# SSH round trip and Python's start on the node.
+# An SSH round trip, and the start of Python on the node.
 ROUND_TRIP_S = 1.5
 
 Observations = Mapping[str, Observation | Unread]
-"""By node what runs there, or why that is unknown."""
+"""The activity on each node, or why it is unknown."""
 
 
-def begin_observing(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float) -> Calls[Observation]:
-    """Begin to read what runs on every node of ``facts``; what moves is read twice within ``limit_s``."""
-    serving = engines.engine(spec.playbook.engine)
+def begin_observing(
+    fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_s: float, engine: str | None = None
+) -> Calls[Observation]:
+    """Start to observe every node of ``facts``; counters are read twice within ``limit_s``.
+
+    ``engine`` is the engine that serves; by default that of the inventory.
+    """
+    serving = engines.engine(engine or spec.playbook.engine)
 
     def observe(host: Host) -> Observation:
         request = {
@@ -43,7 +47,6 @@ def begin_observing(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_
             "limit_s": limit_s,
             "head_lines": HEAD_LINES,
             "tail_lines": TAIL_LINES,
-            "secrets_file": SECRETS_FILE,
             "api_key": serving.api_key,
             "api_flags": dict(serving.api_flags),
             "counters": dict(serving.counters),
@@ -55,7 +58,7 @@ def begin_observing(fleet: Fleet, spec: Spec, facts: Mapping[str, Facts], limit_
 
 
 def observed(calls: Calls[Observation], limit_s: float) -> dict[str, Observation | Unread]:
-    """What runs on every node by the calls of ``begin_observing`` within ``limit_s``, or why that is unknown."""
+    """The results of ``begin_observing`` within ``limit_s``, or why they are unknown."""
     return {
         name: Unread(unread=outcome.message) if isinstance(outcome, SparkclusterError) else outcome
         for name, outcome in calls.wait(limit_s).items()
@@ -63,7 +66,7 @@ def observed(calls: Calls[Observation], limit_s: float) -> dict[str, Observation
 
 
 def running_heads(spec: Spec, facts: Mapping[str, Facts], seen: Observations) -> Iterator[tuple[str, RankSeen]]:
-    """The head of every group that runs, and its node: no other node's word for it counts."""
+    """The head of every running group, with its node; claims of other nodes are ignored."""
     heads = labelled_heads(spec.inventory, facts)
     for node, rank in Running(seen).ranks():
         if rank.running and rank.launcher.get("role") == "head" and heads.get(rank.group, node) == node:
@@ -71,7 +74,7 @@ def running_heads(spec: Spec, facts: Mapping[str, Facts], seen: Observations) ->
 
 
 def begin_asking(fleet: Fleet, view: View, names: Iterable[str], limit_s: float, tokens: int) -> Calls[Reply]:
-    """Begin to ask the groups of ``names`` whose head answered for one streamed completion of at most ``tokens``."""
+    """Start to ask each group in ``names`` whose head answered for one streamed completion of ``tokens`` at most."""
 
     def once(group: RecordedGroup) -> Reply:
         endpoint, counters = view.endpoints[group.name], engines.engine(group.engine).counters
@@ -82,7 +85,7 @@ def begin_asking(fleet: Fleet, view: View, names: Iterable[str], limit_s: float,
 
 
 def replies(calls: Calls[Reply], view: View, limit_s: float) -> dict[str, Reply]:
-    """What came within ``limit_s``; the reply of a group without an answer says so."""
+    """Replies within ``limit_s``; a group that did not answer gets a reply that says so."""
     return {
         name: Reply(name, view.endpoints[name].head, problem="timeout", message=outcome.message, limit_s=limit_s)
         if isinstance(outcome, SparkclusterError)

@@ -1,4 +1,4 @@
-"""Command lines of ``ib_write_bw`` and what it answers. Pure."""
+"""Command lines and output of ``ib_write_bw``. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _ROW = re.compile(r"\s*\d+\s+\d+\s+\d+(?:\.\d+)?\s+(\d+(?:\.\d+)?)(?:\s+\d+(?:\.
 
 
 def server(link: Link, *, seconds: int, port: int = PORT) -> list[str]:
-    """Command of the side that is written to.
+    """Command of the receiving side.
 
-    ``-F`` since cores of unlike frequency, as a Spark's are, are no reason to refuse.
+    ``-F``: the cores of a Spark differ in frequency, which perftest would refuse.
     """
     argv = [TOOL, "-d", str(link.hca), "-x", str(link.gid_index), "-s", str(SIZE_BYTES), "-D", str(seconds)]
     return [*argv, "-F", "--report_gbits", "-p", str(port)]
 
 
 def client(link: Link, address: str, *, seconds: int, port: int = PORT) -> list[str]:
-    """Command of the side that writes; ``address`` is the server's on this rail."""
+    """Command of the sending side; ``address`` is the server's on this rail."""
     return [*server(link, seconds=seconds, port=port), address]
 
 
 def average_gbit_s(output: str) -> float | None:
-    """The average of the last result row in 10^9 bits per second, None without such a row.
+    """The average of the last result row in 10^9 bits per second; None without a row.
 
-    Without a row there is no result, whatever the exit code: a wrong GID index ends in a header and exit code 0.
+    The exit code says nothing: with a wrong GID index there is a header, no row, and exit code 0.
     """
     _, head, rows = output.rpartition("BW average[Gb/sec]")
     found = [float(row[1]) for line in rows.splitlines() if (row := _ROW.fullmatch(line))]
@@ -38,7 +38,7 @@ def average_gbit_s(output: str) -> float | None:
 
 
 def complaint(output: str, exit_code: int) -> str:
-    """Why there was no result, in the program's own words."""
+    """Why there was no result, as the program says."""
     lines = [line.strip() for line in output.splitlines()]
     complaints = [
         line for line in lines if re.search(r"fail|error|unable|couldn.t|not found|down", line, re.IGNORECASE)

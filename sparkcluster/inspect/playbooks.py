@@ -1,4 +1,4 @@
-"""``playbooks``: on how many Sparks each serves, and how large its weights are."""
+"""``playbooks``: on how many Sparks each one serves, and the size of its weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkcluster import engines
 from sparkcluster.checks.disks import recorded_forecast
 from sparkcluster.errors import UsageError
 from sparkcluster.report import count
@@ -17,7 +18,7 @@ from sparkcluster.spec.load import named, read_playbook, variant_sizes
 from sparkcluster.spec.playbook import Figure
 
 MOST_SPARKS = 8
-"""A playbook with ``tensor_parallel: auto`` is tried on up to as many: cables join two or three, a switch more."""
+"""Most Sparks tried for ``tensor_parallel: auto``: cables join two or three, a switch more."""
 
 
 def values(figure: Figure) -> list[int | float]:
@@ -26,27 +27,27 @@ def values(figure: Figure) -> list[int | float]:
 
 
 def text(figure: Figure) -> str:
-    """As ``about 50 to 55 tok/s: conditions``."""
+    """For example ``about 50 to 55 tok/s: conditions``."""
     about = f"{'about ' if figure.approximate else ''}{' to '.join(map(str, values(figure)))} {figure.unit}"
     return ": ".join(filter(None, [about, figure.when]))
 
 
 def decode(playbook: Playbook) -> Figure | None:
-    """Its first figure of how fast one request decodes."""
+    """Its first figure of single-request decode speed."""
     return next((each for each in playbook.figures if (each.what, each.unit) == ("decode", "tok/s")), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offer:
-    """A playbook, and what it takes to serve it.
+    """A playbook, and what it needs.
 
     Attributes:
-        playbook: as the group that was asked for serves it, else one of the fewest of ``sparks``.
+        playbook: for the requested number of Sparks, else for the smallest of ``sparks``.
         path: its file.
-        sparks: numbers of Sparks of a group that can serve it: its ranks come out at them, and the memory that it is
-            predicted to need is there as far as its model is recorded.
-        weights_bytes: of the files of its model; None where they are not recorded.
-        weights_counted: whether that is of its files, as published or by tensor; else estimated from config.json.
+        sparks: group sizes that can serve it: its ranks can be placed, and its predicted memory fits (if its model is
+            recorded).
+        weights_bytes: size of its model's files; None if not recorded.
+        weights_counted: whether that is the published or per-tensor size; else estimated from config.json.
     """
 
     playbook: Playbook
@@ -57,24 +58,24 @@ class Offer:
 
     @property
     def between(self) -> str:
-        """``1``, or ``1-8``; between the ends each number that its heads and layers can be shared by."""
+        """``1``, or ``1-8``; in between, only numbers that divide its heads and layers."""
         return "-".join(map(str, dict.fromkeys([*self.sparks[:1], *self.sparks[-1:]])))
 
     @property
     def weights(self) -> str:
-        """Their size, in whole GB; ``~`` marks an estimate."""
+        """Size of the weights in whole GB; ``~`` marks an estimate."""
         if self.weights_bytes is None:
             return "?"
         return f"{'' if self.weights_counted else '~'}{max(1, self.weights_bytes / 10**9):.0f} GB"
 
     @property
     def decode(self) -> float:
-        """Tokens/s of one request, by the first figure of the playbook that has it; 0 where none has."""
+        """Decode speed of one request in tokens/s, from the playbook's first such figure; 0 without one."""
         return statistics.mean(values(figure)) if (figure := decode(self.playbook)) else 0
 
     @property
     def speed(self) -> str:
-        """The same as text; ``~`` marks an estimate."""
+        """``decode`` as text; ``~`` marks an estimate."""
         figure = decode(self.playbook)
         return f"{'~' if figure.approximate else ''}{self.decode:.0f}/s" if figure else "-"
 
@@ -92,32 +93,41 @@ class Offer:
 
 
 def offers(sparks: int | None = None, purpose: str | None = None) -> list[Offer]:
-    """The bundled playbooks; with ``sparks`` those that groups of so many can serve, with ``purpose`` those for it.
+    """The bundled playbooks, filtered by group size (``sparks``) and ``purpose``.
 
     Raises:
-        UsageError: none is for ``purpose``.
+        UsageError: no playbook has this ``purpose``.
     """
     found = [_offer(library.find(name, library.bundled()), [], sparks) for name in library.names()]
     purposes = sorted({word for each in found for word in each.playbook.purposes})
     if purpose is not None and purpose not in purposes:
-        raise UsageError(f"no playbook is for {purpose}", hint=f"--for takes {', '.join(purposes)}")
+        raise UsageError(f"unknown purpose: {purpose}", hint=f"--for takes {', '.join(purposes)}")
     found = [each for each in found if purpose is None or purpose in each.playbook.purposes]
     return [each for each in found if sparks is None or sparks in each.sparks]
 
 
 def one_of_each(found: Sequence[Offer]) -> list[Offer]:
-    """Of each model one, which runs in a container; rather for speed than for little memory, and what others extend."""
+    """One container playbook per model: first for speed, then with the default engine, then one that others extend."""
     first: dict[str, Offer] = {}
-    for each in sorted(found, key=lambda each: (each.playbook.goal == "memory", each.playbook.extends is not None)):
+    order = engines.names()
+    chosen = sorted(
+        found,
+        key=lambda each: (
+            each.playbook.goal == "memory",
+            order.index(each.playbook.engine),
+            each.playbook.extends is not None,
+        ),
+    )
+    for each in chosen:
         first.setdefault(each.playbook.model.label, each)
     return [each for each in found if each.playbook.image and first[each.playbook.model.label] is each]
 
 
 def offer(reference: str, sparks: int | None = None) -> Offer:
-    """One playbook by name, path or model, with overlays after ``+``; as groups of ``sparks`` serve it.
+    """One playbook by name, path or model, with overlays after ``+``, for groups of ``sparks``.
 
     Raises:
-        UsageError, SpecError: there is none, it is invalid, or serves on other numbers of Sparks.
+        UsageError, SpecError: it does not exist, is invalid, or cannot serve on ``sparks`` Sparks.
     """
     path, overlays = named(reference)
     found = _offer(path, overlays, sparks)
@@ -135,7 +145,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     memory: Mapping[str, Any] = {}
     for nodes in sorted(sizes):
         playbook = read_playbook(path, overlays, None, nodes)[0] if varies else written
-        with contextlib.suppress(UsageError):  # its heads or layers cannot be shared by so many
+        with contextlib.suppress(UsageError):  # heads or layers not divisible by this number
             forecast: Mapping[str, Any] | None = {"fits": False}
             if playbook.serves_on(nodes):
                 forecast = recorded_forecast(playbook, nodes)

@@ -1,4 +1,4 @@
-"""``preflight``: query every node, compare them, report what would make a launch fail; nothing on a node is changed."""
+"""``preflight``: query every node, compare them, and report launch blockers; changes nothing on a node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sparkcluster.topology.model import EMPTY, Topology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unasked:
-    """What cannot be determined yet for a node (or None for all), and why."""
+    """Something that cannot be determined yet for a node (None: all nodes), and why."""
 
     node: str | None
     what: str
@@ -48,8 +48,8 @@ class Preflight:
 
     Attributes:
         view: with the topology of the nodes that could be placed.
-        checks: how many were run.
-        seconds: how long all of it took.
+        checks: number of checks that ran.
+        seconds: how long it took.
     """
 
     view: View
@@ -67,7 +67,7 @@ class Preflight:
 
     @property
     def next(self) -> str:
-        """What to type next: what fixes errors, or looks again once they are."""
+        """The next command: a fix for errors, else ``status`` or ``up``."""
         if not self.ok:
             fixes = any(each.severity == "error" and each.fixed_by_setup for each in self.findings)
             return f"sparkcluster preflight INVENTORY{' --fix' * fixes}"
@@ -75,16 +75,16 @@ class Preflight:
 
     @property
     def unasked(self) -> list[Unasked]:
-        """What cannot be determined before image and weights are there."""
+        """What cannot be determined before image and weights are on the nodes."""
         found: list[Unasked] = []
         for name, node in self.view.facts.items():
             image, weights = read(node.image), read(node.weights)
             if self.view.spec.inventory.runtime.kind == "docker" and image is None:
-                absent = f"{self.view.spec.reference} is not there yet"
+                absent = f"{self.view.spec.reference} is not on the node yet"
                 why = node.image.unread if isinstance(node.image, Unread) else absent
                 found.append(Unasked(name, "the image's content", why))
             if weights is None or weights.path is None:
-                why = node.weights.unread if isinstance(node.weights, Unread) else "the weights are not there yet"
+                why = node.weights.unread if isinstance(node.weights, Unread) else "the weights are not on the node yet"
                 found.append(Unasked(name, "whether the weights are complete", why))
         return found
 
@@ -117,16 +117,16 @@ def preflight(
     ignore: Collection[str] = (),
     probes: Calls[Answer] | None = None,
 ) -> Preflight:
-    """Query all nodes in parallel and run every check that can be run; a node that fails does not stop the others.
+    """Query all nodes in parallel and run every check that can run; a node that fails does not stop the others.
 
     Args:
         fleet: the nodes.
-        spec: the inventory, and the playbook.
-        report: gets the steps.
-        deep: whether bandwidth is measured, which takes minutes and runs containers.
-        hashing: whether the weights' SHA-256 is compared, which reads all of them.
-        ignore: codes that are ignored in addition to those of the inventory.
-        probes: those that were already sent, by ``facts.probe.begin``.
+        spec: inventory and playbook.
+        report: receives the steps.
+        deep: whether to measure bandwidth, which takes minutes and runs containers.
+        hashing: whether to compare the weights' SHA-256, which reads all of them.
+        ignore: codes to ignore in addition to the inventory's.
+        probes: probes already sent by ``facts.probe.begin``.
 
     Raises:
         UsageError: ``ignore`` names an unknown code.
@@ -139,11 +139,14 @@ def preflight(
     report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
-    report.step("check", count(len(facts), "Spark"))
+    if facts:
+        report.step("check", count(len(facts), "Spark"))
+    else:
+        report.failed()
     view = examine(judged, collected, facts)
     view.spec = spec
     findings = [*view.findings, *(accepted(each, judged) for each in unset(spec))]
-    if collected.errors:  # addresses that are still those of the example
+    if collected.errors:  # perhaps addresses of the example inventory
         findings += linting.unchanged(spec.inventory_path)
     stages: list[Stage] = ["written", "facts"]
     reach, measured, hashed = None, None, None
@@ -176,7 +179,7 @@ def preflight(
 
 
 def examine(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
-    """``assess``; where nodes did not answer or cannot be placed, with the topology of the others. Pure."""
+    """``assess``; if nodes did not answer or cannot be placed, with the topology of the others. Pure."""
     view = assess(spec, collected, facts)
     missing = {node.label for node in spec.inventory.nodes if node.label not in facts}
     wrong = [] if view.unplanned is None or view.topology is None else [view.unplanned]
@@ -206,7 +209,7 @@ def between(
 ) -> tuple[Reach, list[Finding]]:
     """Which nodes of ``topology`` reach one another, and findings about it.
 
-    ``epochs`` are those of our own lease, where we hold it.
+    ``epochs`` belong to our own lease, if we hold it.
     """
     reach = ask_reach(fleet, spec, facts, topology, report, epochs=epochs)
     found = run_stage(Context(spec, facts, topology, reach=reach), ["reach"])
@@ -219,7 +222,7 @@ def between(
 
 
 def number_of(spec: Spec, stages: Collection[Stage]) -> int:
-    """How many checks ``stages`` have for the engine of ``spec``."""
+    """The number of checks in ``stages`` for the engine of ``spec``."""
     engines = {None, spec.playbook.engine}
     return sum(check.stage in stages and check.engine in engines for check in CATALOGUE.values())
 
@@ -227,9 +230,9 @@ def number_of(spec: Spec, stages: Collection[Stage]) -> int:
 def measure(
     fleet: Fleet, spec: Spec, facts: dict[str, Facts], topology: Topology, report: Report, *, whole: bool
 ) -> Measured:
-    """Bandwidth and latency of the links, by ``inspect.deep``.
+    """Bandwidth and latency of the links, measured by ``inspect.deep``.
 
-    ``whole``: no error prevents starting a container on every node, which is done under the lease.
+    ``whole``: no error prevents starting a container on every node, under the lease.
     """
     from sparkcluster.inspect.deep import deep  # noqa: PLC0415 - only --deep needs it
 
@@ -240,7 +243,7 @@ def measure(
             lease = partial(Lease, fleet, spec.inventory, "measure")
             try:
                 taken = stack.enter_context(lease().acquire(list(facts)))
-                stack.enter_context(lease("staging").acquire(list(facts)))  # a copy would share the links
+                stack.enter_context(lease("staging").acquire(list(facts)))  # a copy would use the same links
                 epochs = taken.changer.epochs
             except LeaseHeld as error:
                 stack.close()
@@ -249,9 +252,9 @@ def measure(
 
 
 def unset(spec: Spec) -> list[Finding]:
-    """A secret that has no value here, which ``up`` refuses before it changes anything."""
+    """A secret without a value on this machine: ``up`` would refuse it before changing anything."""
     try:
         secrets.check(spec)
     except UsageError as error:
-        return [error.finding(UNSET, why="up starts nothing without it")]
+        return [error.finding(UNSET, why="up does not start without it")]
     return []

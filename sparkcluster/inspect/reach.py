@@ -1,4 +1,4 @@
-"""Asking every node at once what it reaches of the others. Nothing is changed, and nothing is left behind."""
+"""Tests which nodes reach each other, from all nodes at the same time. Changes nothing and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _OPENED = "ephemeral"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """One node's way to another over one rail, or over the management network (``subnet`` None).
+    """The path from one node to another over one rail, or over the management network (``subnet`` None).
 
     Attributes:
-        size_bytes: of a packet that fills the rail's MTU; None where no such packet is to be sent.
-        ports: the ports that the launch will use on the target there, each with who will listen; once the target
-            listens, those of them that are free, after one that the kernel chose.
-        udp: the port where the target listens for packets.
-        number: even; the next one is that of the large packet.
+        size_bytes: of a packet that fills the rail's MTU; None to send no such packet.
+        ports: ports that the launch will use on the target, each with its user; once the target listens, only the free
+            ones, after one that the kernel chose.
+        udp: the port on which the target listens for packets.
+        number: even; the large packet has the next number.
     """
 
     source: str
@@ -52,17 +52,17 @@ class Pair:
     number: int = 0
 
     def as_request(self) -> dict[str, Any]:
-        """What the source is told to try."""
+        """The request to the source node."""
         addresses = {"source": self.source_address, "target": self.target_address}
         numbers = {"id": self.number, "udp": self.udp, "size_bytes": self.size_bytes}
         return {**addresses, **numbers, "tcp": [port for port, _ in self.ports]}
 
 
 def pairs(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> tuple[Pair, ...]:
-    """Every ordered pair of nodes of a group, on every rail that they share and wherever else its ranks meet.
+    """Every ordered pair of nodes in a group, on every shared rail and on the network where its ranks meet.
 
-    What another check condemns is left out: a link that is down, an address that two nodes have, and the large packet
-    where MTUs differ.
+    Known faults of other checks are skipped: links that are down, duplicate addresses, and the large packet if MTUs
+    differ.
     """
     return tuple(itertools.chain.from_iterable(_of_group(spec, facts, group) for group in topology.groups))
 
@@ -94,7 +94,7 @@ def _of_group(spec: Spec, facts: Mapping[str, Facts], group: Group) -> Iterator[
 
 
 class Listening(Fact):
-    """Where a node listens, and on which addresses it cannot."""
+    """The ports on which a node listens, and the addresses on which it cannot."""
 
     udp: dict[str, Port]
     tcp: dict[str, Port]
@@ -103,7 +103,7 @@ class Listening(Fact):
 
 
 class Probed(Fact):
-    """One attempt; ``port`` it came from."""
+    """One attempt; ``port`` is its source port."""
 
     ok: bool
     rtt_ms: float | None = None
@@ -122,19 +122,19 @@ class Result(Fact):
 
     @property
     def well(self) -> bool:
-        """Whether none failed, but for ICMP, which is nothing but a second opinion."""
+        """Whether no attempt failed, except ICMP, which only confirms the others."""
         probed = (self.udp, self.udp_full, *self.tcp.values())
         return all(each.ok for each in probed if each is not None)
 
 
 class Tried(Fact):
-    """Results by the number of their attempt."""
+    """Results by number of attempt."""
 
     results: dict[str, Result]
 
 
 class Heard(Fact):
-    """Numbers of packets that arrived, and connections that began: address, port, source, its port."""
+    """Numbers of the packets that arrived, and connections: address, port, source address, source port."""
 
     udp: tuple[int, ...]
     tcp: tuple[tuple[str, int, str, int], ...]
@@ -149,10 +149,10 @@ def reach(
     *,
     epochs: Mapping[str, int] | None = None,
 ) -> Reach:
-    """What every node reaches of its group: one program on each, two round trips, one time-out at most.
+    """Test what every node reaches of its group: one program per node, two round trips, at most one time-out.
 
-    A port that the launch will use is tried only where nobody listens on it, no rank runs and nobody else holds the
-    lease: a preflight must not be in the way of a start. ``epochs`` are those of our own lease, where we hold it.
+    A port of the launch is only tried if it is free, no rank runs and no one else holds the lease, since preflight must
+    not disturb a start. ``epochs`` belong to our own lease, if we hold it.
     """
     planned = pairs(spec, facts, topology)
     names = list(dict.fromkeys(pair.source for pair in planned))
@@ -187,7 +187,7 @@ def reach(
         opened[host.name].say({"heard": True})
         return opened[host.name].answer(Heard)
 
-    # a node that does not answer is left out of what follows
+    # nodes that do not answer are skipped from here on
     with Conversations("reach") as programs:
         listening = fleet.each(listen, names)
         there = values(listening)
@@ -210,13 +210,13 @@ def reach(
 
 
 def _changing(facts: Mapping[str, Facts], epochs: Mapping[str, int]) -> set[str]:
-    """The nodes whose lease somebody else holds."""
+    """Nodes whose lease is held by someone else."""
     leases = {name: read(node.lease) for name, node in facts.items()}
     return {name for name, lease in leases.items() if lease and lease.held and lease.epoch != epochs.get(name)}
 
 
 def _tried(planned: Iterable[Pair], there: Mapping[str, Listening]) -> Iterator[Pair]:
-    """Those of which both ends listen, with the ports where the target does."""
+    """The pairs whose ends both listen, with the target's ports."""
     for place, pair in enumerate(planned):
         ports = there.get(pair.target)
         if ports is None or pair.source not in there or pair.source_address in there[pair.source].failed:
@@ -244,7 +244,7 @@ def _paths(pair: Pair, result: Result, heard: Heard | None) -> Iterator[Path]:
     small = udp if icmp is None or (udp and (udp.ok or udp.own)) else icmp
     if small:
         yield path("ping", small, udp_came(pair.number), rtt_ms=udp and udp.rtt_ms)
-    # Only beside a small packet that came through does the large one speak of its size and not of a firewall.
+    # A lost large packet means a wrong MTU only if a small one came through; else a firewall may block both.
     if udp and udp.ok and result.udp_full:
         yield path("jumbo", result.udp_full, udp_came(pair.number + 1), size_bytes=pair.size_bytes)
     for port, use in pair.ports:

@@ -1,4 +1,4 @@
-"""Releases, merged from the records of all nodes; which can be gone back to, and what of that is lost on which node."""
+"""Releases, merged from the records of all nodes; and which of them are rollback targets, or what they lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from sparkcluster import engines
 from sparkcluster.answers import problem
 from sparkcluster.engines.phase import FOOTPRINT
 from sparkcluster.errors import SparkclusterError, UsageError
@@ -22,10 +23,10 @@ from sparkcluster.plan.compare import compare, edited
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.spec import Spec
 
-# Arguments without which a measured KV cache says nothing.
-_COUNTS = ("gpu-memory-utilization", "max-model-len", "kv-cache-dtype", "max-num-seqs")
+# Arguments that a measured KV cache depends on, as named in ``Engine.common_arguments``.
+_COUNTS = ("memory", "context", "kv_type", "requests")
 
-# Of a record as it is; an older version wrote less.
+# Fields copied from a record, with defaults for records of older versions.
 _TOLD: dict[str, Any] = {"verified_at": 0.0, "operator": "", "operation": "", "restores": 0}
 
 TagNumber = Annotated[str, Field(pattern="^[0-9]{6,10}$")]
@@ -35,11 +36,11 @@ class Records(Fact):
     """The answer of the releases program.
 
     Attributes:
-        records: each as it was written; ``release_of`` reads one.
-        images: the image that the tag of a release leads to, by number in six digits; None where Docker could not be
-            asked, or is not the runtime.
+        records: each as it was written; ``release_of`` parses one.
+        images: image IDs of the releases' tags, by release number in six digits; None if Docker is not the runtime or
+            could not be queried.
         secrets: the releases whose secrets are kept.
-        switch: the document of the switch under way, as it was written; None without one.
+        switch: the document of an unfinished switch, as it was written; None without one.
     """
 
     records: Few[dict[str, Any]]
@@ -50,11 +51,11 @@ class Records(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """A release, the nodes that have its record, and those that keep something of it.
+    """A release, the nodes that have its record, and the nodes that keep its image and secrets.
 
     Attributes:
-        nodes: that have the record.
-        keepers: the nodes of groups that have answered, each with its group: others keep nothing of it.
+        nodes: nodes with the record.
+        keepers: nodes of verified groups, each with its group; other nodes keep nothing.
     """
 
     release: ReleaseFact
@@ -68,7 +69,7 @@ class Recorded:
 
 
 def release_of(document: Mapping[str, Any]) -> ReleaseFact:
-    """The release that a record is about.
+    """The release in a record.
 
     Raises:
         ValidationError: it is malformed: edited, or of another version.
@@ -78,13 +79,12 @@ def release_of(document: Mapping[str, Any]) -> ReleaseFact:
 
 
 def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
-    """``releases``: every recorded release, newest first; ``errors`` by node: why it, or a record there, is left out.
+    """``releases``: every recorded release, newest first; ``errors``: unreadable nodes or records, by node.
 
     Each release has number, plan_hash, verified_at (seconds since 1970), operator, model, image, digest (the image as
-    any node can pull it), the nodes that have the record, whether it is what runs now, whether nodes keep what going
-    back to it needs, and what of that is lost: image and secrets, each with the nodes that lack them; the operation
-    that made it, the release that it restores or 0, and changes: what its playbook says other than that of the row
-    before.
+    any node can pull it), the nodes with its record, whether it is running, whether nodes keep what a rollback to it
+    needs (kept), what they lost of it (image and secrets, each with the nodes), the operation that made it, the release
+    that it restores or 0, and changes to the playbook since the previous row.
 
     Raises:
         SparkclusterError: no node could be queried.
@@ -97,7 +97,7 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
     releases: list[dict[str, Any]] = []
     for each, older in zip(found, [*found[1:], None], strict=False):
         release, record = each.release, each.release.record
-        # Processes have no image, and where no node says what it has nothing is known to be dropped.
+        # Processes have no image; if no node reports tags, nothing is known to be lost.
         is_kept = bool(each.keepers) and (not tagged or release.number in tagged)
         releases.append(
             {
@@ -118,7 +118,7 @@ def history(fleet: Fleet, spec: Spec) -> dict[str, Any]:
 
 
 def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, str]) -> dict[str, list[str]]:
-    """The nodes that lost image or secrets of ``release``, of those that answered; ``errors`` gets who cannot say."""
+    """The nodes that lost image or secrets of ``release``; nodes that cannot tell are added to ``errors``."""
     number = release.release.number
     lost: dict[str, list[str]] = {"image": [], "secrets": []}
     for node, group in release.keepers.items():
@@ -126,7 +126,7 @@ def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, s
             continue
         image = group.image_on(node)
         if image is not None and answer.images is None:
-            errors.setdefault(node, "Docker does not say which images of releases it keeps")
+            errors.setdefault(node, "cannot ask Docker which release images it has")
         elif image is not None and answer.images is not None and answer.images.get(f"{number:06d}") != image:
             lost["image"].append(node)
         if group.has_secrets(node) and number not in answer.secrets:
@@ -135,12 +135,12 @@ def _lost(release: Recorded, answers: Mapping[str, Records], errors: dict[str, s
 
 
 def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
-    """What differs between the releases ``old`` and ``new``: ``differences``, a line each; ``errors`` of silent nodes.
+    """The differences between the releases ``old`` and ``new``, one per line; ``errors`` of nodes that did not answer.
 
-    Where nodes have different releases under one number, the one that the head of a group has counts.
+    If nodes have different releases under one number, the record of a group's head is used.
 
     Raises:
-        UsageError: no node has a record of one of them, or it cannot be read.
+        UsageError: no node has a readable record of one of them.
         SparkclusterError: no node could be queried.
     """
     answers, failed = node_records(fleet, spec)
@@ -150,10 +150,10 @@ def compared(fleet: Fleet, spec: Spec, old: int, new: int) -> dict[str, Any]:
 
 
 def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
-    """What the engine logged of its memory when ``spec``'s model was last verified here, on ``nodes`` where it was.
+    """The memory that the engine logged when ``spec``'s model was last verified here, preferably on ``nodes`` nodes.
 
-    ``release``, ``group``, ``nodes`` (how many the group had), ``args`` that count for the memory, and what is known of
-    ``load_gib``, ``kv_gib``, ``kv_tokens`` and ``graphs_gib``. None if no release has it.
+    ``release``, ``group``, ``nodes`` (size of the group), ``args`` that affect memory, and if known ``load_gib``,
+    ``kv_gib``, ``kv_tokens`` and ``graphs_gib``. None if no release has them.
 
     Raises:
         SparkclusterError: no node could be queried.
@@ -166,19 +166,21 @@ def measured(fleet: Fleet, spec: Spec, nodes: int) -> dict[str, Any] | None:
                 continue
             if known := {key: group.measured[key] for key in FOOTPRINT if group.measured.get(key) is not None}:
                 written = (group.playbook or {}).get("args", {}).items()
-                args = {word: value for key, value in written if (word := key.replace("_", "-")) in _COUNTS}
+                names = engines.engine(group.engine).common_arguments
+                counts = {names.get(each) for each in _COUNTS}
+                args = {word: value for key, value in written if (word := key.replace("_", "-")) in counts}
                 size = len(group.plan["nodes"])
                 others.append({"release": group.release, "group": name, "nodes": size, "args": args, **known})
     return next((each for each in others if each["nodes"] == nodes), others[0] if others else None)
 
 
 def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, ReleaseFact, list[str]]:
-    """Release ``number``, the node whose record that is, and the nodes that have none of it or another one.
+    """The node whose record of release ``number`` is used, the release, and the nodes with no or another record.
 
-    It is the head of a group, else the first that has one.
+    The node is the head of a group, else the first with a record.
 
     Raises:
-        UsageError: no node has a record of it that can be read.
+        UsageError: no node has a readable record of it.
     """
     errors: dict[str, str] = {}
     read = {node: {each.number: each for each in _read(node, answer, errors)} for node, answer in answers.items()}
@@ -186,14 +188,14 @@ def as_recorded(answers: Mapping[str, Records], number: int) -> tuple[str, Relea
     if not found:
         why = "".join(f"; {node}: {error}" for node, error in errors.items())
         hint = "sparkcluster releases INVENTORY   lists them"
-        raise UsageError(f"no node has a record of release {number} that can be read{why}", hint=hint)
+        raise UsageError(f"no node has a readable record of release {number}{why}", hint=hint)
     heads = {node: {group.head for group in recorded_groups(each.record).values()} for node, each in found.items()}
     chosen = min(found, key=lambda node: node not in heads[node])
     return chosen, found[chosen], [node for node in answers if found.get(node) != found[chosen]]
 
 
 def _read(node: str, answer: Records, errors: dict[str, str]) -> Iterator[ReleaseFact]:
-    """The releases that ``node`` has recorded; ``errors`` gets why one cannot be read."""
+    """The releases recorded on ``node``; unreadable ones are added to ``errors``."""
     for place, document in enumerate(answer.records, 1):
         try:
             yield release_of(document)
@@ -202,9 +204,9 @@ def _read(node: str, answer: Records, errors: dict[str, str]) -> Iterator[Releas
 
 
 def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Records], dict[str, str]]:
-    """Every release, newest first, the answers by node, and by node why it, or a record there, is left out.
+    """All releases, newest first; the answers by node; and unreadable nodes or records, by node.
 
-    A node whose record of a number differs has another release.
+    A different record under the same number is a different release.
 
     Raises:
         SparkclusterError: no node could be queried.
@@ -223,7 +225,7 @@ def _recorded(fleet: Fleet, spec: Spec) -> tuple[list[Recorded], dict[str, Recor
 
 
 def node_records(fleet: Fleet, spec: Spec) -> tuple[dict[str, Records], dict[str, SparkclusterError]]:
-    """What the nodes recorded, and the errors of those that did not answer.
+    """The records of the nodes, and the errors of nodes that did not answer.
 
     Raises:
         SparkclusterError: no node could be queried.

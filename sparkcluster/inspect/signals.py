@@ -1,4 +1,4 @@
-"""What samples mean: what an engine and a node do now, and what doctor's rules read of both. Functions of data."""
+"""Interprets samples: current figures of an engine and a node, and observations for doctor's rules. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sparkcluster.inspect.observing import INTERVAL_S
 from sparkcluster.inspect.vitals import EngineSample, HcaCounts, Resource, Sample
 
 FRESH_S, SILENT_S = 15.0, 10.0
-"""How old the last reading of an engine, and the last sample of a node, may be for what they do *now*."""
+"""Maximum age of the last reading of an engine, and of the last sample of a node, to count as current."""
 RATE_S, RECENT_S = 5.0, 65.0
-"""Rates of a node are of its last 5 s; what is rare, or needs many requests, is of its last minute."""
+"""Rates of a node are averages over 5 s; rare events, and figures that need many requests, cover the last minute."""
 _LEAST_S = 0.2
-"""Between two samples; what a node says of its clock may be anything."""
+"""Minimum time between two samples; a node's clock may be wrong."""
 _GAUGES = {"running", "waiting", "kv_cache"}
 _COUNTERS = Counters.model_fields.keys() - {"at_s"}
 
 
 def between(before: EngineSample | None, after: EngineSample | None) -> dict[str, float | None]:
-    """What the engine did between two samples; None where that is unknown, or a counter went back: it was restarted.
+    """The engine's figures between two samples; None if unknown, or if a counter decreased (the engine restarted).
 
-    ``hit_rate`` (tokens that the prefix cache had, of those looked up), ``acceptance`` (of drafted tokens),
-    ``accepted_length`` (tokens a step, with the one that needs no draft), ``preemptions``, ``generated``, ``prompted``
-    and ``hits`` (tokens); ``ttft_p50_s``, ``ttft_p95_s``, and of the time between tokens ``itl_p50_s``, ``itl_p95_s``:
-    at most that, since a histogram knows no more, and None in its last bucket, which has no bound.
+    ``hit_rate`` (share of prompt tokens found in the prefix cache), ``acceptance`` (share of drafted tokens),
+    ``accepted_length`` (tokens per step, with the one that needs no draft), ``preemptions``, ``generated``,
+    ``prompted`` and ``hits`` (tokens); ``ttft_p50_s``, ``ttft_p95_s``, and for the time between tokens ``itl_p50_s``,
+    ``itl_p95_s``: upper bounds from a histogram, None in its last bucket, which has no bound.
     """
 
     def grown(name: str) -> float:
@@ -62,7 +62,7 @@ def recent(series: Sequence[Sample]) -> list[Sample]:
 
 
 def _readings(series: Sequence[Sample], key: str) -> list[EngineSample]:
-    """The recent samples of the engine ``key``, since no counter of it went back."""
+    """The recent samples of the engine ``key`` since its last restart, when counters decreased."""
     found = list[EngineSample]()
     for each in recent(series):
         if engine := each.engines.get(key):
@@ -74,11 +74,11 @@ def _readings(series: Sequence[Sample], key: str) -> list[EngineSample]:
 
 
 def load(series: Sequence[Sample], key: str, now_s: float) -> dict[str, float | None] | None:
-    """What the engine ``key`` does now, by the sampler's clock; None where it was not read for ``FRESH_S``.
+    """The current load of the engine ``key``, by the sampler's clock; None if it was not read for ``FRESH_S``.
 
     ``running``, ``waiting``, ``kv_cache`` (0 to 1) as last read; ``tokens_per_s`` and ``prompt_tokens_per_s`` between
-    the last two readings; of the last minute ``preemptions`` and the rates and times of ``between``. None for what is
-    not known.
+    the last two readings; ``preemptions`` and the rates and times of ``between`` over the last minute. None for
+    unknown figures.
     """
     readings = _readings(series, key)
     if not readings or not any(key in each.engines and each.at_s >= now_s - FRESH_S for each in series):
@@ -96,11 +96,11 @@ def load(series: Sequence[Sample], key: str, now_s: float) -> dict[str, float | 
 
 
 def vitals(series: Sequence[Sample], now_s: float) -> dict[str, Any] | None:
-    """What a node does now, by the sampler's clock; None where it sent no sample for ``SILENT_S``.
+    """The current figures of a node, by the sampler's clock; None if it sent no sample for ``SILENT_S``.
 
-    Bytes, and bytes/s of all disks and of each HCA; ``pressure`` is the share of time for which some task waited;
-    ``errors`` of an HCA are those of the last minute. None for what is not known; ``gpu`` is None without a report, and
-    has None for what nvidia-smi does not support.
+    Bytes, and bytes/s of all disks and of each HCA; ``pressure`` is the share of time in which some task waited;
+    ``errors`` of an HCA cover the last minute. Unknown figures are None; ``gpu`` is None without a report, and has None
+    for what nvidia-smi does not support.
     """
     if not series or series[-1].at_s < now_s - SILENT_S:
         return None
@@ -151,20 +151,20 @@ def _share(figure: float | None) -> float | None:
 
 
 def _rate(before: float | None, after: float | None, apart_s: float) -> float | None:
-    """Growth of a counter a second; None where it went back, or one of both is not known."""
+    """Growth of a counter per second; None if it decreased or is unknown."""
     if before is None or after is None or after < before or apart_s < _LEAST_S:
         return None
     return (after - before) / apart_s
 
 
 def observation(view: View, node: str, series: Sequence[Sample], since_s: float | None = None) -> Observation:
-    """What ``doctor`` would see on ``node``, a node of ``view.facts``, by its facts and the end of ``series``.
+    """The observation of ``node`` for doctor's rules, from its facts and the end of ``series``.
 
-    Counters are those since ``since_s`` by the sampler's clock, when a request was begun whose reply is judged by them;
-    without one, and what the GPU did, of the last ``FRESH_S``. The GPU is left out unless it was seen for ``RATE_S``,
-    which makes two reports; what doctor's rules count by seconds is of as many as doctor takes.
+    Counters start at ``since_s`` (sampler's clock), the begin of the request whose reply they help to judge; without
+    it, and for the GPU, they cover the last ``FRESH_S``. The GPU is omitted unless it was seen for ``RATE_S``, that is
+    in two reports; other figures cover the interval that doctor uses.
 
-    Logs, ``/health``, Ray and sockets are not there: empty or None, for which no rule of doctor fires.
+    Logs, ``/health``, Ray and sockets are missing (empty or None); no rule of doctor fires on them.
     """
     ranks = view.facts[node].ranks
     if not isinstance(ranks, Unread):
@@ -186,7 +186,7 @@ def observation(view: View, node: str, series: Sequence[Sample], since_s: float 
         for key in headed[:1]
         for engine in _readings(asked, key)
     ]
-    ends = last(INTERVAL_S + 0.5)  # samples come a little more than a second apart, too
+    ends = last(INTERVAL_S + 0.5)  # samples may be slightly more than a second apart
     return Observation(
         ranks=ranks,
         gpus=tuple(gpus) if gpus and gpus[-1].clock_s - gpus[0].clock_s >= RATE_S else None,

@@ -1,16 +1,16 @@
-"""What a cluster is in, in one word, and what to type next. Pure; asked by ``status``, ``doctor``, ``ask`` and ``up``.
+"""The state of a cluster in one word, and the next command. Pure; used by ``status``, ``doctor``, ``ask`` and ``up``.
 
 ::
 
-    serving    every group that is recorded answers                          ask
-    starting   nothing answers yet, and an operation that starts it runs     logs -f
-    orphaned   ranks that no release recorded: what started them has ended   up
-    degraded   a recorded group does not answer, or a node cannot be read    doctor
-    on demand  not loaded, and its guards load it when it is asked for      load
-    down       no rank of the cluster is there                               up
-    unknown    no node could be reached                                      preflight
+    serving    every recorded group answers                                    ask
+    starting   nothing answers yet, and an operation that starts it is running logs -f
+    orphaned   unrecorded ranks: the command that started them has ended       up
+    degraded   a recorded group does not answer, or a node cannot be read      doctor
+    on demand  not loaded; a request loads it                                  load
+    down       no rank of the cluster exists                                   up
+    unknown    no node could be reached                                        preflight
 
-The next ``up`` goes on with the ranks of an orphaned cluster, which may have loaded their weights.
+The next ``up`` continues with the ranks of an orphaned cluster, which may have loaded their weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SERVING, STARTING, ORPHANED = "serving", "starting", "orphaned"
 DEGRADED, DOWN, UNKNOWN, ON_DEMAND = "degraded", "down", "unknown", "on demand"
 
-LEFT = "the command that started it ended before the model had answered"
+LEFT = "the command that started it ended before the model was ready"
 """Why a group is orphaned."""
 
 # Operations that stop groups to start others.
@@ -45,18 +45,18 @@ STATES = {
     DEGRADED: "doctor INVENTORY",
     UNKNOWN: "preflight INVENTORY",
 }
-"""What to type in each; the best first."""
+"""The next command in each state; the best state first."""
 
 
 def responds(reply: Reply) -> bool:
-    """Whether a group shows life, or is seen working for others."""
+    """Whether a group shows life, or is busy with other requests."""
     return shows_life(reply) or busy(reply)
 
 
 def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str]:
-    """The state of every group by name, and that of the cluster; ``responding`` are the groups that show life."""
+    """The state of each group, and of the cluster; ``responding`` are the groups that show life."""
     staging = current_staging(view.facts)
-    # What starts groups copies first, and has the lease of staging alone meanwhile.
+    # An operation that starts groups copies first, and then holds only the staging lease.
     copying = staging is not None and staging.held and not view.ranks.anything
     starting = _starts(view.lease) or (copying and _starts(staging))
     ranks = view.ranks.groups()
@@ -81,7 +81,7 @@ def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str
 
 
 def is_unloaded(view: View) -> bool:
-    """Whether it is on demand, no rank of it is there, and every guard would load what was recorded."""
+    """Whether it is on demand, none of its ranks exists, and every guard would load the recorded release."""
     guards = [read(node.enabled) for node in view.facts.values()]
     ready = all(each and each.on_demand and each.runs and not each.stopped and not each.gave_up for each in guards)
     return ready and view.spec.idle_s is not None and view.newest is not None and not view.ranks.anything
@@ -98,12 +98,12 @@ def _of_group(recorded: RecordedGroup | None, ranks: Ranks, *, answers: bool, st
 
 
 def _starts(lease: LeaseFact | None) -> bool:
-    """Whether the operation that has the lease starts groups."""
+    """Whether the operation that holds the lease starts groups."""
     return lease is not None and lease.operation in STARTS
 
 
 def next_command(state: str, *, switch: bool = False, chats: bool = True) -> str:
-    """What to type in ``state``; ``switch``: one to another release was cut off; ``chats``: the model writes text."""
+    """The next command in ``state``; ``switch``: a switch was interrupted; ``chats``: the model generates text."""
     if state == SERVING and not chats:
         return "sparkcluster connect INVENTORY"
     return f"sparkcluster {'upgrade INVENTORY --resume' if switch and state != STARTING else STATES[state]}"

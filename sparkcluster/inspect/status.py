@@ -1,4 +1,4 @@
-"""What runs where, whether it serves, and what it does: ``status``, and what ``telemetry`` says again and again."""
+"""What runs where, whether it serves, and its load: ``status``, and the repeated readings of ``telemetry``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from sparkcluster.plan.release_record import (
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
 
-# A busy engine gives one token within seconds, since it serves short requests between long ones.
+# A busy engine returns one token within seconds, since it serves short requests between long ones.
 STATUS_LIMIT_S = 15.0
-# For two samples of what moves; it takes two seconds.
+# Enough for two samples, which take two seconds.
 OBSERVE_S = 4.0
 LEASE = {"operator", "operation", "since", "epoch"}
 
@@ -41,9 +41,9 @@ Load = dict[str, float | None] | None
 
 
 def status(fleet: Fleet, view: View) -> Document:
-    """Request a token from every group of ``view`` that should serve; the document of ``--json``."""
+    """Request a token from every group of ``view`` that should serve; returns the document of ``--json``."""
     answers = replies(begin_asking(fleet, view, running(view), STATUS_LIMIT_S, 1), view, STATUS_LIMIT_S * 2)
-    # only then, so that it is not our own token that is counted
+    # afterwards, so that our own token is not counted
     with Sampler(fleet, view.facts if view.ranks.running else (), engines_of(view)) as sampler:
         settle(sampler, 2, OBSERVE_S)
         seen = {name: vitals(series, sampler.now_s()) for name, series in sampler.samples.items()}
@@ -51,13 +51,13 @@ def status(fleet: Fleet, view: View) -> Document:
 
 
 def running(view: View) -> list[str]:
-    """Groups of which every recorded rank runs."""
+    """Groups whose recorded ranks are all running."""
     ranks = view.ranks.groups()
     return [name for name, each in view.groups.items() if runs_recorded(each, ranks.get(name, {}), each.ranks)]
 
 
 def engines_of(*views: View) -> dict[str, dict[str, EngineAt]]:
-    """By node, where the APIs are of the groups of newest releases whose head it is, and which engines these are."""
+    """By head node, the endpoint and engine of each group in the newest releases."""
     found: dict[str, dict[str, EngineAt]] = {}
     for view in views:
         record = view.newest.record if view.newest else {}
@@ -69,17 +69,17 @@ def engines_of(*views: View) -> dict[str, dict[str, EngineAt]]:
 
 
 def key(view: View, group: str) -> str:
-    """The name of a group among those of all clusters."""
+    """The name of a group, unique among all clusters."""
     return f"{view.spec.inventory.cluster}/{group}"
 
 
 def settle(sampler: Sampler, times: int, limit_s: float) -> None:
-    """Wait until ``sampler`` has so many samples of each node and readings of each engine, at most ``limit_s``."""
+    """Wait until ``sampler`` has ``times`` samples of each node and readings of each engine, at most ``limit_s``."""
 
     def enough(node: str) -> bool:
         series, wanted = sampler.samples[node], sampler.engines.get(node, ())
         read = [sum(name in each.engines for each in series) for name in wanted]
-        # one that was not read by then does not answer
+        # an engine that was not read by then does not answer
         return len(series) >= times and all(each >= times or (not each and len(series) > times) for each in read)
 
     while sampler.now_s() < limit_s and not all(node in sampler.lost or enough(node) for node in sampler.samples):
@@ -87,7 +87,7 @@ def settle(sampler: Sampler, times: int, limit_s: float) -> None:
 
 
 def loads(sampler: Sampler) -> dict[str, Load]:
-    """What each engine that ``sampler`` reads does now, by ``key``."""
+    """The current load of each engine that ``sampler`` reads, by ``key``."""
     wanted = [(node, name) for node, each in sampler.engines.items() for name in each]
     return {name: load(sampler.samples.get(node, ()), name, sampler.now_s()) for node, name in wanted}
 
@@ -95,7 +95,7 @@ def loads(sampler: Sampler) -> dict[str, Load]:
 def document(
     view: View, answers: Mapping[str, Reply], loads: Mapping[str, Load], vitals: Mapping[str, Document | None]
 ) -> Document:
-    """What ``status`` says of ``view``, ``answers`` by group, ``loads`` by ``key``, and ``vitals`` by node."""
+    """The document of ``status`` from ``view``, ``answers`` by group, ``loads`` by ``key`` and ``vitals`` by node."""
     facts, recorded = view.facts, view.recorded
     states, word = state.states(view, [name for name, reply in answers.items() if state.responds(reply)])
     groups = [_group(view, name, states[name], answers.get(name), loads.get(key(view, name))) for name in states]
@@ -122,7 +122,7 @@ def document(
 
 
 def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
-    """Why the cluster is not what it should be, in one line; None where it serves, or nothing of it runs."""
+    """Why the cluster is not healthy, in one line; None if it serves or is down."""
     if word == state.UNKNOWN:
         return "no node could be reached"
     if word not in {state.DEGRADED, state.ORPHANED}:
@@ -130,7 +130,7 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
     reasons = [error.message for error in view.collected.errors.values()]
     reasons += [f"{name}: {why}" for name, why in unreadable(view.facts).items()]
     ranks = [(name, rank) for name, of_node in view.ranks.ours.items() for rank in of_node]
-    # what ended with an error is the reason of what then ended without
+    # a rank that ended with an error is the cause of ranks that then ended without one
     for name, rank in sorted(ranks, key=lambda each: each[1].exit_code in {0, None}):
         if rank.exit_code == VICTIM:
             reasons.append(f"the rank on {name} was {rank.error or 'killed to protect the machine'}")
@@ -147,7 +147,7 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
 
 
 def _group(view: View, name: str, word: str, reply: Reply | None, load: Load) -> Document:
-    """One group as it is now."""
+    """The current state of a group."""
     group, ranks = view.groups.get(name), view.ranks.groups().get(name, {})
     why = state.LEFT if word == state.ORPHANED else problem(reply)
     numbers = [release for of_node in ranks.values() for rank in of_node if (release := release_of(rank)) is not None]
@@ -166,22 +166,22 @@ def _group(view: View, name: str, word: str, reply: Reply | None, load: Load) ->
 
 
 def _warning(view: View, group: RecordedGroup, word: str) -> str | None:
-    """What is to be said of a group's endpoint, with what to type; None without."""
+    """A warning about a group's endpoint, with a hint; None if there is nothing to warn about."""
     inventory = view.spec.inventory
     if word == state.SERVING:
-        if warning := secrets.key_warning(group.secrets, view.spec):
+        if warning := secrets.key_warning(group, view.spec):
             return warning
         if differing := view.spec.differs(group.selected):
-            return f"{differing}: sparkcluster up INVENTORY   says how to keep it, and how to undo it"
-    # Behind a gateway an engine listens where others reach it only with a key.
+            return f"{differing}: sparkcluster up INVENTORY   shows how to keep or undo the difference"
+    # Behind a gateway, an engine without a key listens only on addresses that others cannot reach.
     accepted = inventory.api.for_nodes_only or OPEN_API in inventory.ignore or view.spec.gateway_node
     if accepted or view.endpoints[group.name].key_name or loopback(group.plan["endpoints"][group.name]):
         return None
-    return "open to the network, and requires no key: sparkcluster key INVENTORY"
+    return "open to the network without a key: sparkcluster key INVENTORY"
 
 
 def _uptime_s(view: View, name: str) -> float | None:
-    """For how long all ranks of a group run, by the clocks of their nodes; None where that is unknown."""
+    """How long all ranks of a group have been running, by their nodes' clocks; None if unknown."""
     of_nodes = view.ranks.groups().get(name, {})
     began = [(node, rank.started_at) for node, ranks in of_nodes.items() for rank in ranks if rank.state == "running"]
     if not began or len(began) < sum(map(len, of_nodes.values())):
@@ -194,19 +194,19 @@ def _uptime_s(view: View, name: str) -> float | None:
 
 
 def problem(reply: Reply | None) -> str | None:
-    """Why a group is not ready, in one line; a slow answer alone is no sign of death."""
+    """Why a group is not ready, in one line; a slow answer alone does not mean that it is dead."""
     if reply is None or reply.problem is None:
         return None
     if reply.problem == "unauthorized":
-        return f"{reply.message}; {RESTART} starts it with the key of the inventory"
+        return f"{reply.message}; {RESTART} restarts it with the inventory's key"
     if reply.problem == "timeout":
-        why = "its engine is busy with other requests" if busy(reply) else "it hangs, or reads a long prompt"
+        why = "its engine is busy with other requests" if busy(reply) else "it hangs or processes a long prompt"
         return f"no token within {reply.limit_s:.0f} s: {why}"
     return f"the model does not answer: {reply.message}"
 
 
 def _nodes(view: View, groups: list[Document], vitals: Mapping[str, Document | None]) -> list[Document]:
-    """One document for each node of the inventory."""
+    """A document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = view.recorded["plan"]["nodes"] if "plan" in view.recorded else {}
     blind = unreadable(view.facts)
@@ -227,7 +227,7 @@ def _nodes(view: View, groups: list[Document], vitals: Mapping[str, Document | N
                 "why": error.message.removeprefix(f"{name}: ") if error else blind.get(name),
                 "container": rank.name if rank else None,
                 "image": rank.image_id if rank else None,
-                # A group that answers has every Ray node in it; nothing else is proof.
+                # A group that answers has all its Ray nodes; nothing else proves that they are alive.
                 "ray": None if not (uses_ray and rank) else "alive" if name in ready else "unknown",
                 "memory": None if memory is None else memory.model_dump(include={"total_bytes", "available_bytes"}),
                 "vitals": vitals.get(name),

@@ -1,4 +1,4 @@
-"""Samples of nodes while they serve, in one time base; ``inspect.signals`` says what they mean."""
+"""Samples nodes while they serve, in one time base; ``inspect.signals`` interprets the samples."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.program import Conversation
 
 Count = Annotated[float, Field(ge=0, le=1e18)]
-"""Of anything since boot or since its engine started: a rate of two of them is finite."""
+"""A counter since boot or since the engine's start; bounded, so that rates are finite."""
 Total = Annotated[int, Field(ge=0, lt=1 << 63)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
-"""Of a device or a counter."""
+"""Name of a device or a counter."""
 Bound = Annotated[float, Field(allow_inf_nan=True, ge=0)]
-"""Upper bound of a bucket; the last one's is infinite."""
+"""Upper bound of a histogram bucket; infinite for the last one."""
 Buckets = Annotated[dict[Bound, Count], Field(max_length=64)]
-"""By upper bound, how many were at most that."""
+"""Counts by upper bound."""
 Resource = Literal["cpu", "memory", "io"]
 EngineAt = tuple[Endpoint, Engine]
-"""An engine that serves, and where its API is on its node."""
+"""An engine that serves, and its API endpoint on its node."""
 _SOONEST_S, _REST_S = 0.2, 0.05
-"""Samples that come sooner, of a link that stalled or a node that sends without end, are dropped, each after a rest."""
+"""Samples that arrive sooner, after a stalled link or from a faulty node, are dropped, each after a pause."""
 _SILENT_S, _LONGEST_S = 10.0, 20.0
-"""With ``retry_s``: after which a node is lost, and the longest pause between two tries."""
+"""With ``retry_s``: silence after which a node is lost, and the longest pause between two retries."""
 
 
 def clock_s() -> float:
-    """Seconds that pass while this machine sleeps, too, whatever its clock is set to (on macOS CLOCK_MONOTONIC)."""
+    """Seconds on a clock that also runs while this machine sleeps and is never set (macOS: CLOCK_MONOTONIC)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class DiskCounts(Fact):
-    """A whole disk since boot; ``busy_s`` is how long it had requests in flight."""
+    """Counters of a physical disk since boot; ``busy_s`` is the time with requests in flight."""
 
     read_bytes: Total
     written_bytes: Total
@@ -52,7 +52,7 @@ class DiskCounts(Fact):
 
 
 class HcaCounts(Fact):
-    """An HCA since boot; ``errors`` are those of ``HCA_ERRORS`` that it has."""
+    """Counters of an HCA since boot; ``errors`` are those of ``HCA_ERRORS`` that it has."""
 
     sent_bytes: Total
     received_bytes: Total
@@ -60,7 +60,7 @@ class HcaCounts(Fact):
 
 
 class EngineSample(Fact):
-    """An engine since it started: counters and statistics by the names of ``engines.base``; None for what it lacks.
+    """Counters and statistics of an engine since its start, by the names of ``engines.base``; None if it has none.
 
     Attributes:
         clock_s: when it was read, by the clock of its ``Sample``.
@@ -74,17 +74,17 @@ class EngineSample(Fact):
 
 
 class Sample(GpuSample):
-    """One node at one moment, with its GPU; None for what it does not have, or what did not answer in time.
+    """One node at one moment, with its GPU; None for what it lacks or what did not answer in time.
 
     Attributes:
-        at_s: when it came, in seconds since the sampler began: how old it is.
-        clock_s: when it was taken, by the node's clock since its boot (CLOCK_BOOTTIME): rates are by this one.
-        swapped_pages: in and out since boot.
-        pressure: by resource, for how many seconds since boot ``some`` task, or all of them (``full``), waited for it.
-        disks: whole ones, by name.
+        at_s: when it arrived, in seconds since the sampler's start; used for its age.
+        clock_s: when it was taken, by the node's clock since boot (CLOCK_BOOTTIME); used for rates.
+        swapped_pages: pages swapped in and out since boot.
+        pressure: by resource, seconds since boot in which ``some`` task, or all tasks (``full``), waited for it.
+        disks: physical disks, by name.
         rdma: by HCA.
-        system_w: power of the whole Spark in watts; ``power_w`` is that of its GPU.
-        engines: those that were read since the sample before it, by key.
+        system_w: power of the whole Spark in watts; ``power_w`` is its GPU's.
+        engines: engines read since the previous sample, by key.
     """
 
     at_s: float = 0.0
@@ -99,41 +99,41 @@ class Sample(GpuSample):
 
     @property
     def engine(self) -> EngineSample | None:
-        """The only one that was asked for."""
+        """The only engine that is read."""
         return next(iter(self.engines.values()), None)
 
     def count(self, name: str) -> float:
-        """A counter of ``engine``; 0 where it has none, or was not read."""
+        """A counter of ``engine``; 0 if it has none or was not read."""
         return (self.engine.counts.get(name) if self.engine else None) or 0
 
     @property
     def rdma_bytes(self) -> int | None:
-        """Sent and received through all HCAs since boot; None without one."""
+        """Bytes sent and received through all HCAs since boot; None without an HCA."""
         return sum(each.sent_bytes + each.received_bytes for each in self.rdma.values()) if self.rdma else None
 
 
 class Samples(Conversation):
-    """The program that sends samples, which are short."""
+    """The conversation with the sampling program; its lines are short."""
 
     line_bytes = 1 << 16
 
 
 class Sampler(Closing):
-    """Samples ``nodes`` until it is closed, each in a thread of its own.
+    """Samples ``nodes`` until it is closed, with one thread per node.
 
     Args:
         fleet: their hosts.
-        nodes: whom to sample.
-        engines: by node and key, those whose metrics are read; ``engines`` can be replaced while it runs.
-        every_s: seconds between two reports of GPU and engines; all else is read every second.
-        keep: how many samples of a node are kept; None for all.
-        retry_s: seconds after which a node that was lost is tried again, and twice that after each time that it fails,
-            over a new connection if the other one broke; None where it stays lost.
+        nodes: the nodes to sample.
+        engines: by node and key, engines whose metrics are read; can be replaced while it runs.
+        every_s: seconds between reports of GPU and engines; everything else is read every second.
+        keep: number of samples to keep per node; None for all.
+        retry_s: seconds until a lost node is retried, doubled after each failure; a broken connection is renewed. None
+            to not retry.
 
     Attributes:
-        samples: by node, its series; each is replaced as a whole, and never changes.
-        lost: by node, the error for which it sends nothing now: it is not reached, its program failed or went silent,
-            or sent what is no sample. Its series stays.
+        samples: the series of each node; a series is replaced, never changed.
+        lost: by node, why it sends nothing now: it is unreachable, its program failed or went silent, or it sent an
+            invalid sample. Its series remains.
     """
 
     def __init__(
@@ -154,31 +154,32 @@ class Sampler(Closing):
         self._calls = fleet.start(self._follow, self.samples)
 
     def now_s(self) -> float:
-        """Seconds since the sampler began."""
+        """Seconds since the sampler's start."""
         return clock_s() - self._began
 
     def check(self) -> None:
-        """Raise the error of the program that ended a node's thread, if one has."""
+        """Raise the error that ended a node's thread, if there is one."""
         self._calls.wait(0)
 
     def fresh(self, node: str, limit_s: float = 15.0) -> Sample:
-        """A sample of ``node`` that was taken after this call, which lasts two seconds or less.
+        """A sample of ``node`` taken after this call, which lasts at most two seconds.
 
         Raises:
-            HostError: none came within ``limit_s``, or the node is lost.
+            HostError: none arrived within ``limit_s``, or the node is lost.
         """
         called_s = self.now_s()
+        counted = any(of.counters for _, of in self.engines.get(node, {}).values())
         while True:
             came = [each for each in self.samples[node][-5:] if each.at_s > called_s]
-            came = [each for each in came if each.engines or not self.engines.get(node)]
-            if len(came) > 1:  # the first may have been on its way
+            came = [each for each in came if each.engines or not counted]
+            if len(came) > 1:  # the first may have been taken before
                 return came[1]
             if node in self.lost or self.now_s() > called_s + limit_s:
                 raise self.lost.get(node) or HostError(f"{node} sent no sample for {limit_s:g} s", node=node)
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End each node's program with its next sample, without waiting for it."""
+        """End each node's program at its next sample, without waiting for it."""
         self._closed.set()
 
     def _follow(self, host: Host) -> None:
@@ -193,13 +194,13 @@ class Sampler(Closing):
                     return
                 again = pause_s and self.samples[host.name][-1:] == last
                 pause_s = min(_LONGEST_S, 2 * pause_s) if again else self._retry_s
-                # a look may use the same connection
+                # a check may use the same connection
                 broken = not isinstance(error, CommandFailed) and (again or not isinstance(error, CommandTimeout))
                 if not self._closed.wait(pause_s) and broken:
                     host.renew()
 
     def _converse(self, host: Host, wanted: Mapping[str, EngineAt]) -> None:
-        """Take samples of ``host`` until this is closed, or its engines are others than ``wanted``."""
+        """Take samples of ``host`` until the sampler is closed or its engines differ from ``wanted``."""
         engines = {
             key: {
                 "url": at.url,
@@ -208,6 +209,7 @@ class Sampler(Closing):
                 "metrics": {**of.counters, **of.statistics},
             }
             for key, (at, of) in wanted.items()
+            if of.counters
         }
         request = {"engines": engines, "every_s": self._every_s}
         silence_s = SILENT_S if self._retry_s is None else _SILENT_S

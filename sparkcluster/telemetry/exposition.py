@@ -1,4 +1,4 @@
-"""What Prometheus reads: the newest sample of every node, and the last look; ``metrics.toml`` has names and units."""
+"""Prometheus metrics: the newest sample of every node, and the last check; ``metrics.toml`` has names and units."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 METRICS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_SERIES, MOST_CHARACTERS = 512, 256
-"""What a node says can be a label: a metric of a node or a cluster has so many series ever, each label so long."""
+"""Limits, since nodes provide label values: series per metric and node or cluster, and characters per label."""
 
 Value = tuple[str, Any, *tuple[str, ...]]
-"""Of a series: its metric, what it is now or None, and its labels."""
+"""A series: its metric, its current value or None, and its labels."""
 
 
 def text(live: Live) -> bytes:
@@ -38,14 +38,14 @@ def text(live: Live) -> bytes:
 
 
 class Exposition(Collector):
-    """``live`` for prometheus_client, again and again; what is not known has no series."""
+    """``live`` as a collector for prometheus_client; unknown values have no series."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._admitted: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, with the series that are admitted."""
+        """All metrics with their series, up to the limit."""
         families = {name: _family(name) for name in METRICS}
         for name, value, *labels in (*self._nodes(), *self._engines(), *self._clusters()):
             if value is not None and self._admits(name, labels):
@@ -53,14 +53,14 @@ class Exposition(Collector):
         yield from families.values()
 
     def _admits(self, name: str, labels: Sequence[str]) -> bool:
-        """Whether a series was there before, or may be beside those."""
+        """Whether the series exists already or is within the limit."""
         admitted = self._admitted[name, *labels[:1]]
         if len(admitted) < MOST_SERIES and all(len(each) <= MOST_CHARACTERS for each in labels):
             admitted.add(tuple(labels))
         return tuple(labels) in admitted
 
     def _recent(self, node: str) -> list[Sample]:
-        """The samples of ``node`` that are fresh, newest first."""
+        """The fresh samples of ``node``, newest first."""
         oldest = self._live.sampler.now_s() - FRESH_S
         return [each for each in reversed(self._live.sampler.samples.get(node, ())) if each.at_s >= oldest]
 
@@ -74,7 +74,7 @@ class Exposition(Collector):
                 yield from _figures("node", {**sample.model_dump(), "throttled": throttled, "swap_used": used}, node)
 
     def _names(self) -> dict[str, str]:
-        """By cluster, what its model is called: the entry of the inventory, else the name that requests carry."""
+        """The model's name by cluster: the entry of the inventory, else the name in requests."""
         views = self._live.views.items()
         return {cluster: view.spec.model or view.spec.playbook.model_name for cluster, view in views}
 
@@ -118,7 +118,7 @@ def _family(name: str) -> Any:
 
 
 def _histograms(reading: EngineSample) -> Iterator[tuple[str, tuple[list[tuple[str, float]], float]]]:
-    """By metric, buckets and sum of each histogram that is whole: a sum of 0 would be read as no time at all."""
+    """By metric, buckets and sum of each complete histogram; without a sum, 0 would be wrong."""
     for name, row in METRICS.items():
         if of := row.get("histogram"):
             buckets, total_s = sorted((getattr(reading, of) or {}).items()), reading.counts.get(f"{of}_sum")
@@ -127,7 +127,7 @@ def _histograms(reading: EngineSample) -> Iterator[tuple[str, tuple[list[tuple[s
 
 
 def _figures(of: str, document: dict[str, Any], *labels: str) -> Iterator[Value]:
-    """All figures of a node or an engine that are in ``document``."""
+    """All figures of a node or an engine in ``document``."""
     for name, row in METRICS.items():
         if name.startswith(of) and "figure" in row:
             for value, found in _at(document, row["figure"].split(".")):
@@ -135,7 +135,7 @@ def _figures(of: str, document: dict[str, Any], *labels: str) -> Iterator[Value]
 
 
 def _at(value: Any, path: Sequence[str]) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """Every value at ``path`` with the names that ``*`` stands for there."""
+    """Every value at ``path``, with the names that ``*`` matched."""
     if value is not None and not path:
         yield value, ()
     elif value is not None:

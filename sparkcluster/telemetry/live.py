@@ -1,4 +1,4 @@
-"""What all Sparks and models of an inventory do now, and did during the last ``POINTS`` ticks."""
+"""Current readings of all Sparks and models of an inventory, and those of the last ``POINTS`` ticks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from sparkcluster.telemetry.look import Draw, Look, Looker
 EVERY_S = 5
 """Seconds between two readings of GPU and engine."""
 KEPT, POINTS = 90, 180
-"""Samples of a node that are kept, of a second each, and points of the history."""
+"""Samples kept per node, one per second; and points of the history."""
 RETRY_S, SETTLE_S = 5.0, 3.0
 STARTING_S, SOON_S = 15.0, 10.0
-"""Between two looks while a model starts, whose engine is read only once its release is recorded; and at least: a node
-that comes and goes costs no other one.
+"""Interval of checks while a model starts, since its engine is read only once its release is recorded; and the shortest
+interval, so that a node that comes and goes does not load the others.
 """
 WORST = list(STATES)
 """States, the worst last."""
@@ -36,20 +36,20 @@ OF_GROUP = ("tokens_per_s", "prompt_tokens_per_s", "ttft_p95_s", "itl_p95_s", "k
 
 
 class Live(Closing):
-    """All Sparks and the models ``specs`` of an inventory, read again and again until it is closed.
+    """Reads all Sparks and the models ``specs`` of an inventory until it is closed.
 
-    Nodes are sampled each second, and every ``tick_s`` seconds there is a new document. Every ``look_s`` seconds, more
-    often while a model starts, and at once when a node or an engine begins or ceases to answer, nodes are asked for
-    facts and groups for a token. It begins with such a look, which may take half a minute where a node or an engine
-    hangs. ``draw`` makes the drawing of each model.
+    Nodes are sampled every second, and every ``tick_s`` seconds there is a new document. A check asks nodes for facts
+    and groups for a token: every ``look_s`` seconds, more often while a model starts, and immediately when a node or an
+    engine starts or stops answering. It begins with a check, which may take half a minute if a node or an engine hangs.
+    ``draw`` draws each model.
 
     Attributes:
         number: of the last tick.
-        document: of all of it, as docs/json.md says of ``status --follow``.
-        history: ``at`` (seconds since 1970), and ``nodes`` and ``groups`` by name and signal; each a list of at most
-            ``POINTS`` values, None for what was not known.
+        document: the document of ``status --follow`` (docs/json.md).
+        history: ``at`` (seconds since 1970), and ``nodes`` and ``groups`` by name and signal; each is a list of at most
+            ``POINTS`` values, None if unknown.
         sampler: the samples.
-        views, replies, findings: what the last look found, by cluster.
+        views, replies, findings: results of the last check, by cluster.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Live(Closing):
         threading.Thread(target=self._run, daemon=True, name="live").start()
 
     def close(self) -> None:
-        """Stop reading; what was begun is not waited for."""
+        """Stop reading, without waiting for calls in progress."""
         self._closed.set()
         self.sampler.close()
 
     def wait(self, number: int, limit_s: float) -> int:
-        """Wait for a tick after ``number``, at most ``limit_s``; the number of the last one.
+        """Wait for a tick after ``number``, at most ``limit_s``; returns the number of the last tick.
 
-        An error of the program that ended the reading is raised here.
+        Raises the error that ended the reading thread, if there is one.
         """
         with self._ticked:
             self._ticked.wait_for(lambda: self.number > number or self._defect, limit_s)
@@ -95,7 +95,7 @@ class Live(Closing):
         try:
             while not self._closed.wait(self._tick_s):
                 if looking is not None and not looking.pending():
-                    # one that failed is tried again, and its age says so
+                    # a failed check is retried, and its age grows meanwhile
                     self._take(values(looking.wait(0)).get("look", self._look))
                     looking = None
                 self._tick()
@@ -126,7 +126,7 @@ class Live(Closing):
         self.sampler.engines = silent | engines
 
     def _tick(self) -> None:
-        """Make the next document and history, of which none is changed later."""
+        """Make the next document and history; neither is changed afterwards."""
         now_s, samples, lost = self.sampler.now_s(), dict(self.sampler.samples), dict(self.sampler.lost)
         self.sampler.check()
         seen = {name: None if name in lost else vitals(series, now_s) for name, series in samples.items()}
@@ -161,7 +161,7 @@ class Live(Closing):
                 "groups": {name: {key: (each or {}).get(key) for key in OF_GROUP} for name, each in loads.items()},
             }
         )
-        ahead_s = time.time() - clock_s()  # by the clock as it is now, which may have been set meanwhile
+        ahead_s = time.time() - clock_s()  # by the current clock, which may have been set
         self.history = {
             "at": [round(point["at"] + ahead_s, 2) for point in self._points],
             "nodes": _columns([point["nodes"] for point in self._points]),
@@ -192,13 +192,13 @@ def _columns(points: Sequence[Mapping[str, Document]]) -> Document:
 
 
 def _finding(found: Finding) -> Document:
-    """A finding as JSON, with the step of ``setup`` that fixes it among what is typed, and where that is."""
+    """A finding as JSON; its remedies include the step of ``setup`` that fixes it, and where to type them."""
     steps = [(label, text) for label, text in found.details() if label in REMEDY_LABELS]
     return {**found.as_json(), "remedy": [f"or {text}" if label == "or" else text for label, text in steps]}
 
 
 def _of_node(found: Document | None) -> Document:
-    """What the history has of the vitals of a node."""
+    """The part of a node's vitals that the history keeps."""
     known: Mapping[str, Any] = found or {"gpu": None, "rdma": {}, "pressure": {}}
     gpu = known["gpu"] or {}
     rates = [hca[name] for hca in known["rdma"].values() for name in ("sent_per_s", "received_per_s")]

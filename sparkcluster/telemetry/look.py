@@ -1,4 +1,4 @@
-"""A look at all nodes and models: facts, a token of each group where one is due, the gateway, and what is wrong."""
+"""The check of all nodes and models: facts, a token from groups where one is due, the gateway, and findings."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from sparkcluster.plan.release_record import Ranks
 from sparkcluster.spec import Spec
 
 PROBE_S = 10.0
-"""What a node has to answer in; one that hangs is not asked again before that call has ended."""
-_LOGS = here("sparkcluster doctor INVENTORY", "reads the logs, which say why")
+"""How long a node may take to answer; a node that hangs is not asked again until that call has ended."""
+_LOGS = here("sparkcluster doctor INVENTORY", "reads the logs for the cause")
 
 Draw = Callable[[View, Sequence[Finding]], list[list[list[str]]]]
-"""Draws a cluster: lines, each of parts, which are text and style."""
+"""Draws a cluster as lines of parts, each a text and its style."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What a look found, by cluster.
+    """The result of a check, by cluster.
 
     Attributes:
         at_s: when it ended, by ``clock_s`` of the samples.
         views: as ``examine`` makes them.
-        replies: by group, of those of which a token was requested.
-        findings: the most severe first; what is wrong with a node that several models have is with the first of them.
-        drawings: None where nothing draws.
-        gateway: what ``status`` says of it; None without one.
+        replies: by group, for groups that were asked for a token.
+        findings: most severe first; a finding about a node that several models share is listed with the first one.
+        drawings: None without ``draw``.
+        gateway: the gateway's part of ``status``; None without a gateway.
     """
 
     at_s: float
@@ -53,7 +53,7 @@ class Look:
 
 @dataclasses.dataclass(slots=True)
 class _Asked:
-    """A group that was asked: its answer and ranks then, and the tokens that it had made at the last look, ours too."""
+    """A group that was asked: its answer, its ranks then, and its generated tokens at the last check, with ours."""
 
     reply: Reply
     ranks: Ranks
@@ -61,7 +61,7 @@ class _Asked:
 
 
 def whole(specs: Sequence[Spec]) -> Spec:
-    """One spec with the nodes of all ``specs`` of an inventory, which is otherwise the first."""
+    """One spec with the nodes of all ``specs`` of an inventory; everything else is from the first."""
     inventory = specs[0].inventory
     nodes = {each.label: each for spec in specs for each in spec.inventory.nodes}
     update = {"nodes": list(nodes.values()), "groups": []}
@@ -69,10 +69,10 @@ def whole(specs: Sequence[Spec]) -> Spec:
 
 
 class Looker:
-    """Looks at the models ``specs`` of one inventory; ``draw`` makes the drawing of each.
+    """Checks the models ``specs`` of one inventory; ``draw`` draws each.
 
-    It begins one look at a time. What does not end in time is not asked again until it has, and is as if it had not
-    answered; so is a node that is lost to the sampler.
+    One check runs at a time. A call that does not end in time counts as unanswered and is not repeated until it has
+    ended; a node that the sampler has lost counts as unanswered too.
     """
 
     def __init__(self, fleet: Fleet, specs: Sequence[Spec], draw: Draw | None = None) -> None:
@@ -84,10 +84,10 @@ class Looker:
         self._asked: dict[str, _Asked] = {}
 
     def see(self, lost: Mapping[str, SparkclusterError]) -> tuple[View, dict[str, View]]:
-        """All nodes but those to which the connection is ``lost``; and by cluster those of each model."""
+        """The view of all nodes except those whose connection is ``lost``, and the view of each model by cluster."""
         hung = [name for name, calls in self._probes.items() if name in calls.pending()]
         silent: dict[str, SparkclusterError] = {
-            # one whose samples alone ended can be asked
+            # a node that only lost its sampling program can be asked
             **{name: error for name, error in lost.items() if not isinstance(error, CommandFailed | CommandTimeout)},
             **{name: HostLost("", node=name) for name in hung},
         }
@@ -106,14 +106,14 @@ class Looker:
         return View(self._whole, found, found.facts), views
 
     def _told(self, name: str, error: SparkclusterError) -> SparkclusterError:
-        """What is said of a node that gave ``error``: what broke off or took too long here says nothing of why."""
+        """The error to show for a node that gave ``error``: a time-out or a lost connection here is not the cause."""
         if not isinstance(error, CommandTimeout | HostLost):
             return error
         host = next(node.host for node in self._whole.inventory.nodes if node.label == name)
         return HostTimeout(f"{name}: no answer from {host}", node=name, hint=f"ping {host}, and check its power")
 
     def look(self, base: View, views: Mapping[str, View], sampler: Sampler) -> Look:
-        """What there is to be said of ``views``, and of ``base``, as ``see`` has just made them."""
+        """Complete the check: ask the groups of ``views``, and diagnose them; ``base`` is the view of all nodes."""
         began_s, findings, known = sampler.now_s(), dict[str, tuple[Finding, ...]](), set[tuple[str, str, str]]()
         calls = {cluster: self._begin_asking(view, sampler) for cluster, view in views.items()}
         answers = {cluster: self._answers(view, calls[cluster]) for cluster, view in views.items()}
@@ -127,14 +127,14 @@ class Looker:
         return Look(clock_s(), dict(views), answers, findings, drawings, door)
 
     def _begin_asking(self, view: View, sampler: Sampler) -> Calls[Reply]:
-        """Begin to request a token of each group of ``view`` that should serve, and whose answer is due."""
+        """Start to request a token from each group of ``view`` that should serve and is due."""
         due = [name for name in status.running(view) if self._is_due(view, name, sampler)]
         calls = begin_asking(self._fleet, view, due, status.STATUS_LIMIT_S, 1)
         self._calls |= {status.key(view, name): calls for name in due}
         return calls
 
     def _answers(self, view: View, calls: Calls[Reply]) -> dict[str, Reply]:
-        """The answers that count now, by group, with those of ``calls``."""
+        """The current answers by group, including those of ``calls``."""
         ranks = view.ranks.groups()
         for name, reply in replies(calls, view, status.STATUS_LIMIT_S * 2).items():
             key = status.key(view, name)
@@ -144,10 +144,10 @@ class Looker:
         return {name: asked.reply for name, asked in known.items() if asked}
 
     def _is_due(self, view: View, name: str, sampler: Sampler) -> bool:
-        """Whether a token has to be requested of a group to know whether it serves.
+        """Whether a token must be requested from a group to know whether it serves.
 
-        Not of one that has answered, and has made tokens since the last look, as its counters say: each request takes a
-        place in its batch, and is in its figures.
+        Not if it has answered before and its counters show tokens since the last check: every request takes a place in
+        its batch and changes its figures.
         """
         key = status.key(view, name)
         asked = self._asked.get(key)
@@ -162,7 +162,7 @@ class Looker:
 
 
 def _once(findings: Sequence[Finding], known: set[tuple[str, str, str]]) -> Iterator[Finding]:
-    """``findings`` but those about a node that are ``known``, which grows; of what logs explain, where to read them."""
+    """``findings`` without ``known`` findings about a node; adds a hint to read the logs where they have the cause."""
     for each in findings:
         place = (each.code, each.node or "", each.summary)
         if each.node is None or place not in known:

@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from sparkcluster.telemetry.live import Live
 
 LOOK_S, UNREAD_S, DRAW_S = 0.25, 20.0, 60.0
-"""Interval of polling for a tick; time limits for a page to read it, and to draw the HTML of a run of ``bench``."""
+"""Interval of polling for a tick; time limits for a page to read an event, and to draw the HTML of a bench run."""
 MOST_PAGES, SENT_BYTES = 16, 1 << 16
-"""Open pages; the send buffer of each, small so that a slow page gets the newest document, not a queue."""
+"""Open pages; the send buffer of each, small so that a slow page gets the newest document instead of a queue."""
 _COOKIE = "sparkcluster"
 Say = Callable[..., None]
-"""Writes a text, after its ``kind``."""
+"""Writes a text, preceded by its ``kind``."""
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 _HTML = "text/html; charset=utf-8"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
 
 def listening(listen: str) -> socket.socket:
-    """A socket that listens at ``listen``, as ``127.0.0.1:9469`` or ``[::1]:9469``; port 0 is any that is free.
+    """A socket that listens at ``listen``, for example ``127.0.0.1:9469`` or ``[::1]:9469``; port 0 picks a free port.
 
     Raises:
-        UsageError: it is no address and port of this machine, or the port is in use.
+        UsageError: it is not an address and port of this machine, or the port is in use.
     """
     found = re.fullmatch(r"\[?([\w.:-]+?)\]?:(\d{1,5})", listen)
     if found is None or int(found[2]) > 65_535:
@@ -58,12 +58,12 @@ def listening(listen: str) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", "no such name").partition(" (while")[0]
-        hint = "choose another address or port with --listen; export and web serve the same"
+        hint = "choose another address or port with --listen; export and web run the same server"
         raise UsageError(f"cannot listen on {listen}: {why}", hint=hint) from None
 
 
 def token() -> tuple[str, Path]:
-    """The token of this user, and the file that has it, which is made once.
+    """The token of this user and its file, created on first use.
 
     Raises:
         UsageError: it cannot be written.
@@ -76,22 +76,22 @@ def token() -> tuple[str, Path]:
 
 
 def is_local(listener: socket.socket) -> bool:
-    """Whether only this machine reaches it."""
+    """Whether only this machine can reach it."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def url(listener: socket.socket) -> str:
-    """How a browser reaches it; by the name of this machine where it listens at all addresses."""
+    """Its URL for a browser, with this machine's name if it listens on all addresses."""
     host, port = listener.getsockname()[:2]
     host = socket.gethostname() if ipaddress.ip_address(host).is_unspecified else bracketed(host)
     return f"http://{host}:{port}"
 
 
 def serve(live: Live, listener: socket.socket, token: str | None, listen: str, say: Say) -> None:
-    """Answer requests with ``live`` until Ctrl-C, which is a KeyboardInterrupt.
+    """Answer requests with ``live`` until Ctrl-C (KeyboardInterrupt).
 
-    Who does not send ``token`` is refused, unless it is None. The name in ``listen`` is one of this machine. ``say``
-    is told of errors and warnings that begin and end.
+    Requests without ``token`` are refused, unless it is None. The name in ``listen`` is accepted as a host name.
+    ``say`` is called for errors and warnings that appear or are resolved.
     """
 
     async def run() -> None:
@@ -103,7 +103,7 @@ def serve(live: Live, listener: socket.socket, token: str | None, listen: str, s
 
 
 def policy(page: str) -> str:
-    """The Content-Security-Policy of ``page``: its own script and style run, by their hashes, and nothing else."""
+    """The Content-Security-Policy of ``page``: only its own script and style run, identified by hash."""
     own = ""
     for tag in ("script", "style"):
         digest = hashlib.sha256(re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[0].encode()).digest()
@@ -112,7 +112,7 @@ def policy(page: str) -> str:
 
 
 class Server:
-    """Answers requests; ``local``: this machine alone can send them; else ``name`` is one of its names."""
+    """Answers requests; ``local``: only this machine can send them, else ``name`` is one of its names."""
 
     def __init__(self, live: Live, token: str | None, *, local: bool, name: str = "") -> None:
         logging.getLogger("aiohttp.server").addFilter(_brief)
@@ -127,7 +127,7 @@ class Server:
         self._drawing, self._drawn = asyncio.Lock(), ("", b"")
 
     async def follow(self, say: Say) -> None:
-        """Send pages an event after each tick, and ``say`` what has changed; raises the error that ended ``live``."""
+        """Send pages an event after each tick, and report changes with ``say``; raises an error of ``live``."""
         number, told = 0, set[tuple[str, str]]()
         while True:
             if (newer := self._live.wait(number, 0)) != number:
@@ -144,7 +144,7 @@ class Server:
             await asyncio.sleep(LOOK_S)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to a request, or why it is refused."""
+        """The answer to a request, or its refusal."""
         if refusal := self._refusal(request):
             return refusal
         if request.path == "/events":
@@ -183,7 +183,7 @@ class Server:
         return web.Response(body=body, status=status, headers=headers)
 
     def _is_ours(self, named: str) -> bool:
-        """Whether a Host header names this machine: a page elsewhere may have had its own name resolved to it."""
+        """Whether a Host header names this machine, to prevent DNS rebinding by other web pages."""
         name = re.sub(r":\d*$", "", named.lower())
         host = name.strip("[]")
         try:
@@ -192,7 +192,7 @@ class Server:
             return host in self._hosts
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The history, then the newest document, and again after each tick that the page has time for."""
+        """The history, then the newest document, and again after each tick; a slow page skips documents."""
         transport = request.transport
         if self._pages >= MOST_PAGES or transport is None:
             return self._response(503, b"too many pages are open: close one")
@@ -215,8 +215,8 @@ class Server:
         return response
 
     def _runs(self) -> list[dict[str, Any]]:
-        """What was measured of these clusters on this machine, newest first."""
-        from sparkcluster.bench import judge, record  # noqa: PLC0415 - of no use to Prometheus
+        """Bench runs of these clusters on this machine, newest first."""
+        from sparkcluster.bench import judge, record  # noqa: PLC0415 - not needed for Prometheus
 
         found = []
         for each in record.kept()[0]:
@@ -228,7 +228,7 @@ class Server:
         return found
 
     async def _bench(self, path: str) -> web.Response:
-        """The runs, or the HTML of one: drawn by a process of its own, as what draws would stay in memory here."""
+        """The runs, or the HTML of one, drawn by a separate process, since matplotlib would stay in memory here."""
         runs, run = await asyncio.to_thread(self._runs), path.removeprefix("/bench/")
         if path == "/bench":
             return self._response(200, as_json(runs).encode(), "application/json")
@@ -244,7 +244,7 @@ class Server:
 
 
 def _brief(record: logging.LogRecord) -> bool:
-    """Make one printable line of what aiohttp logs of a request that failed: anybody can send nonsense."""
+    """Reduce aiohttp's log entry of a failed request to one printable line, since anyone can send garbage."""
     error = record.exc_info and record.exc_info[1]
     record.msg, record.args, record.exc_info = one_line(f"{record.getMessage()}: {error!r}")[:300], (), None
     return True

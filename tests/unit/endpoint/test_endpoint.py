@@ -148,7 +148,7 @@ def call(name="get_weather", arguments='{"city": "Paris"}'):
     [
         (call(), None),
         ({**call(), "content": "Let me see.", "reasoning": "A tool."}, None),
-        ({"content": '{"name": "get_weather"}'}, 'the model called none: \'{"name": "get_weather"}\''),
+        ({"content": '{"name": "get_weather"}'}, 'asked to use a tool but called none: \'{"name": "get_weather"}\''),
         (call(name="get_time"), "not offered: 'get_time'"),
         (call(arguments='{"city": "Par'), 'not what the tool takes: \'{"city": "Par\''),
         (call(arguments='{"town": "Paris"}'), "not what the tool takes"),

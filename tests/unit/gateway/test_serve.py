@@ -361,7 +361,7 @@ async def test_a_stream_gets_comments_while_its_model_loads_then_the_engines_byt
                 assert text[0].startswith(end)
         async with it.post(json={"model": "gpt"}) as answer:
             assert (
-                "gpt cannot be loaded now; sparkcluster status shows its operator why; loaded: none"
+                "gpt cannot be loaded now; its operator can see why with sparkcluster status; loaded: none"
                 in await answer.text()
             )
     assert len(engine.requests) == 3

@@ -107,7 +107,7 @@ def test_a_failed_load_is_told_and_not_tried_again_for_a_minute() -> None:
     at(states, 9, a="failed")
     assert waits.refused is not None
     assert (waits.refused.text, waits.refused.status) == (
-        "a cannot be loaded now; sparkcluster status shows its operator why",
+        "a cannot be loaded now; its operator can see why with sparkcluster status",
         503,
     )
     with pytest.raises(Unavailable) as refused:
@@ -152,14 +152,14 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     request(states, "c", 42)
     assert at(states, 43, a="unreachable", b="stopped", c="stopped") == {"c": True}
     assert late.refused is not None
-    assert late.refused.text == "a cannot be loaded now; sparkcluster status shows its operator why"
+    assert late.refused.text == "a cannot be loaded now; its operator can see why with sparkcluster status"
 
 
 def test_what_cannot_fit_is_refused_with_the_sum() -> None:
     states = Timed(model("base", 50 * GB, idle_s=None), model("a"))
     at(states, 0, a="stopped")
     for way_in in (lambda: request(states, "a", 1), lambda: states.load("a")):
-        with pytest.raises(Unavailable, match=r"beside others it needs 110.0 GB of n1, which has 100.0 GB for models"):
+        with pytest.raises(Unavailable, match=r"with others it needs 110.0 GB on n1, which has 100.0 GB for models"):
             way_in()
     assert at(states, 2, a="stopped") == {}
 

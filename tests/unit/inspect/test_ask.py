@@ -82,14 +82,14 @@ def failing(kind, message):
 
 
 def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
-    said = "the endpoint requires another API key than its rank was started with: Unauthorized"
+    said = "the endpoint rejects the API key that its rank was started with: Unauthorized"
     fleet, spec = asked(failing("unauthorized", said))
     with pytest.raises(NotServing) as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.message == said
     assert caught.value.hint.startswith("sparkcluster restart INVENTORY")
     (group,) = status(fleet, see(fleet, spec))["groups"]
-    assert group["why"] == f"{said}; sparkcluster restart INVENTORY starts it with the key of the inventory"
+    assert group["why"] == f"{said}; sparkcluster restart INVENTORY restarts it with the inventory's key"
 
 
 def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):
@@ -97,7 +97,7 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
     fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
     conversation = Conversation(fleet, spec, group=None, max_tokens=None)
-    assert "max-model-len" in cut(conversation.ask("hi", lambda *_: None))
+    assert "context of the model" in cut(conversation.ask("hi", lambda *_: None))
     limits = [request["max_tokens"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
     assert limits == [REASONING_TOKENS, None]
     with pytest.raises(PromptTooLong, match=r"does not fit in the model's context: .* length \(512\)"):
@@ -117,7 +117,10 @@ def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
 
 @pytest.mark.parametrize(
     ("finish", "hint"),
-    [("length", "the answer ended at its limit: --max-tokens N "), ("stop", "sparkcluster lint INVENTORY ")],
+    [
+        ("length", "the answer was cut off at the token limit; --max-tokens N "),
+        ("stop", "write in args of the playbook: reasoning-parser: "),
+    ],
 )
 def test_reasoning_alone_is_no_answer(asked, finish, hint):
     end = {**DONE["done"], "content": "", "reasoning": "They say hi.", "finish_reason": finish}
@@ -132,7 +135,7 @@ def test_reasoning_alone_is_no_answer(asked, finish, hint):
 
 def test_a_model_for_embeddings_is_asked_nothing(asked):
     fleet, spec = asked(DONE, playbook={"args": {"runner": "pooling"}})
-    with pytest.raises(UsageError, match="serves a model for embeddings, which writes no text") as caught:
+    with pytest.raises(UsageError, match="serves a model for embeddings, which generates no text") as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)
     assert caught.value.hint.endswith("/v1/embeddings")
     assert messages(fleet) == []

@@ -43,7 +43,7 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"ranks": (Rank(name="r", state="running"),)}, "a rank runs on beta"),
+        ({"ranks": (Rank(name="r", state="running"),)}, "a rank is using the GPU of beta"),
         ({"image": None}, "beta has no image"),
     ],
 )

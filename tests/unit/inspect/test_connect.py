@@ -178,7 +178,7 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"cluster": one.spec.inventory.cluster}))
     out, err = run(capsys, str(path), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
-    assert "note: release 7 serves qwen3.6-35b-a3b of the playbook coder; the inventory has" in " ".join(err.split())
+    assert "note: release 7 serves qwen3.6-35b-a3b of playbook coder; the inventory has" in " ".join(err.split())
     found = json.loads(run(capsys, str(path), "--json").out)
     assert (found["model"], found["context"], found["tools"]) == ("qwen3.6-35b-a3b", 131072, True)
     assert found["release"] == 7
@@ -189,7 +189,7 @@ def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(invent
     monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({"spark-1": silent}))
     out, err = run(capsys, inventory(), "--client", "curl")
     assert '"model": "qwen3.6-35b-a3b"' in out
-    assert "note: desk did not answer: this is what the inventory says" in err
+    assert "note: desk did not answer; these are the settings of the inventory" in err
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_one_model_is_asked_by_the_path_of_its_kind(several, capsys, model, path
     assert json.loads(words[-1]) == body
     compile(run(capsys, "desk.yaml", "--client", "openai", "--model", model).out, "pasted", "exec")
     refused = run(capsys, "desk.yaml", "--client", "cline", "--model", model, code=2).err
-    assert "Cline needs a model for chat" in refused
+    assert "Cline needs a chat model" in refused
     assert "--client openai or curl takes any kind" in refused
 
 
@@ -299,7 +299,7 @@ def test_behind_a_gateway_all_models_have_its_address(several, capsys):
     assert (
         "OPENAI_API_BASE_URLS=http://192.168.1.11:9000/v1 " in run(capsys, with_gateway, "--client", "open-webui").out
     )
-    assert "the same address serves tiny, by these names" in run(capsys, with_gateway, "--client", "claude-code").err
+    assert "the same address also serves tiny" in run(capsys, with_gateway, "--client", "claude-code").err
     Path(with_gateway).write_text(Path(several(api={})).read_text() + "gateway: {port: 9000}\n")
     err = run(capsys, with_gateway).err
     assert err.count("ssh -N -L") == 1

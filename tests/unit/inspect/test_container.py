@@ -63,7 +63,7 @@ def test_what_runs_is_listed_where_there_is_no_such_container(docker):
     with pytest.raises(UsageError, match="alpha has no container vllm") as caught:
         inspected(LocalHost("alpha"), "vllm")
 
-    assert caught.value.hint == "these run there: c0, c1, c2"
+    assert caught.value.hint == "running containers: c0, c1, c2"
 
 
 def test_the_command_says_what_to_type(docker, monkeypatch, capsys):

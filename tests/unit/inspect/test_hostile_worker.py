@@ -213,7 +213,7 @@ def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving,
         file.chmod(0o644)
     document = status(fleet_of(serving), see(fleet_of(serving), serving.spec))
     assert document["state"] == "degraded"
-    assert "the API key cannot be read" in document["groups"][0]["why"]
+    assert "cannot read the API key" in document["groups"][0]["why"]
     assert str(folder) in document["groups"][0]["why"]
     assert all(key is None for _, key in api.keys)
 

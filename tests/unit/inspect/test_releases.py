@@ -73,7 +73,7 @@ def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
 
 def test_a_release_that_nobody_recorded_is_refused(world):
     fleet, spec = recorded(world, alpha=[1, 2], beta=[2])
-    with pytest.raises(UsageError, match="no node has a record of release 9") as caught:
+    with pytest.raises(UsageError, match="no node has a readable record of release 9") as caught:
         compared(fleet, spec, 1, 9)
     assert caught.value.hint.startswith("sparkcluster releases INVENTORY ")
 

@@ -72,7 +72,7 @@ def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(t
     hints.command_line = hints.Typed("my inventory.yaml")
     cli_status.show(hints.command_line.throughout(document))
     shown = capsys.readouterr().out
-    said = "  warning: open to the network, and requires no key: sparkcluster key 'my inventory.yaml'\n"
+    said = "  warning: open to the network without a key: sparkcluster key 'my inventory.yaml'\n"
     assert (said in shown) is is_open
 
 
@@ -115,7 +115,7 @@ def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world)
     (group,) = document["groups"]
     assert (document["state"], document["next"]) == ("orphaned", "sparkcluster up INVENTORY")
     assert (group["state"], group["release"], group["endpoint"]) == ("orphaned", 3, None)
-    assert group["why"] == "the command that started it ended before the model had answered"
+    assert group["why"] == "the command that started it ended before the model was ready"
     older = world()
     older.run(older.plan(4)).record(older.plan(3), 3).change("alpha", lease=left)
     document = told(older)

@@ -224,7 +224,7 @@ def lost() -> tuple[Document, Document]:
     (serves,) = document["models"]
     serves |= {"state": "degraded", "why": "spark-2: no answer within 10 s", "next": "sparkcluster doctor sparks.yaml"}
     serves |= {"endpoint": None, "drawing": drawing(["spark-1", "spark-2"], {"spark-2": "SSH-001"})}
-    serves["groups"][0] |= {"state": "degraded", "why": "no token within 15 s: it hangs, or reads a long prompt"}
+    serves["groups"][0] |= {"state": "degraded", "why": "no token within 15 s: it hangs or processes a long prompt"}
     serves["groups"][0]["load"] |= {"tokens_per_s": 0.0, "ttft_p50_s": None, "ttft_p95_s": None, "itl_p95_s": None}
     serves["findings"] = [
         found(

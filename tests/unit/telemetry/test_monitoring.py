@@ -68,11 +68,11 @@ def test_prometheus_accepts_the_configuration_and_alerts_fire_with_the_fault_alo
 
 def test_each_alert_has_a_check_that_knows_the_fault_a_command_and_a_test():
     tested = (ROOT / "tests/data/alerts.test.yml").read_text()
-    assert len(rules()) <= 12
+    assert len(rules()) <= 13
     for rule in rules():
         code, command = rule["annotations"]["code"], shlex.split(rule["annotations"]["command"])
         assert code in catalogue.pages() or code == "{{ $labels.code }}"
-        assert command[0] == "sudo" or (command[0] == "sparkcluster" and command[1] in COMMANDS)
+        assert command[0] == "systemctl" or (command[0] == "sparkcluster" and command[1] in COMMANDS)
         assert rule["alert"] in tested
 
 
