@@ -1,7 +1,7 @@
-"""One module per command: parse, call one function of another room, render, exit code.
+"""One module per command: parse, call one function of another package, render, return the exit code.
 
-``main`` finds the command in ``commands`` and imports its module alone. Flags that several commands have are in
-``common``; what ``up``, ``upgrade``, ``rollback`` and ``restart`` share, and their last lines, in ``change``; a
-command that shows much has a module ``NAME_view``. ``output`` is what writes, data to stdout and talk to stderr, and
-``progress`` what moves. ``drawing`` draws a cluster, ``cabling_view`` the cables before there is one.
+``main`` looks up the command in ``commands`` and imports only its module. Flags shared by several commands are in
+``common``; code shared by ``up``, ``upgrade``, ``rollback`` and ``restart`` is in ``change``. A command with much
+output has a module ``NAME_view``. ``output`` writes data to stdout and messages to stderr; ``progress`` shows live
+progress. ``drawing`` draws a cluster, ``cabling_view`` the cables before a cluster exists.
 """

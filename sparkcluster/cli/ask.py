@@ -9,19 +9,19 @@ from sparkcluster.cli.ask_view import tell_end, valid, writer
 from sparkcluster.cli.common import at_least, emitted, inventory_argument, option, querying
 from sparkcluster.errors import UsageError
 
-# More than any context has, so the engine refuses what is cut off here; the node takes documents of 16 MB.
+# More than any context holds, so the engine refuses what is cut off here; the node accepts documents of 16 MB.
 _PROMPT_BYTES = 8_000_000
 _EXAMPLE = 'sparkcluster ask INVENTORY "Hello"'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``ask``."""
-    inventory_argument(parser, playbook=False)
-    about = "the prompt; - stands for standard input (without PROMPT: standard input, or a chat on a terminal)"
+    inventory_argument(parser, playbook=False, model="the main model")
+    about = "the prompt; - reads standard input (default: standard input, or a chat on a terminal)"
     option(parser, "prompt PROMPT*", about)
     option(parser, "--system TEXT", "system prompt")
     option(parser, "--group G", "group to query (default: the first)")
-    about = "most tokens of an answer (default: request.max_tokens of the playbook, else 2048)"
+    about = "maximum tokens of an answer (default: request.max_tokens of the playbook, else 2048)"
     option(parser, "--max-tokens N", about, at_least(1))
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompt(args: argparse.Namespace) -> str:
-    """The prompt of the command line, with standard input where it is ``-`` or left out."""
+    """The prompt of the command line; ``-`` and no prompt read standard input."""
     parts = [_standard_input() if word == "-" else word for word in args.prompt or ["-"]]
     text = valid(" ".join(parts)).strip()
     if not text:

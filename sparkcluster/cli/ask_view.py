@@ -1,4 +1,4 @@
-"""An answer as it comes, and its last line; for ``ask`` and its chat."""
+"""Shows an answer while it streams, and its last line; for ``ask`` and its chat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def writer(waiting: Shown) -> Show:
-    """What writes an answer as it comes: its content to stdout, the reasoning before it dimmed to stderr."""
+    """A function that writes an answer while it streams: content to stdout, reasoning dimmed to stderr."""
     last = sys.stdout
 
     def show(kind: str, text: str) -> None:
@@ -32,7 +32,7 @@ def writer(waiting: Shown) -> Show:
 
 
 def tell_end(reply: Reply) -> None:
-    """End the answer's line, say how fast it came, and that it ended at the limit of tokens if it did."""
+    """End the answer's line; show its speed, and whether the token limit cut it off."""
     from sparkcluster.inspect.ask import cut, speed
 
     data()
@@ -42,5 +42,5 @@ def tell_end(reply: Reply) -> None:
 
 
 def valid(text: str) -> str:
-    """``text`` without what is no text: bytes that the locale could not decode."""
+    """``text`` without bytes that the locale could not decode."""
     return text.encode(errors="replace").decode()

@@ -20,32 +20,32 @@ _VIEWS = {"list": "", "show": " RUN", "compare": " A B"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``bench``."""
-    inventory_argument(parser, "--json-lines", playbook=False, model=False)
+    inventory_argument(parser, "--json-lines", playbook=False, model="")
     parser.set_defaults(instead=True)
-    option(parser, "names RUN*", "bench list, bench show RUN, bench compare A B: runs that were kept")
+    option(parser, "names RUN*", "bench list, bench show RUN, bench compare A B: recorded runs")
     option(parser, "--model NAME", "model to measure, if the inventory has several")
     profiles = ("quick", "guide", "sweep", "arena")
     option(parser, "--profile P", "quick (default), guide, sweep or arena", choices=profiles, default="quick")
-    option(parser, "--runs N", "measured passes of each cell, after one that warms up (3)", at_least(1), default=3)
-    option(parser, "--minutes M", "begin no further cell after M minutes (sweep: 30, others: no limit)", number(0))
+    option(parser, "--runs N", "measured passes per cell, after a warm-up pass (default: 3)", at_least(1), default=3)
+    option(parser, "--minutes M", "start no new cell after M minutes (default: 30 for sweep, else no limit)", number(0))
     option(parser, "--group G", "group to measure (default: the first)")
     about = "measure the engine itself (default), or through the gateway"
     option(parser, "--through WAY", about, choices=("engine", "gateway"), default="engine")
-    about = "measure without, with and again without this key of the playbook, as for --set; restarts what serves twice"
+    about = "A/B test: measure without, with and without this key (as in --set); restarts the model twice"
     option(parser, "--ab KEY=VALUE", about)
     option(parser, "--html", "also write the run with pictures to RUN.html")
-    option(parser, "--yes", "do not ask: measure beside requests of others, and mark the run; restart for --ab")
+    option(parser, "--yes", "do not ask: measure beside other requests (marks the run), restart for --ab")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what serves, or show what was measured."""
+    """Measure the running model, or show recorded runs."""
     view = str(args.inventory)
     is_view, takes = view in _VIEWS, _VIEWS.get(view, "")
     if len(args.names) != len(takes.split()) or not (is_view or is_inventory(view)):
         text = f"bench takes an inventory, list, show RUN or compare A B, not {' '.join([view, *args.names])[:80]}"
         raise UsageError(text, hint=f"sparkcluster bench {view if is_view else '--help'}{takes}")
     if is_view and (args.ab, args.group, args.minutes, args.profile, args.runs) != (None, None, None, "quick", 3):
-        raise UsageError(f"bench {view} measures nothing", hint=f"sparkcluster bench {' '.join([view, *args.names])}")
+        raise UsageError(f"bench {view} does not measure", hint=f"sparkcluster bench {' '.join([view, *args.names])}")
     from sparkcluster.bench import judge, record
     from sparkcluster.cli import bench_view
     from sparkcluster.inspect.playbooks import offer
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     found = [record.load(name) for name in args.names] or _measure(args)
     chosen = found[1] if found[1:] else found[0]  # B
     playbook = None
-    with contextlib.suppress(UsageError):  # it is not bundled, and has no published figures
+    with contextlib.suppress(UsageError):  # not bundled: no published figures
         playbook = offer(chosen.playbook, len(chosen.nodes)).playbook
     document = judge.compare([found[0], *found[2:]], [chosen]) if found[1:] else chosen.as_json()
     if not emitted(args, document):

@@ -1,4 +1,4 @@
-"""What ``bench`` shows of runs: as text on stdout, and as a file of HTML."""
+"""Shows bench runs: as text on stdout, or as an HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STYLES = {"better": "good", "worse": "bad"}
 
 
 def show(found: Record, playbook: Playbook | None) -> None:
-    """A run: its cells, and what else is to be known of it, also beside ``playbook``."""
+    """Show a run: its cells, notes, and the published figures of ``playbook``."""
     data(paint(found.model, "bold"), f"  on {', '.join(found.nodes)}; release {found.release}")
     data(f"profile {found.profile}, {count(found.runs, 'run')}, through the {found.client['path']}, {_at(found)} UTC")
     names, rows, legend = judge.table(found)
@@ -32,7 +32,7 @@ def show(found: Record, playbook: Playbook | None) -> None:
 
 
 def listed(found: Sequence[Record]) -> None:
-    """Runs, a line each; DECODE is of one request without context, in tokens/s."""
+    """List runs; DECODE is the speed of one request without context, in tokens/s."""
     rows = []
     for each in found:
         decode = judge.figure(judge.alone(each), "decode")
@@ -46,7 +46,7 @@ def listed(found: Sequence[Record]) -> None:
 
 
 def compared(found: Mapping[str, Any]) -> None:
-    """A and B, and by cell and metric whether B is better."""
+    """Compare A and B: for each cell and metric, whether B is better."""
     data(f"A: {', '.join(found['a'])}; B: {', '.join(found['b'])}")
     rows = []
     for each in found["cells"]:
@@ -64,10 +64,10 @@ def compared(found: Mapping[str, Any]) -> None:
 
 
 def page(found: Record, path: Path, playbook: Playbook | None = None) -> None:
-    """Write ``found`` to ``path`` as HTML; of an A/B with the comparison.
+    """Write ``found`` to ``path`` as HTML; for an A/B test with the comparison.
 
     Raises:
-        UsageError: the file cannot be written, or what draws the pictures is not installed.
+        UsageError: the file cannot be written, or matplotlib is not installed.
     """
     if not importlib.util.find_spec("matplotlib"):
         raise UsageError("pictures need matplotlib and jinja2", hint="pip install 'sparkcluster[bench]'")

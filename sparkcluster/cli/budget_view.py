@@ -1,4 +1,4 @@
-"""What ``fit`` shows of several models: the verdict, and for each Spark a bar with what each of them takes."""
+"""Output of ``fit`` for several models: the verdict, and for each Spark a bar with the memory of each model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from sparkcluster.cli.output import Painted, data, message, paint
 from sparkcluster.fit.source import FREE_BYTES
-from sparkcluster.inspect.budget import HINT
 from sparkcluster.report import size
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ _STYLES = ("type", "good", "look", "bad")
 
 
 def show(found: Budget) -> None:
-    """The verdict first, with why and what to change; then a bar for each Spark, and what may run together."""
+    """The verdict, the reasons and a hint; then a bar for each Spark, and which models may run together."""
     verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
     verdict, style = verdicts[found.fits]
     names = dict.fromkeys(part.model for parts in found.sparks.values() for part in parts)
@@ -27,19 +26,19 @@ def show(found: Budget) -> None:
     for line in (*found.problems, *found.doubts):
         data(line, indent="  ")
     if found.problems:
-        message(HINT, kind="hint")
+        message(found.hint, kind="hint")
     for node, parts in found.sparks.items():
         data()
         _bar(found, node, parts)
 
 
 def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
-    """A node's memory: one letter for each model, s for the system, - for what stays free, and blanks."""
+    """A node's memory: a letter per model, s for the system, - for the reserve, blanks for the rest."""
     free = found.free_bytes(node)
     on_demand = [part for part in parts if part.on_demand]
     parts = tuple(part for part in parts if not part.on_demand)
     rows = [(_MARKS[at % 26], part.model, part.bytes, _of(part)) for at, part in enumerate(parts)]
-    rows += [("s", "system", found.machine.system_bytes, ""), ("-", "stays free", FREE_BYTES, "")]
+    rows += [("s", "system", found.machine.system_bytes, ""), ("-", "reserve", FREE_BYTES, "")]
     whole = max(found.machine.visible_bytes, sum(row[2] for row in rows))
     ends = [round(_WIDTH * sum(row[2] for row in rows[: at + 1]) / whole) for at in range(len(rows))]
     cells: list[str] = []
@@ -49,7 +48,7 @@ def _bar(found: Budget, node: str, parts: tuple[Part, ...]) -> None:
     data("[", *cells, " " * (_WIDTH - ends[-1]), "]")
     for at, (mark, name, amount, more) in enumerate(rows):
         data(_painted(mark, at, len(parts)), f" {name:<28}{size(amount) if amount else 'unknown':>9}  {more}".rstrip())
-    data(f"  {'free' if free >= 0 else 'too much':<28}{size(abs(free)):>9}")
+    data(f"  {'unused' if free >= 0 else 'too much':<28}{size(abs(free)):>9}")
     for part in on_demand:
         taken = size(part.bytes) if part.bytes else "unknown"
         data(f"  {part.model:<28}{taken:>9}  {', '.join(filter(None, ['on demand', _of(part)]))}")
@@ -63,7 +62,7 @@ def _painted(text: str, at: int, models: int) -> Painted:
 
 
 def _of(part: Part) -> str:
-    """The most of what a part is made of."""
+    """The largest components of a part."""
     if part.kind not in {"computed", "measured"}:
         return part.kind if part.bytes else ""
     logged = " (measured)" if part.kind == "measured" else ""

@@ -1,4 +1,4 @@
-"""Which port is cabled to which, as text: machines, and a letter for each cable and switch."""
+"""Draws which port is cabled to which as text: machines, and a letter for each cable and switch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draw(surveys: Mapping[str, Survey], cabling: Cabling, width: int) -> list[li
         joined = "a switch" if any(each.kind == "switch" for each in own) else count(len(own), "cable")
         parts.append((f"{len(group)} machines, {joined}", group))
     if alone:
-        parts.append(("connected to none of the others" if parts else "not connected", alone))
+        parts.append(("not connected to the others" if parts else "not connected", alone))
     ends = {each.port.key: ", ".join(name.partition(" (")[0] for name in each.seen) for each in cabling.loose}
     rails = _rails(cabling)
     lines: list[list[str]] = []
@@ -38,7 +38,7 @@ Ports = Mapping[tuple[str, str], str]
 
 
 def _rails(cabling: Cabling) -> Ports:
-    """What the legend says of each port on a cable or switch."""
+    """The legend for each port on a cable or switch."""
     named = {}
     for number, segment in enumerate(cabling.segments, 1):
         ends = " to ".join(f"{port.node} {port.name}" for port in segment.ports)
@@ -63,4 +63,4 @@ def _rows(port: Port, rail: str | None, end: str | None) -> Iterator[Row]:
         state = "" if twin.carrier else "down"
         yield Row((port.name, twin.name, address, "", state, *rate(twin)), rail=rail)
     if rail is None:
-        yield Row((f"{port.name} {f'hears {end}' if end else 'nothing answers'}",))
+        yield Row((f"{port.name} {f'sees {end}' if end else 'nothing answers'}",))

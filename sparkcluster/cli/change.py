@@ -1,4 +1,4 @@
-"""What ``up``, ``upgrade``, ``rollback`` and ``restart`` share: options, what they report, and their last lines."""
+"""Shared by ``up``, ``upgrade``, ``rollback`` and ``restart``: options, the result, and the last lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """The flags that a command has, and what ``cli.each`` adds; the others are as ``Options`` has them."""
+    """The options from the command's flags and from ``cli.each``; others keep the defaults of ``Options``."""
     import dataclasses
 
     from sparkcluster.release.states import Options
@@ -31,7 +31,7 @@ def options(args: argparse.Namespace) -> Options:
 
 
 def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollout]) -> int:
-    """Let ``change`` make a release serve, run what is to run then, and report; exit code 0."""
+    """Deploy a release with ``change``, run the after_ready commands, and report; returns exit code 0."""
     with reporting(args) as (fleet, spec, report):
         done = change(fleet, spec, report)
         from sparkcluster.release import after_ready
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollou
 
         from sparkcluster.cli import saved
 
-        # A model may be called as its playbook.
+        # the default name of a model is its playbook's, which may have changed
         chosen = dataclasses.replace(
             chosen, model=saved.select(chosen.inventory_path, chosen.selected, model=chosen.model)
         )
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, change: Callable[[Fleet, Spec, Report], Rollou
 
 
 def _wanted(chosen: Spec) -> bool:
-    """Whether the user wants what was chosen in the inventory."""
+    """Whether the user wants the new selection saved in the inventory."""
     from sparkcluster.cli.prompts import Terminal
 
     question = f"save {_difference(chosen)} in {chosen.inventory_path}, so that the next up keeps it?"
@@ -66,14 +66,14 @@ def _wanted(chosen: Spec) -> bool:
 
 
 def _difference(chosen: Spec) -> str:
-    """What was chosen beside what is written, in words."""
+    """The difference between the new selection and the inventory, as text."""
     old, new = chosen.inventory.selected, chosen.selected
     differing = [key for key in {**new, **old} if new.get(key) != old.get(key)]
     return ", ".join(f"{key}: {new.get(key, 'removed')}" for key in differing)
 
 
 def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is reported; ``ran`` are commands of ``after_ready``."""
+    """The JSON document; ``ran`` holds the commands of ``after_ready``."""
     spec, plan = done.view.spec, done.view.planned
     drifted = {} if done.changed else {name: list(group.drift) for name, group in done.groups.items() if group.drift}
     return {
@@ -98,7 +98,7 @@ def _document(done: Rollout, ran: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(document: dict[str, Any], spec: Spec) -> None:
-    """The end for people, on stdout: where what serves answers, how it came to that, and what to type next."""
+    """The last lines for people, on stdout: endpoint, facts about the change, and next commands."""
     groups = document["groups"]
     word = "up" if document["changed"] else "already up"
     word = document["state"] if document["state"] == "on demand" else word
@@ -130,7 +130,7 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for group in document["groups"] if several else ():
         yield group["name"], f"{group['endpoint']}   {', '.join(group['nodes'])}"
     if document["restored"]:
-        yield "again", f"release {document['restored']}, as it was recorded"
+        yield "restored", f"release {document['restored']}, as it was recorded"
     if document["moved_bytes"]:
         yield "copied", f"{size(document['moved_bytes'])} while {source} served"
     if document["downtime_s"]:

@@ -1,4 +1,4 @@
-"""``sparkcluster checks``: the catalogue, and the pages of codes."""
+"""``sparkcluster checks``: the catalogue, and a page for each code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``checks``."""
     option(parser, "codes CODE*", "show the pages of these checks, for example NET-006")
-    option(parser, "--explain", "as CODE alone")
     common_flags(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the catalogue, or pages of it."""
+    """Print the catalogue, or the pages of some codes."""
     from sparkcluster.checks.catalogue import find, pages
 
     chosen = [find(code) for code in args.codes] or list(pages().values())
@@ -44,7 +43,7 @@ def _explain(page: Page) -> None:
         "needs": ", ".join(page.needs),
         "why": " ".join(f"{page.why}. {page.more}".split()),
         "setup": page.step and f"sparkcluster setup INVENTORY --only {page.step}",
-        "remedy": page.remedy or "the finding says what to type on which node",
+        "remedy": page.remedy or "the finding shows the commands for each node",
         "source": page.source,
     }
     for name, text in parts.items():

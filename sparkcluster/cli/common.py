@@ -1,4 +1,4 @@
-"""What the commands share: flags, and making spec and fleet."""
+"""Shared by the commands: flags, and making the spec and the fleet."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
 INVENTORY_FILE = "sparkcluster.yaml"
 
 
-def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True, model: bool = True) -> None:
+def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True, model: str = "all") -> None:
     """Add INVENTORY, ``--json``, more common ``flags`` and, unless they are false, ``--playbook`` and ``--model``.
 
-    A command without ``--model`` is about the nodes, or about all models at once.
+    A command without ``--model`` is about the nodes, or about all models together.
 
-    ``Parser.read`` decides by :func:`is_inventory` whether a first word is it, and fills it in where it is left out:
-    in ``args.inventory`` there is always a path. Arguments of a command after it are added after it.
+    ``Parser.read`` fills in INVENTORY if it is omitted (see :func:`is_inventory`), so ``args.inventory`` is always a
+    path. Add other positional arguments after this call.
     """
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     option(parser, "inventory INVENTORY?", about, Path)
     if model:
-        option(parser, "--model NAME", "this one of the models of the inventory (default: all)")
+        option(parser, "--model NAME", f"one of the inventory's models (default: {model})")
     if playbook:
         option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")
@@ -52,18 +52,18 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
 def is_inventory(word: str) -> bool:
     """Whether the first word of a command that takes more arguments than INVENTORY is the path of an inventory.
 
-    It is one if it ends as YAML does, has a slash, or names a file. A text with blanks is a prompt unless it names a
-    file. An empty file does not count: a shell makes it before ``logs spark-1 > spark-1`` begins.
+    It is if it ends in .yaml or .yml, has a slash, or names a file. A text with blanks is a prompt unless it names a
+    file. An empty file does not count: in ``logs spark-1 > spark-1`` the shell creates it first.
     """
     named = not any(map(str.isspace, word)) and (word.endswith((".yaml", ".yml")) or "/" in word)
     return named or (os.path.isfile(word) and os.path.getsize(word) > 0)  # noqa: PTH113, PTH202 - any word, valid or not
 
 
-def default_inventory() -> tuple[Path, str]:
-    """The inventory of a command line without one, and why it is used, in words.
+def default_inventory(missing: str = "INVENTORY") -> tuple[Path, str]:
+    """The default inventory, and where it comes from, as text; ``missing`` is the argument that was omitted.
 
     Raises:
-        UsageError: there is none, or the variable names no file.
+        UsageError: there is none, or the variable names a file that does not exist.
     """
     named = os.environ.get(INVENTORY_VARIABLE)
     path = Path(named).expanduser() if named else Path(INVENTORY_FILE)
@@ -73,14 +73,14 @@ def default_inventory() -> tuple[Path, str]:
         hint = f"export {INVENTORY_VARIABLE}=FILE, or unset {INVENTORY_VARIABLE}"
         raise UsageError(f"{INVENTORY_VARIABLE}: {named}: no such file", hint=hint)
     hint = f"give its path, set {INVENTORY_VARIABLE}, or type: sparkcluster discover -o {INVENTORY_FILE}"
-    raise UsageError("INVENTORY is missing", hint=hint)
+    raise UsageError(f"{missing} is missing", hint=hint)
 
 
 def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str]) -> None:
-    """Use the default inventory, and say which it is unless the output is JSON.
+    """Use the default inventory, and show which one unless the output is JSON.
 
     Raises:
-        UsageError: as :func:`default_inventory`; or one of ``words``, the arguments of ``prog``, is an inventory.
+        UsageError: as :func:`default_inventory`; or ``words``, the arguments of ``prog``, have an inventory later on.
     """
     try:
         args.inventory, why = default_inventory()
@@ -94,7 +94,7 @@ def fill_in_inventory(args: argparse.Namespace, prog: str, words: Sequence[str])
 
 
 def assigned(args: argparse.Namespace) -> Assignments | None:
-    """Keys of the playbook that the command line sets; None where it sets none."""
+    """Playbook keys set on the command line; None if there are none."""
     texts, image = getattr(args, "set", ()), getattr(args, "image", None)
     if not texts and image is None:
         return None
@@ -108,9 +108,9 @@ def assigned(args: argparse.Namespace) -> Assignments | None:
 def option(
     parser: argparse._ActionsContainer, names: str, about: str, kind: Callable[[str], Any] = str, **more: Any
 ) -> None:
-    """Add a flag, as ``--follow``, or ``-n --tail N`` with a value; or an argument, as ``node NODE``.
+    """Add a flag, ``--follow`` or with a value ``-n --tail N``, or an argument, ``node NODE``.
 
-    ``?``, ``*`` or ``+`` at the end says how often a value may be given. What ``kind`` raises of it is shown.
+    A trailing ``?``, ``*`` or ``+`` says how often a value may be given. The message of an error in ``kind`` is shown.
     """
 
     def read(text: str) -> Any:
@@ -126,50 +126,51 @@ def option(
     elif often and names.startswith("-"):
         parser.add_argument(*flags, metavar=metavar[:-1], help=about, type=read, action="append", default=[], **more)
     else:
+        more |= {"default": []} if often == "*" else {}  # else argparse lists it as required
         parser.add_argument(*flags, metavar=metavar.rstrip("?*+"), help=about, type=read, nargs=often, **more)
 
 
 def number(least: float, most: float = 1e12, kind: type[float] = float) -> Callable[[str], float]:
-    """A kind of ``option``: a number from ``least`` to ``most``."""
+    """Converter for ``option``: a number from ``least`` to ``most``."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
             if least <= kind(text) <= most:
                 return kind(text)
         raise ValueError(
-            f"must be {f'{least:g} or more' if most == 1e12 else f'from {least:g} to {most:g}'}, is {text}"
+            f"must be {f'{least:g} or more' if most == 1e12 else f'from {least:g} to {most:g}'}, not {text}"
         )
 
     return read
 
 
 def at_least(minimum: int) -> Callable[[str], float]:
-    """A kind of ``option``: a whole number that is not below ``minimum``."""
+    """Converter for ``option``: a whole number of at least ``minimum``."""
     return number(minimum, kind=int)
 
 
 _FLAGS: dict[str, dict[str, Any]] = {
     "--json": {"about": "print one JSON document to stdout and nothing else"},
     "--json-lines": {"about": "print events as JSON lines, the result last"},
-    "--yes": {"about": "accept unasked what playbook, inventory or release can do, and an image built apart"},
+    "--yes": {"about": "do not ask: accept what playbook, inventory or release may do, and a changed image"},
     "-v --verbose": {"about": "also show notes, and why each finding matters"},
-    "--no-rollback": {"about": "leave a new release that fails as it is, and write a bundle"},
-    "--set KEY=VALUE*": {"about": "playbook's key: args.max-model-len=65536"},
-    "--timeout S": {"about": "seconds until the model has to answer (default: of the playbook)", "kind": number(1)},
+    "--no-rollback": {"about": "on failure, keep the new release and write a bundle"},
+    "--set KEY=VALUE*": {"about": "override a playbook key: args.max-model-len=65536"},
+    "--timeout S": {"about": "seconds to wait for the model (default: the playbook's)", "kind": number(1)},
     "--wait S": {"about": "seconds to wait for another operator's lease", "kind": number(0), "default": 0.0},
-    "--min-speed R": {"about": "go back below R times the old speed; 0: off", "kind": number(0, 1), "default": 0.7},
+    "--min-speed R": {"about": "roll back below R times the old speed; 0: off", "kind": number(0, 1), "default": 0.7},
 }
 
 
 def common_flags(parser: argparse.ArgumentParser, *flags: str) -> None:
-    """Add flags that several commands have: those of ``_FLAGS``."""
+    """Add flags of ``_FLAGS``, which several commands share."""
     for flag in flags:
         names = next(names for names in _FLAGS if flag in names.split())
         option(parser, names, **_FLAGS[names])
 
 
 def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
-    """Write the result for ``--json`` or ``--json-lines``; returns whether one of them was given."""
+    """Write the result if ``--json`` or ``--json-lines`` was given; returns whether it was."""
     if (collected := vars(args).get("collected")) is not None:
         collected.append(document)
     elif args.json or args.json_lines:
@@ -180,7 +181,7 @@ def emitted(args: argparse.Namespace, document: dict[str, Any]) -> bool:
 def load_spec(args: argparse.Namespace) -> Spec:
     """The spec of the inventory and playbook on the command line.
 
-    Commands without ``--playbook`` start nothing, such as ``status`` and ``down``.
+    Commands without ``--playbook``, such as ``status`` and ``down``, start nothing.
     """
     import dataclasses
 
@@ -202,16 +203,16 @@ def load_spec(args: argparse.Namespace) -> Spec:
 
 
 def accepted(args: argparse.Namespace, spec: Spec, report: Report) -> Spec:
-    """``spec`` as the user accepted it, who is asked unless ``--yes`` is given.
+    """``spec`` as accepted by the user, who is asked unless ``--yes`` is given.
 
     Raises:
-        FoundErrors: what is written is wrong, such as the name of an argument; nobody was asked.
-        UsageError: it is not accepted.
+        FoundErrors: the files have errors, such as an unknown argument; the user was not asked.
+        UsageError: the user did not accept it.
     """
     from sparkcluster.spec import consent
 
     def check(spec: Spec) -> None:
-        from sparkcluster.checks import check_written  # takes long to import, and is needed for a question alone
+        from sparkcluster.checks import check_written  # slow to import; only needed before a question
         from sparkcluster.errors import FoundErrors
         from sparkcluster.findings import has_errors
 
@@ -223,7 +224,7 @@ def accepted(args: argparse.Namespace, spec: Spec, report: Report) -> Spec:
 
 
 def _from_inventory(spec: Spec, name: str) -> str:
-    """The playbook that ``--playbook NAME`` found from the current directory, as the inventory has to name it."""
+    """``--playbook NAME``, relative to the inventory instead of the current directory."""
     from sparkcluster.spec.library import find
 
     base, plus, overlays = name.partition("+")
@@ -235,7 +236,7 @@ def _from_inventory(spec: Spec, name: str) -> str:
 
 
 def typed(args: argparse.Namespace) -> Typed:
-    """What the command line chose, for hints."""
+    """What was typed on the command line, for hints."""
     from sparkcluster.hints import Typed
 
     playbook, image = getattr(args, "playbook", None), getattr(args, "image", None)
@@ -246,7 +247,7 @@ def typed(args: argparse.Namespace) -> Typed:
 
 @contextmanager
 def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Spec, Shown]]:
-    """Nodes and spec of the command line, for commands that show only what they wait for."""
+    """Fleet and spec of the command line, for commands that show only what they wait for."""
     spec = load_spec(args)
     with asking(spec, waiting_for) as (fleet, waiting):
         yield fleet, spec, waiting
@@ -254,7 +255,7 @@ def querying(args: argparse.Namespace, waiting_for: str | None = None) -> Iterat
 
 @contextmanager
 def asking(spec: Spec, waiting_for: str | None = None) -> Iterator[tuple[Fleet, Shown]]:
-    """All nodes of the inventory, while it is shown what is waited for."""
+    """The fleet of the inventory; shows what is waited for."""
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.report import count
 
@@ -265,13 +266,13 @@ def asking(spec: Spec, waiting_for: str | None = None) -> Iterator[tuple[Fleet, 
 
 @contextmanager
 def live(args: argparse.Namespace, **more: Any) -> Iterator[Live]:
-    """What all models of the inventory do, or that of ``--model``, read again and again; ``more`` is for ``Live``."""
+    """Live readings of all models of the inventory, or of ``--model``; ``more`` is passed to ``Live``."""
     from sparkcluster.spec.load import load_all
     from sparkcluster.telemetry.live import Live
     from sparkcluster.telemetry.look import whole
 
     specs = [load_spec(args)] if vars(args).get("model") else load_all(args.inventory, starts=False)
-    text = "waiting for all nodes, and a token of every group"
+    text = "waiting for all nodes, and a token from every group"
     with asking(whole(specs), text) as (fleet, waiting), Live(fleet, specs, **more) as found:
         waiting.end()
         yield found
@@ -279,7 +280,7 @@ def live(args: argparse.Namespace, **more: Any) -> Iterator[Live]:
 
 @contextmanager
 def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
-    """Nodes and spec of the command line, for commands that report steps."""
+    """Fleet and spec of the command line, for commands that report steps."""
     from sparkcluster.cli.progress import reporter
 
     spec, yes = load_spec(args), vars(args).get("yes")
@@ -291,21 +292,21 @@ def reporting(args: argparse.Namespace) -> Iterator[tuple[Fleet, Spec, Shown]]:
 
 
 def begin_probe(fleet: Fleet, spec: Spec) -> Calls[Answer]:
-    """Send the probe to every node; import what judges the answers only then, for nodes take longer than that."""
+    """Send the probe to every node; the modules that judge the answers are imported while the nodes work."""
     from sparkcluster.facts.probe import begin
 
-    # The threads that connect are to get their turn in the middle of imports.
+    # Let the threads that connect run during imports.
     sys.setswitchinterval(0.0005)
     return begin(fleet, spec)
 
 
 def connect_fleet(spec: Spec, report: Report, prompts: Prompts | None = None, *, yes: bool | None = None) -> Fleet:
-    """All nodes of the inventory, as ``fleet_of``, once what the inventory asks for itself is accepted.
+    """The fleet of the inventory (``fleet_of``), after the user accepted what the inventory asks for.
 
-    ``yes`` accepts it unasked; None where the command has no such flag.
+    ``yes`` accepts without asking; None if the command has no such flag.
 
     Raises:
-        UsageError: it is not accepted.
+        UsageError: the user did not accept it.
     """
     from sparkcluster.spec import consent
 
@@ -314,7 +315,7 @@ def connect_fleet(spec: Spec, report: Report, prompts: Prompts | None = None, *,
 
 
 def fleet_of(inventory: Inventory, prompts: Prompts | None = None) -> Fleet:
-    """All nodes of an accepted inventory; each connects at its first use, and ``prompts`` asks the operator then."""
+    """The fleet of an accepted inventory; a node connects on first use, and ``prompts`` asks the operator then."""
     from sparkcluster.hosts.connect import Address, connect
     from sparkcluster.hosts.resolve import SshSettings
 

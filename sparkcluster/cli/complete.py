@@ -1,8 +1,8 @@
-"""What may follow on a command line, at Tab: argcomplete asks, from the functions that ``completion`` prints.
+"""Completion at Tab: argcomplete calls it through the shell functions that ``completion`` prints.
 
-It reads no file but regular ones of at most 64 KiB, contacts no node and writes no message. Names come from files that
-others may have written: one that a shell would have to quote is not offered. The metavar of an argument says what may
-be its value, by the table below; the commands know nothing of it.
+It reads only regular files of at most 64 KiB, contacts no node and writes no message. Names may come from files of
+other users, so names that need quoting are not offered. Values are completed by the argument's metavar, in the table
+below.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:+@%,/-]*")
 
 
 def answer() -> None:
-    """Write what may follow on the line that the environment names, and end the process; nothing if that fails."""
+    """Write the completions of the line in the environment, and exit; on an error write nothing."""
     with contextlib.suppress(Exception):
         *_, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
-        # zsh gives all that was typed: A=1 sparkcluster, cd . && sparkcluster
+        # zsh passes the whole line: A=1 sparkcluster, cd . && sparkcluster
         at = max((at for at, word in enumerate(words) if word.endswith("sparkcluster")), default=0)
         if words[at + 1 : at + 2] and words[at + 1] in COMMANDS:
             at += 1
@@ -48,7 +48,7 @@ def answer() -> None:
 
 class _Finder(CompletionFinder):
     def _get_completions(self, words: list[str], *rest: Any) -> Any:
-        """As argcomplete; flags come first, since argparse gives NODE nothing in ``logs INVENTORY -f NODE``."""
+        """As argcomplete, with flags first: argparse ignores NODE in ``logs INVENTORY -f NODE``."""
         parser: Any = self._parser
         flags, others = parser.split(words[1:])
         waits = bool(flags) and parser.wants_value(flags[-1]) and words[-1] == flags[-1]
@@ -57,9 +57,9 @@ class _Finder(CompletionFinder):
 
 
 def _offered(completion: str, prefix: str) -> bool:
-    """Whether ``completion`` begins with what was typed, and no shell has to quote the rest; zsh quotes a ``~``.
+    """Whether ``completion`` continues what was typed and needs no quoting; zsh quotes a ``~``.
 
-    A name that begins with a dash would be a flag.
+    A name that begins with a dash would be read as a flag.
     """
     quoted = prefix.startswith("~") and os.environ.get("_ARGCOMPLETE_SHELL") == "zsh"
     flag = completion.startswith("-") and not prefix
@@ -90,14 +90,14 @@ def _models(*, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 
 def _groups(*, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Groups of the inventory; after a comma, another one."""
+    """Groups of the inventory, also after a comma."""
     base, comma, _group = prefix.rpartition(",")
     found = [group.get("name") for group in _inventory(parsed_args, "groups")]
     return [f"{base}{comma}{name}" for name in found if isinstance(name, str)]
 
 
 def _inventory(args: argparse.Namespace, key: str) -> Any:
-    """A key of the inventory on the line, or of the default one, as plain YAML; the command says what is wrong."""
+    """A key of the inventory on the line, or of the default one, as plain YAML; empty if it cannot be read."""
     import yaml
 
     with contextlib.suppress(Exception):
@@ -115,7 +115,7 @@ def _small(path: str) -> str:
 
 
 def _words(kind: str) -> Callable[..., dict[str, str]]:
-    """A completer of names that the project defines; ``scripts/make-docs`` lists them, which is quicker to read."""
+    """A completer for names that sparkcluster defines; ``scripts/make-docs`` writes them to a file, which is faster."""
 
     def completer(*, prefix: str, **_: Any) -> dict[str, str]:
         rows = (row.split("\t") for row in _small(__file__.replace("complete.py", "words.txt")).splitlines())
@@ -125,7 +125,7 @@ def _words(kind: str) -> Callable[..., dict[str, str]]:
 
 
 def _files(*ends: str) -> Callable[..., dict[str, str]]:
-    """A completer of directories and of files whose names end so; ``~`` stays as it was typed."""
+    """A completer for directories and for files with these endings; ``~`` is not expanded."""
 
     def completer(*, prefix: str, **_: Any) -> dict[str, str]:
         folder = prefix[: prefix.rfind("/") + 1]
@@ -142,7 +142,7 @@ def _playbooks(*, prefix: str, **_: Any) -> dict[str, str]:
 
 
 _YAML = _files(".yaml", ".yml")
-# By the metavar of an argument, if needed with its command.
+# By the metavar of an argument, where needed preceded by the command.
 COMPLETERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(["INVENTORY", "INV"], _YAML),
     **dict.fromkeys(["P", "PLAYBOOK", "playbooks NAME"], _playbooks),

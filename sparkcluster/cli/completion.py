@@ -12,7 +12,7 @@ from sparkcluster.printable import LINES
 SHELLS = ("bash", "zsh", "fish")
 
 _HOW = """\
-Print the script by which a shell completes commands, flags, inventories, and
+Print a shell completion script: it completes commands, flags, inventories, and
 the names of nodes, groups, playbooks and checks. To load it in every new shell:
 
 bash  echo 'source <(sparkcluster completion bash)' >> ~/.bashrc
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode
 
     script = shellcode(["sparkcluster"], shell=args.shell)
+    if args.shell == "bash":
+        script = script.removeprefix("#compdef sparkcluster\n")  # argcomplete writes one text for bash and zsh
     if not emitted(args, {"shell": args.shell, "script": script}):
         write(sys.stdout, script, end="", keep=LINES)
     return 0

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 ALL_MODELS = True
-"""What it prints is of all models at once: it is not run for each of them."""
+"""Covers all models in one run: ``cli.each`` does not run it once per model."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``connect``."""
-    inventory_argument(parser)
-    option(parser, "--client NAME", "print what to paste for this client (default: list them)")
+    inventory_argument(parser, model="all; with --client, the main model")
+    option(parser, "--client NAME", "print the settings for this client (default: list clients)")
     option(parser, "--group G", "group to connect to (default: the first)")
-    option(parser, "--show-key", "print the API key itself, not where it is")
+    option(parser, "--show-key", "print the API key itself, not where it is stored")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what to paste into a client to stdout, and what to know about it to stderr."""
+    """Print the settings for a client to stdout, and notes about them to stderr."""
     from sparkcluster.endpoint.clients import CLIENTS
     from sparkcluster.errors import UsageError
     from sparkcluster.suggest import did_you_mean
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _specs(args: argparse.Namespace) -> list[Spec]:
-    """That of ``--model``, else those of all models of the inventory."""
+    """The spec of ``--model``, else the specs of all models of the inventory."""
     if args.model:
         return [load_spec(args)]
     from sparkcluster.cli.each import for_one
@@ -74,7 +74,7 @@ def _specs(args: argparse.Namespace) -> list[Spec]:
 
 
 def show(found: dict[str, Any], *, watches: bool = False) -> None:
-    """The block of a client, or the list of clients; one that ``watches`` asks no API."""
+    """The settings for a client, or the list of clients; ``watches``: the client is a monitor and uses no API."""
     client, models = found["client"], found.get("models", [found])
     if client is None:
         for each in models:
@@ -83,7 +83,7 @@ def show(found: dict[str, Any], *, watches: bool = False) -> None:
             endpoint = paint(each["endpoint"] or "address unknown", "bold")
             what = "model" if kind == "chat" else f"{kind} model"
             data(endpoint, *(f"  {url}" for url in each["others"]), f"  {what} {each['model']}  key {where}")
-        table(("CLIENT", "PROGRAM", "WHAT IT IS"), [tuple(each.values()) for each in found["clients"]])
+        table(("CLIENT", "PROGRAM", "DESCRIPTION"), [tuple(each.values()) for each in found["clients"]])
         message("sparkcluster connect INVENTORY --client NAME", kind="next")
     else:
         message(f"{client['title']}: paste into {client['where']}")
@@ -95,7 +95,7 @@ def show(found: dict[str, Any], *, watches: bool = False) -> None:
     if watches:
         return
     if any(each["tunnel"] for each in models):
-        message("this machine reaches the API through SSH alone; while it is used, keep running:", kind="note")
+        message("this machine reaches the API only through SSH; keep this tunnel open:", kind="note")
         for tunnel in dict.fromkeys(filter(None, (each["tunnel"] for each in models))):
             message(f"  {tunnel}")
     if any(each["endpoint"] is None for each in models):

@@ -14,12 +14,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Let nothing start by itself any more; what serves goes on."""
+    """Turn off automatic restart; a running model keeps running."""
     with reporting(args) as (fleet, spec, report):
         from sparkcluster.release.enabled import disable
 
         nodes = disable(fleet, spec, report)
     document = {"cluster": spec.inventory.cluster, "enabled": False, "nodes": nodes}
     if not emitted(args, document):
-        data("disabled: nothing starts by itself" if nodes else "it was not enabled")
+        data("automatic restart is off" if nodes else "automatic restart was already off")
     return 0

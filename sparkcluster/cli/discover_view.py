@@ -1,4 +1,4 @@
-"""What ``discover`` does: find Sparks, show them and what is cabled to what, and write the inventory."""
+"""The work of ``discover``: find Sparks, show them and their cables, and write the inventory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sparkcluster.spec import Spec, consent, load, powers
 
 
 def run(args: argparse.Namespace) -> int:
-    """Find Sparks and write an inventory; exit 1 if none was found, or one was not reached."""
+    """Find Sparks and write an inventory; exit 1 if none was found, or if one could not be reached."""
     spec = _checked(args)
     file: Path | None = args.output or args.into
     with awaiting("looking for Sparks") as waiting, Terminal(waiting.paused, silent=args.json) as terminal:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         sparks = by_name(found.sparks)
         cables = cabling({name: spark.survey for name, spark in sparks.items()})
         if not args.json:
-            # Without a file, stdout has the inventory and nothing else.
+            # Without FILE, stdout carries only the inventory.
             with contextlib.nullcontext() if file else contextlib.redirect_stdout(sys.stderr):
                 _show(found, sparks, cables)
         text = _text(args, spec, sparks, cables)
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
         written = str(file) if file and text is not None else None
         emit_json({**_document(found, sparks, cables), "inventory": text, "file": written})
     elif text is None and args.into:
-        message(f"{args.into} has every Spark that was found")
+        message(f"{args.into} already has every Spark that was found")
     elif text is None:
-        message("no Spark was found that can be used", kind="error")
+        message("no usable Spark was found", kind="error")
         if not (found.failed or found.skipped):
             message("switch them on, and connect them to your network; or sparkcluster discover --host A", kind="hint")
     elif file is None:
@@ -72,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace) -> Spec | None:
-    """The spec of ``--into``, if it is given; raises UsageError for arguments that cannot be."""
+    """The spec of ``--into``, if given; raises UsageError for invalid arguments."""
     if args.cluster is not None and args.into:
-        raise UsageError("--into keeps the name of the cluster", hint="leave out --cluster")
+        raise UsageError("--into keeps the name of the cluster", hint="remove --cluster")
     if args.user is not None:
         targets.login_name(args.user)
     if file := args.output or args.into:
@@ -87,7 +87,7 @@ def _checked(args: argparse.Namespace) -> Spec | None:
 
 
 def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, waiting: Shown) -> list[Target]:
-    """The machines to try; those that the inventory does not have as its others, unless flags say otherwise."""
+    """The machines to try; new machines use the inventory's SSH settings, unless flags override them."""
     flags = {key: value for key in ("user", "identity", "known_hosts") if (value := getattr(args, key)) is not None}
     ssh = dataclasses.replace(SshSettings(**spec.inventory.ssh.model_dump()) if spec else SshSettings(), **flags)
     listed = targets.of_inventory(spec.inventory) if spec else []
@@ -104,7 +104,7 @@ def _targets(args: argparse.Namespace, spec: Spec | None, terminal: Terminal, wa
 
 
 def _announced(ssh: SshSettings, terminal: Terminal, waiting: Shown, *, ask: bool) -> list[Target]:
-    """Machines that announce SSH and are named like a Spark; it may be a neighbour's, so the operator is asked."""
+    """Machines that announce SSH and are named like a Spark; asks the operator, since one may be a neighbour's."""
     from sparkcluster.setup.mdns import browse
 
     browsed = browse(networks.attached())
@@ -112,20 +112,20 @@ def _announced(ssh: SshSettings, terminal: Terminal, waiting: Shown, *, ask: boo
     others = [each.name for each in browsed.candidates if not each.looks_like_spark]
     with waiting.paused():
         if others:
-            message(f"not tried without --host, since not named like a Spark: {', '.join(others)}")
+            message(f"skipped, not named like a Spark: {', '.join(others)}; use --host to try them")
         if browsed.problem:
-            message(f"{browsed.problem}; name each by --host", kind="warning")
+            message(f"{browsed.problem}; name each Spark with --host", kind="warning")
     shown = ", ".join(f"{each.name} ({each.address})" for each in likely)
     if ask and likely and (terminal.ask(f"log in to {shown}? [Y/n] ") or "y").strip().lower() not in {"y", "yes"}:
-        raise UsageError("no machine was logged in to", hint="sparkcluster discover --host A --host B   names yours")
+        raise UsageError("no machine was selected", hint="sparkcluster discover --host A --host B   names yours")
     return targets.announced(likely, ssh)
 
 
 def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark], cables: Cabling) -> str | None:
-    """The inventory to write; None where there is nothing to write.
+    """The inventory to write; None if there is nothing to write.
 
     Raises:
-        UsageError, SpecError: that of ``--into`` cannot have more nodes.
+        UsageError, SpecError: the inventory of ``--into`` cannot be extended.
     """
     new = [name for name, spark in sparks.items() if spark.how != "inventory"]
     if not new:
@@ -142,19 +142,19 @@ def _text(args: argparse.Namespace, spec: Spec | None, sparks: dict[str, Spark],
 
 
 def _write(args: argparse.Namespace, text: str, confirm: Callable[[str], bool]) -> None:
-    """Write the inventory to its file; raise UsageError where the operator does not want that."""
+    """Write the inventory to its file; raise UsageError if the operator declines."""
     if args.output:
         output_file.write(args.output, lambda file: file.write(text.encode()))
         return
     for line in existing.difference(args.into, existing.read(args.into), text):
         message(line)
     if not args.yes and not confirm(f"change {args.into}?"):
-        raise UsageError(f"{args.into} is left as it is", hint="answer y, or add --yes")
+        raise UsageError(f"{args.into} was not changed", hint="answer y, or add --yes")
     existing.replace(args.into, text)
 
 
 def _show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> None:
-    """Write to stdout what was found, and to stderr what was not."""
+    """Write the Sparks that were found to stdout, and the others to stderr."""
     if sparks:
         data(paint(f"found {count(len(sparks), 'Spark')}", "bold good"))
         rows = [[value or "unknown" for key, value in row.items() if key != "hostname"] for row in _rows(sparks)]
@@ -173,7 +173,7 @@ def _show(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> No
 
 
 def _document(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> dict[str, Any]:
-    """What ``--json`` prints of what was found."""
+    """The document of ``--json``."""
     failed = [Trouble("not-reached", name, error.message, error.hint or "") for name, error in found.failed.items()]
     return {
         "sparks": list(_rows(sparks)),
@@ -206,7 +206,7 @@ def _rows(sparks: Mapping[str, Spark]) -> Iterator[dict[str, str | None]]:
 
 
 def _troubles(found: Discovered, sparks: Mapping[str, Spark], cables: Cabling) -> list[Trouble]:
-    """What is wrong, once each: that a port leads to a machine which was not reached is said already."""
+    """Problems, without duplicates: a port that leads to an unreachable machine is reported only once."""
     names = {spark.label: name for name, spark in sparks.items()}
     troubles = [dataclasses.replace(each, node=names.get(each.node or "", each.node)) for each in found.troubles]
     unreached = {each.node for each in troubles if each.name == "not-reached"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``doctor``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    option(parser, "--bundle FILE", "write everything that was read, without secrets, to a .tar.gz", Path)
+    option(parser, "--bundle FILE", "write all data read, without secrets, to a .tar.gz", Path)
     option(parser, "--timeout S", "limit in seconds; a healthy cluster needs 5 (default: 30)", number(5), default=30.0)
 
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(found: Diagnosis, *, verbose: bool) -> None:
-    """The diagnosis for people, on stdout: findings by node, and the verdict."""
+    """The diagnosis for people: findings by node on stdout, then the verdict."""
     from sparkcluster.cli import findings_view
 
     nodes = [node.label for node in found.view.spec.inventory.nodes]

@@ -12,11 +12,11 @@ from sparkcluster.report import count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``down``."""
     inventory_argument(parser, "--json-lines", playbook=False)
-    option(parser, "--also HOST*", "also stop its ranks on this machine, which is not in the inventory")
+    option(parser, "--also HOST*", "also stop ranks on this machine, though it is not in the inventory")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop and remove what ``up`` made."""
+    """Stop the ranks and remove their containers."""
     from sparkcluster.release.down import down, shown
 
     with reporting(args) as (fleet, spec, report):

@@ -1,4 +1,4 @@
-"""The cluster as text: nodes, the rails that their ports are on, and findings as codes at their place."""
+"""Draws the cluster as text: nodes, the rails of their ports, and the codes of findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Row(NamedTuple):
-    """One line of a node: its fields, seven or a single text, and the rail that it is attached to."""
+    """One line of a node: seven fields or a single text, and the rail that it is attached to."""
 
     fields: tuple[str, ...]
     rail: str | None = None
@@ -38,9 +38,9 @@ class Row(NamedTuple):
 
 
 def draw(view: View, findings: Sequence[Finding], width: int) -> list[list[str]]:
-    """Lines of the drawing, at most ``width`` columns wide if the names allow it, each in parts.
+    """Lines of the drawing, each in parts; at most ``width`` columns wide if the names allow it.
 
-    Errors and warnings are shown by code at the twin that they name, else at the node.
+    Errors and warnings are shown by code below the interface that they name, else below the node.
     """
     groups = {group.name: group for group in view.topology.groups} if view.topology else {}
     written = [(group.name, group.nodes) for group in view.spec.inventory.groups]
@@ -55,12 +55,12 @@ def draw(view: View, findings: Sequence[Finding], width: int) -> list[list[str]]
 
 
 def styled(view: View, findings: Sequence[Finding]) -> list[list[tuple[str, str]]]:
-    """The drawing for a page, 76 columns wide: each part with its style: bold, look, bad, or none."""
+    """The drawing for the web page, 76 columns wide: each part with its style (bold, look, bad or none)."""
     return [[(part, style(part)) for part in line] for line in draw(view, findings, 76)]
 
 
 def _node(view: View, findings: Sequence[Finding], node: str, group: Group | None) -> list[Row]:
-    """Its name, role and address; then each of its links, with the findings about it."""
+    """A node's name, role and address; then its links, with the findings about them."""
     facts = view.facts.get(node)
     host = next(entry.host for entry in view.spec.inventory.nodes if entry.label == node)
     member = next((member for member in group.members if member.name == node), None) if group else None
@@ -79,7 +79,7 @@ def _node(view: View, findings: Sequence[Finding], node: str, group: Group | Non
 
 
 def _rows_of(finding: Finding, rows: Sequence[Row]) -> list[int]:
-    """Twins whose interface, address or HCA is in the summary of the finding, or else in what it saw."""
+    """Rows whose interface, address or HCA is in the finding's summary or in what it saw."""
     words = {word.rstrip(".:-") for word in re.findall(r"[\w.:-]+", f"{finding.summary} {finding.seen}")}
     return [at for at, row in enumerate(rows) if words & {*row.fields[1:4]}]
 
@@ -97,7 +97,7 @@ def _used(links: Sequence[Link], facts: Facts) -> Iterator[Row]:
 
 
 def _unused(used: set[str], facts: Facts) -> Iterator[Row]:
-    """The other interfaces that have an HCA, by port."""
+    """Unused interfaces with an HCA, by port."""
     twins = [each for each in read(facts.interfaces) or () if each.name not in used and facts.hca_of(each.name)]
     lines: dict[str, None] = {}
     for twin in sorted(twins, key=lambda twin: twin.port):
@@ -108,12 +108,12 @@ def _unused(used: set[str], facts: Facts) -> Iterator[Row]:
 
 
 def rate(link: Link | Interface) -> tuple[str, str]:
-    """Speed, such as 200G, empty if unknown; and MTU."""
+    """Speed, such as 200G (empty if unknown), and MTU."""
     return (f"{link.speed_mbps / 1000:g}G" if link.speed_mbps and link.speed_mbps > 0 else "", f"MTU {link.mtu}")
 
 
 def stack(nodes: Sequence[Sequence[Row]], width: int) -> list[list[str]]:
-    """Lines of the nodes below each other, the letter of its rail before each row, and which rail is which below.
+    """Lines of the nodes, one below the other: each row begins with the letter of its rail; a legend follows.
 
     The first row of a node is its title.
     """

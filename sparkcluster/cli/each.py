@@ -1,4 +1,4 @@
-"""A command for each model of an inventory with ``models``, one after the other, by the path of one model."""
+"""Runs a command once for each model of an inventory with ``models``."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _OF_ONE = {
     "fix": "--fix",
     "numbers": "releases NUMBER",
 }
-"""Commands, and flags by their names in the parsed line, that are for one model alone."""
+"""Commands, and flags by their names in the parsed line, that need a single model."""
 
 
 def for_one(what: str, names: Sequence[str]) -> UsageError:
-    """The error that ``what`` was typed without saying for which of the models ``names``."""
+    """The error for ``what``, typed without ``--model`` although there are several models."""
     return UsageError(f"{what} is for one model", hint=f"add --model NAME, one of {', '.join(names)}")
 
 
 def run(name: str, command: Any, args: argparse.Namespace) -> int:
-    """Run the command once, or for each model where the inventory has several and ``--model`` names none.
+    """Run the command once, or for each model if the inventory has several and ``--model`` names none.
 
     Raises:
-        SparkclusterError: as the command; with several models only what concerns all of them.
+        SparkclusterError: as the command; with several models only errors that concern all of them.
     """
     from sparkcluster.cli import gateway
     from sparkcluster.spec.load import load, load_all, model_names
@@ -68,15 +68,15 @@ def run(name: str, command: Any, args: argparse.Namespace) -> int:
 
 
 def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequence[Spec]:
-    """``specs`` in the order of their turns, once all of them are accepted and have room.
+    """``specs`` in the order in which the command runs, after consent and the memory check for all of them.
 
-    What starts does so by size, since the largest needs the most room while it starts; ``down`` goes the other way. A
-    node on the command line leaves those that have it.
+    ``up`` starts the largest model first, since it needs the most room while it starts; ``down`` stops in reverse. A
+    node on the command line leaves the models that use it.
     """
     node = vars(args).get("node")
     if isinstance(node, str):
         specs = [spec for spec in specs if node in [each.label for each in spec.inventory.nodes]] or specs
-    if name in {"enable", "disable"}:  # up does that for those on demand
+    if name in {"enable", "disable"}:  # up does it for on-demand models
         specs = [spec for spec in specs if spec.idle_s is None] or specs
     if name in {"up", "upgrade", "plan", "preflight"}:
         from sparkcluster.inspect.budget import budget, by_size, require_room
@@ -91,14 +91,14 @@ def _turns(name: str, args: argparse.Namespace, specs: Sequence[Spec]) -> Sequen
 
 
 def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spec], turns: Sequence[str]) -> int:
-    """Run the command for each of ``turns``, which are the models of ``specs`` or some of them, and for the gateway.
+    """Run the command for each model in ``turns``, and for the gateway.
 
-    It is reported in the order of ``specs``. Exit code 0 if all have it, the code of all if it is one, else 1.
+    JSON has the order of ``specs``. Returns the exit code that all have in common, else 1.
     """
     from sparkcluster.cli import gateway
 
     behind = specs[0].gateway_node and name in gateway.TAKES and not vars(args).get("dry_run")
-    if behind:  # its turn is called "": it goes before its models, and comes after them
+    if behind:  # "" is the gateway: stopped before its models, started after them
         turns = ["", *turns] if name == "down" else [*turns, ""]
     found: dict[str, list[dict[str, Any]]] = {model: [] for model in (*(spec.model for spec in specs), "")}
     as_json = args.json or args.json_lines
@@ -138,7 +138,7 @@ def _each(name: str, command: Any, args: argparse.Namespace, specs: Sequence[Spe
 
 
 def _accept(args: argparse.Namespace, specs: Sequence[Spec]) -> None:
-    """Ask what is to be asked about any of the models before the first one starts."""
+    """Ask for consent to all models before the first one starts."""
     from sparkcluster.cli.progress import reporter
 
     with reporter(as_json=args.json, json_lines=args.json_lines) as report:

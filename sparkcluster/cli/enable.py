@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Let the release that serves come back after a reboot."""
+    """Turn on automatic restart of the release that serves."""
     import shlex
 
     with reporting(args) as (fleet, spec, report):
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     reason = f"{where} {'has' if len(without) == 1 else 'have'} no systemd"
     enabled = len(nodes) - len(without)
     data(paint(f"enabled on {enabled} of {count(len(nodes), 'Spark')}: {reason}", "bold look"))
-    message(f"to bring release {release} back, let this run at every boot, as the login:")
+    message(f"to bring release {release} back, run this at every boot, as the login user:")
     for name in without:
         message(f"on {name}: {shlex.join(nodes[name].command)}", indent="  ")
     return 0

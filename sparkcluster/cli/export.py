@@ -1,4 +1,4 @@
-"""``sparkcluster export``, and ``web``, which serves the same and prints the page's address."""
+"""``sparkcluster export``, and ``web``, which runs the same server and prints the page's address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTEN, ONCE_S = "127.0.0.1:9469", 6.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of both."""
-    inventory_argument(parser, playbook=False, model=False)
+    inventory_argument(parser, playbook=False, model="")
     option(parser, "--listen ADDRESS", f"address and port to listen on (default: {LISTEN})", default=LISTEN)
     page = parser.prog.endswith("web")
     parser.set_defaults(once=False, path="/" if page else "/metrics")
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read all nodes and models and serve the readings until Ctrl-C; the address is printed to stderr.
+    """Serve the readings of all nodes and models until Ctrl-C; prints the address to stderr.
 
     Raises:
-        UsageError: the extra is not installed, or it cannot listen on the address.
+        UsageError: the extra is not installed, or the address cannot be listened on.
     """
     from importlib.util import find_spec
 

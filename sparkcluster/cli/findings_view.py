@@ -1,4 +1,4 @@
-"""Findings as text: by node, the most severe first, each with what was seen and what to type; the verdict last."""
+"""Findings as text: by node, most severe first, with what was seen and the remedies; then the verdict."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def width() -> int:
-    """Columns to draw in: the terminal's, at most 100; 80 in a pipe."""
+    """Columns for drawings: the terminal's width, at most 100; 80 in a pipe."""
     return max(30, min(100, columns(sys.stdout) or 80))
 
 
 def show(findings: Sequence[Finding], nodes: Iterable[str], *, verbose: bool) -> None:
-    """Write findings to stdout by node in the order of ``nodes``, those of the whole cluster first.
+    """Write findings to stdout by node: those of the whole cluster first, then in the order of ``nodes``.
 
-    Notes, and why each finding matters, are shown if ``verbose``.
+    ``verbose`` also shows notes, and why each finding matters.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     for place in dict.fromkeys([None, *nodes, *(finding.node for finding in shown)]):
@@ -36,7 +36,7 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, verbose: bool) ->
 
 
 def counted(findings: Sequence[Finding], *, verbose: bool) -> list[str]:
-    """How many errors are where, and how many warnings and notes there are."""
+    """Number of errors per node, and of warnings and notes."""
     wrong = Counter(finding.node for finding in findings if finding.severity == "error")
     shown = [count(number, "error") + (f" on {node}" if node else "") for node, number in wrong.items()]
     severities = Counter(finding.severity for finding in findings)

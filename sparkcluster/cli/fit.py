@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``fit``."""
-    about = "name, path or model of a playbook, also with +OVERLAY; several, or an inventory: what fits together"
+    about = "playbook (name, path or model, also with +OVERLAY); or several, or an inventory (queries its nodes)"
     option(parser, "playbooks PLAYBOOK+", about)
-    about = "inventory with the number of nodes; they are asked what was measured there"
+    about = "inventory whose nodes and measurements to use"
     option(parser, "--inventory INV", about, Path)
     option(parser, "--config PATH", "directory of the model, or its config.json (default: from the hub)", Path)
-    option(parser, "--context N", "context length in tokens (default: max-model-len)", at_least(1))
+    option(parser, "--context N", "context length in tokens (default: that of the playbook)", at_least(1))
     option(parser, "--concurrency N", "concurrent requests of full context (default: 1)", at_least(1), default=1)
     option(parser, "--memory-gb GB", "nominal memory of a node (default: 128)", number(1, 65536), default=128.0)
-    option(parser, "--nodes N", "nodes that share the model (default: of the inventory, or the fewest)", at_least(1))
-    option(parser, "-v --verbose", "also show the sources, and what the engine will log of the KV cache")
+    option(parser, "--nodes N", "nodes that share the model (default: from the inventory, or the fewest)", at_least(1))
+    option(parser, "-v --verbose", "also show the sources, and the KV cache size that the engine will log")
     common_flags(parser, "--set", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show how much memory a playbook needs, or several; exit 1 where it does not fit, 0 where it may."""
+    """Show how much memory one or several playbooks need; exit 1 if it does not fit, 0 if it may."""
     from sparkcluster import engines
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.errors import NotRecorded, UsageError
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         forecast = engines.engine(playbook.engine).forecast
         found = forecast(playbook, model, spark(args.memory_gb), **options) or {}
         if not found:
-            raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it, and read its log")
+            raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it and read its log")
         found["not_counted"] = [*filter(None, [model.note]), *found["not_counted"]]
         found["recorded"] = list(model.recorded)
     if spec is not None:
@@ -72,7 +72,7 @@ def _is_inventory(word: str) -> bool:
 
 
 def _together(args: argparse.Namespace) -> int:
-    """Show what several models take of each Spark, and which may run together."""
+    """Show the memory of several models on each Spark, and which may run together."""
     from sparkcluster.cli import budget_view
     from sparkcluster.engines import engine
     from sparkcluster.errors import UsageError
@@ -84,7 +84,7 @@ def _together(args: argparse.Namespace) -> int:
     flags = ("inventory", "config", "context", "nodes")
     given = [f"--{flag}" for flag in flags if getattr(args, flag)] + ["--concurrency"] * (args.concurrency > 1)
     if given:
-        raise UsageError(f"{given[0]} is for one playbook", hint="leave it out, or give one playbook")
+        raise UsageError(f"{given[0]} is for one playbook", hint="remove it, or name only one playbook")
     machine = spark(args.memory_gb)
     if len(args.playbooks) == 1:
         specs = load_all(Path(args.playbooks[0]), set_=assigned(args))
@@ -103,7 +103,7 @@ def _together(args: argparse.Namespace) -> int:
 
 
 def _playbook(args: argparse.Namespace, word: str) -> tuple[Playbook, int]:
-    """The playbook that ``word`` names, and how many nodes share it."""
+    """The playbook that ``word`` names, and the number of nodes that share it."""
     from sparkcluster.spec.load import named, read_playbook
 
     path, overlays = named(word)
@@ -113,7 +113,7 @@ def _playbook(args: argparse.Namespace, word: str) -> tuple[Playbook, int]:
 
 
 def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
-    """The playbook, how many nodes share it, and the spec where an inventory is given."""
+    """The playbook, the number of nodes that share it, and the spec if an inventory is given."""
     from sparkcluster.spec.load import load
 
     if args.inventory is None:
@@ -123,7 +123,7 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
 
 
 def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | None]:
-    """What was measured of each on the nodes of the inventory; None where nothing was, or none of them answers."""
+    """Measurements of each spec on the inventory's nodes; None without any, or if no node answers."""
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect.releases import measured
 
@@ -133,12 +133,13 @@ def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | No
             with asking(spec) as (fleet, _):
                 found.append(measured(fleet, spec, nodes or max(spec.inventory.group_sizes)))
     except SparkclusterError as error:
-        message(f"what was measured on {spec.inventory.cluster} is unknown: {error.message}")
+        message(f"cannot read measurements from {spec.inventory.cluster}: {error.message}")
+        message(error.hint or "", kind="hint")
     return [*found, *[None] * (len(specs) - len(found))]
 
 
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
-    """The answer first; then what to change, what takes how much, and how that is known."""
+    """The verdict first; then hints, the memory of each part, and the sources."""
     verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
     verdict, style = verdicts[found["fits"]]
     on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
@@ -154,7 +155,7 @@ def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
             "weights": "load_gib",
             "KV cache": "kv_gib",
             "CUDA graphs": "graphs_gib",
-            "most while it started": "peak_gib",
+            "peak at start": "peak_gib",
         }
         parts = [f"{what} {size(measured[key] * 2**30)}" for what, key in sizes.items() if key in measured]
         parts += [f"{measured['kv_tokens']:,.0f} tokens of KV cache"] if "kv_tokens" in measured else []
@@ -169,26 +170,28 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
     memory, cache, safe = found["memory"], found["kv_cache"], found["safe_gpu_memory_utilization"]
     if found["fits"]:
         free = size(memory["left_for_system_bytes"] - memory["system_needs_bytes"])
-        requests = count(int(cache["concurrency"]), "request")
-        data(f"  {requests} of {found['context']:,} tokens at once, {free} stay free")
+        requests = count(int(cache["concurrency"]), "concurrent request")
+        data(f"  {requests} of {found['context']:,} tokens, {free} stay free")
     data()
+    if found["nodes"] > 1:
+        data("on each Spark:")
     _parts(memory, cache["bytes"])
     data()
     now = size(cache["bytes"]) if safe is None else f"{found['gpu_memory_utilization']:.2f}"
     least = size(cache["bytes_wanted"]) if safe is None else f"{safe:.2f}"
-    enough = f"; {least} is enough for {count(found['concurrency_wanted'], 'request')} at once"
+    enough = f"; {least} is enough for {count(found['concurrency_wanted'], 'concurrent request')}"
     data(f"{cache['set_by']} {now}{enough if (safe or 0) <= 1 else ''}")
     if verbose:
-        data(f"the engine will log a KV cache of {cache['tokens']:,} tokens, as its version counts them")
+        data(f"the engine will log a KV cache of {cache['tokens']:,} tokens")
 
 
 def _parts(memory: Mapping[str, Any], cache: int) -> None:
-    """What the node's memory is taken by; together they are what is installed."""
+    """What takes the node's memory; the parts add up to the installed memory."""
     left = max(0, memory["left_for_system_bytes"])
     system = min(left, memory["system_needs_bytes"])
     parts = [
         ("weights" if memory["weights_counted"] else "weights, estimated", memory["weights_bytes"]),
-        ("a step, driver, CUDA graphs (estimate)", memory["runtime_bytes"]),
+        ("activations, driver, graphs (estimate)", memory["runtime_bytes"]),
         ("KV cache", cache),
         ("the engine's processes (estimate)", memory["engine_host_bytes"]),
         ("system", system),

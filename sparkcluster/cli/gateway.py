@@ -1,4 +1,4 @@
-"""What commands do with the gateway of an inventory, beside what they do with each of its models."""
+"""What commands do with the gateway of an inventory, in addition to its models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from sparkcluster.spec import Spec
 
 STARTS = ("up", "upgrade", "rollback", "restart")
-_DONE = {"down": "it is down", "preflight": "nothing is known that keeps it from running"}
+_DONE = {"down": "gateway is down", "preflight": "gateway can run"}
 TAKES = (*STARTS, *_DONE, "status")
-"""Commands that are about the gateway too."""
+"""Commands that also act on the gateway."""
 
 
 def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collection[str]) -> int:
-    """Do with the gateway of ``specs`` what the command ``name`` did well with the models ``done``; its exit code."""
+    """Run the command ``name`` for the gateway, after it succeeded for the models ``done``; returns the exit code."""
     from sparkcluster.inspect import gateway as seen
     from sparkcluster.inspect.cluster import see
     from sparkcluster.release import gateway
@@ -42,12 +42,12 @@ def run(name: str, args: argparse.Namespace, specs: Sequence[Spec], done: Collec
         else:
             found["endpoint"] = gateway.ensure(fleet, specs, done, report)
     if not common.emitted(args, found):
-        show(found, _DONE.get(name, "its address is not known"))
+        show(found, _DONE.get(name, "gateway address unknown"))
     return 1 if found.get("why") else 0
 
 
 def show(found: dict[str, Any], otherwise: str) -> None:
-    """The gateway as text: its address or what is said ``otherwise``, and of ``status`` a line for each model."""
+    """The gateway as text: its address, or ``otherwise``, and for ``status`` a line for each model."""
     data(paint(found["endpoint"] or otherwise, "bold"), f" on {found['node']}")
     if found.get("why"):
         message(found["why"], kind="warning")

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "file FILE?", about)
     option(parser, "--container NAME", "import the engine in this container, instead of a file")
     option(parser, "--node HOST", "where it runs: HOST or USER@HOST (default: this machine)")
-    about = "a variable, argument (1=VALUE) or placeholder that it does not set; service=NAME: of a Compose file"
+    about = "value of a variable, argument (1=VALUE) or placeholder; service=NAME picks a Compose service"
     option(parser, "--define NAME=VALUE*", about)
     option(parser, "--block N", "code block of the page, if several start an engine", int)
     option(parser, "--name N", "name of the playbook (default: the container's or the model's)")
@@ -34,18 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the playbook; what could not be carried over goes to stderr."""
+    """Print or write the playbook; notes about what was not converted go to stderr."""
     from sparkcluster.importer import convert, defines
 
     source, text = _text(args)
     return written(args, convert(text, source, name=args.name, defines=defines(args.define), block=args.block))
 
 
-def written(args: argparse.Namespace, made: Imported, heading: str = "left out") -> int:
-    """Print a playbook that was made, or write it to ``args.output``, and show its notes; the exit code.
+def written(args: argparse.Namespace, made: Imported, heading: str = "skipped") -> int:
+    """Print a new playbook, or write it to ``args.output``, and show its notes; returns the exit code.
 
     Raises:
-        UsageError: that file exists, or cannot be written.
+        UsageError: the file exists, or cannot be written.
     """
     from sparkcluster import output_file
 
@@ -61,15 +61,15 @@ def written(args: argparse.Namespace, made: Imported, heading: str = "left out")
     else:
         message(paint(f"wrote {file}", "good"), f": {next(iter(made.document['model'].values()))}")
     _show_notes(made.notes, heading)
-    message(shell("sparkcluster lint", file or "FILE"), kind="next")
+    message("save it as FILE, then " * (file is None) + shell("sparkcluster lint", file or "FILE"), kind="next")
     return 0
 
 
 def _text(args: argparse.Namespace) -> tuple[str, str]:
-    """What is imported: its name in messages, and its text.
+    """The name, for messages, and the text of what is imported.
 
     Raises:
-        UsageError: it cannot be read, or what it is is not given once.
+        UsageError: it cannot be read, or not exactly one source is given.
     """
     from sparkcluster.spec import load
 
@@ -84,7 +84,7 @@ def _text(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def _inspected(args: argparse.Namespace) -> str:
-    """What Docker says of the container, on the machine that was named."""
+    """The output of ``docker inspect`` for the container, on the machine of ``--node``."""
     from sparkcluster.cli.progress import awaiting
     from sparkcluster.cli.prompts import Terminal
     from sparkcluster.hosts.connect import Address, connect
@@ -103,15 +103,15 @@ def _inspected(args: argparse.Namespace) -> str:
 
 
 def _show_notes(notes: Sequence[str], heading: str) -> None:
-    """What was left out, by the reason for it, and then what needs a look, since it says what to write where."""
+    """Show what was skipped, grouped by reason; then what needs attention, since it says what to write where."""
     needs = "[:;] (write|set|copy|build|mount|add|did you|kept|listed) "
-    look = [note for note in notes if ": left out" not in note and re.search(needs, note)]
+    look = [note for note in notes if ": skipped" not in note and re.search(needs, note)]
     left: dict[str, list[str]] = {}
     for note in notes:
         if note not in look:
-            what, _, why = note.replace(": left out", "").partition(": ")
+            what, _, why = note.replace(": skipped", "").partition(": ")
             left.setdefault(why, []).append(what)
     out = [": ".join(filter(None, [", ".join(names), why])) for why, names in left.items()]
-    for title, lines in (paint(heading, "dim"), out), (paint("look at", "look"), look):
+    for title, lines in (paint(heading, "dim"), out), (paint("to check", "look"), look):
         for text in [title, *(f"  {line}" for line in lines)] if lines else ():
             message(text)

@@ -1,4 +1,4 @@
-"""Ctrl-C decides how a command ends, even where Python or a library drops the exception."""
+"""Makes Ctrl-C end a command reliably, even where Python or a library drops the exception."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _seen = False
 
 
 def forget() -> bool:
-    """Take Ctrl-C as handled: it ended a part of the command, which goes on; returns whether there was one."""
+    """Treat Ctrl-C as handled: it ended only a part of the command; returns whether there was one."""
     global _seen
     signal.setitimer(signal.ITIMER_REAL, 0)
     was, _seen = _seen, False
@@ -21,12 +21,12 @@ def forget() -> bool:
 def install() -> None:
     """Remember SIGINT from now on, and raise KeyboardInterrupt again if it was dropped.
 
-    Exceptions in finalizers, weakref callbacks and generators that are being collected go to ``sys.unraisablehook``
-    and no further; imports run many of these. Native code may drop an exception without a trace: what is remembered
-    is then all that is left of it.
+    Exceptions in finalizers, weakref callbacks and generators that are being collected end in
+    ``sys.unraisablehook``; imports run many of these. Native code may drop an exception without a trace, so the
+    signal is also remembered.
     """
     forget()
-    # ignored, as in a shell's background jobs, stays ignored
+    # If SIGINT is ignored, as in a shell's background jobs, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGALRM, _on_signal)
         signal.signal(signal.SIGINT, _on_signal)
@@ -41,6 +41,6 @@ def _on_signal(*_: object) -> None:
 
 def _on_unraisable(dropped: sys.UnraisableHookArgs) -> None:
     if issubclass(dropped.exc_type, KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)  # not now: this runs inside what dropped it
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)  # later: this runs inside the code that dropped it
     else:
         _hook(dropped)

@@ -8,18 +8,18 @@ import os
 from sparkcluster.cli.common import emitted, inventory_argument, option
 from sparkcluster.cli.output import data, message, typed
 
-_SAID = {"created": "made a key in", "rotated": "made a new key in", "kept": "kept the key in"}
+_SAID = {"created": "created a key in", "rotated": "created a new key in", "kept": "kept the key in"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``key``."""
-    inventory_argument(parser, playbook=False, model=False)
-    option(parser, "--rotate", "make a new key, also where there is one")
-    option(parser, "--file FILE", "file for the key, which the inventory then names in place of another source")
+    inventory_argument(parser, playbook=False, model="")
+    option(parser, "--rotate", "create a new key even if there is one")
+    option(parser, "--file FILE", "file for the key; it replaces the key source in the inventory")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the API key, or say where it is; print the command that uses it, never the key."""
+    """Create the API key, or say where it is stored; prints the command that uses it, never the key."""
     from sparkcluster.endpoint.connection import curl
     from sparkcluster.inspect.connect import connection
     from sparkcluster.setup.api_key import make
@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     data(f"  try      {document['curl']}")
     data("  clients  ", typed("sparkcluster connect INVENTORY"))
     if made.key != "kept":
-        message("sparkcluster restart INVENTORY   until then what serves has its old key, or none", kind="next")
+        message("sparkcluster restart INVENTORY   until then the old key stays valid, or none is needed", kind="next")
     return 0

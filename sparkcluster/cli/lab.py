@@ -16,19 +16,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The commands of ``lab`` and their flags."""
     commands = parser.add_subparsers(dest="lab_command", required=True, metavar="COMMAND")
 
-    up = commands.add_parser("up", help="start virtual Sparks; the last line is the path of their inventory")
+    up = commands.add_parser("up", help="start virtual Sparks; the last line of output is the path of their inventory")
     option(up, "--sparks N", "number of Sparks (default: 2, or as in the spec)", int)
     option(up, "--engine E", f"engine: {DEFAULT}, stub or none", choices=(DEFAULT, "stub", "none"), default=DEFAULT)
     option(up, "--spec FILE", "description of each Spark, see docs/lab.md", Path)
-    option(up, "--bare", "Sparks as they come out of the box, without inventory")
+    option(up, "--bare", "Sparks in factory state, without an inventory")
     option(up, "--login HOW", "with --bare: what sshd accepts, key or password", choices=("key", "password"))
-    option(up, "--sudo HOW", "with --bare: free, password or refused", choices=("free", "password", "refused"))
+    option(up, "--sudo HOW", "with --bare, sudo: free, password or refused", choices=("free", "password", "refused"))
 
-    down = commands.add_parser("down", help="remove the Sparks and everything of theirs, also after a crash")
+    down = commands.add_parser("down", help="remove the Sparks and all their files, also after a crash")
 
     fault = commands.add_parser("fault", help="inject a fault")
     option(fault, "node NODE", "name, address or number of a Spark")
-    option(fault, "kind KIND?", "kind of fault; without it, they are listed")
+    option(fault, "kind KIND?", "kind of fault; if omitted, an error lists the kinds")
     option(fault, "argument ARG*", "arguments of that kind")
 
     heal = commands.add_parser("heal", help="undo the faults of one Spark or of all")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     run_on = commands.add_parser("run", help="run a command on a Spark as root, without SSH")
     option(run_on, "node NODE", "name, address or number of a Spark")
-    about = "the command and its arguments, after --, or one text for sh (default: a shell); --name comes before NODE"
+    about = "command and arguments after --, or one string for sh (default: a shell); put --name before NODE"
     run_on.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help=about)
 
     for command in (up, down, fault, heal, run_on):
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a command of the lab; its exit code.
+    """Run a command of the lab; returns its exit code.
 
     Raises:
         SparkclusterError: it failed.
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> None:
-    """Start a lab, and say what to try on it."""
+    """Start a lab, and print commands to try."""
     from sparkcluster.lab import builds, core
 
     flags = {"bare": args.bare, "login": args.login, "sudo": args.sudo}

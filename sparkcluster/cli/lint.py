@@ -13,7 +13,7 @@ from sparkcluster.cli.output import data, show_error, show_finding
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    option(parser, "files FILE*", "inventories, playbooks, which may be names and have +OVERLAY, and overlays", Path)
+    option(parser, "files FILE*", "inventories, overlays, and playbooks (path or name, also with +OVERLAY)", Path)
     common_flags(parser, "--set", "--verbose", "--json")
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.report import count
     from sparkcluster.spec import library, powers
 
-    files = args.files or [default_inventory()[0]]
+    files = args.files or [default_inventory("FILE")[0]]
     linted = lint(files, assigned(args))
     failed = 2 if linted.errors else 1 if has_errors(linted.findings) else 0
     if emitted(args, {"ok": not failed, "findings": [each.as_json() for each in linted.findings], "nodes": {}}):
@@ -47,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     said: set[tuple[str, str]] = set()
     for path, (spec, *others) in by_model:
         own = not all(map(library.all_bundled, (spec, *others)))
-        shown = powers.lines(spec.playbook, spec.inventory, [each.playbook for each in others]) if own else []
+        head = f"the playbook {library.foreign(spec)}; it may do more than serve (up asks once):"
+        variants = [each.playbook for each in others]
+        shown = powers.lines(spec.playbook, spec.inventory, variants, head=head) if own else []
         asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (asked once):")
         for line in [each for each in (*asked, *library.shadowing(spec), *shown) if (path, each) not in said]:
             said.add((path, line))

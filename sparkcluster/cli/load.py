@@ -10,12 +10,12 @@ from sparkcluster.cli.output import data
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``load``."""
-    inventory_argument(parser, playbook=False, model=False)
+    inventory_argument(parser, playbook=False, model="")
     option(parser, "name NAME?", "name of the model in the inventory, as for --model")
 
 
 def run(args: argparse.Namespace, what: str = "load") -> int:
-    """Ask the gateway to ``what``: load or unload the model."""
+    """Ask the gateway to load or unload the model; ``what`` is the verb."""
     from sparkcluster.errors import UsageError
     from sparkcluster.inspect import gateway
     from sparkcluster.spec.load import load, load_all

@@ -15,7 +15,7 @@ from sparkcluster.cli.output import coded, data, emit_json, log_colours, message
 if TYPE_CHECKING:
     from sparkcluster.inspect.logs import LogLine
 
-# Of a node's name, in the order of the inventory; red is for errors.
+# Colours of node names, in the order of the inventory; red is kept for errors.
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _LINES, _LINES_SEARCHED = 200, 100_000
 
@@ -28,11 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "-f --follow", "keep printing new lines until Ctrl-C")
     about = f"last N lines of each node (default: {_LINES}; with --since or --grep {_LINES_SEARCHED})"
     option(parser, "-n --tail N", about, at_least(0))
-    about = "only lines since TIME: 90s, 10m, 2h or 1d ago, or a date and time as 2026-11-26T04:10:00Z"
+    about = "only lines since TIME: 90s, 10m, 2h or 1d ago, or a time such as 2026-11-26T04:10:00Z"
     option(parser, "--since TIME", about, _moment)
     about = "only lines with a match for a Python regular expression; (?i) at its start ignores case"
     option(parser, "--grep PATTERN", about, re.compile)
-    option(parser, "--failed", "print the log that was kept of the rank that failed last, and the line that says why")
+    option(parser, "--failed", "print the kept log of the last failed launch, and the line that says why")
 
 
 def _moment(text: str) -> float:
@@ -42,13 +42,13 @@ def _moment(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the log of one or all nodes by time, each line after its node's name."""
+    """Print the log of one or all nodes by time; each line begins with its node's name."""
     from sparkcluster.errors import UsageError
     from sparkcluster.exit_codes import INTERRUPTED
 
     for one, other in (("json", "follow"), ("failed", "follow"), ("failed", "since")):
         if getattr(args, one) and getattr(args, other):
-            hint = "use --json-lines instead of --json" if one == "json" else f"leave out --{other}"
+            hint = "use --json-lines instead of --json" if one == "json" else f"remove --{other}"
             raise UsageError(f"--{one} and --{other} cannot be combined", hint=hint)
     if args.failed:
         return _run_failed(args)
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_failed(args: argparse.Namespace) -> int:
-    """Print what was kept of the last launch that failed; no node is contacted."""
+    """Print the kept log of the last failed launch; contacts no node."""
     from sparkcluster.inspect.logs import last_failed
     from sparkcluster.printable import COLOURS
 
     spec = load_spec(args)
     cluster, (failed, node, lines) = spec.inventory.cluster, last_failed(spec, args.node)
-    message(f"the last launch of {cluster} that failed, {failed.ago(time.time())}: {failed.message}")
+    message(f"last failed launch of {cluster}, {failed.ago(time.time())}: {failed.message}")
     printer, reason = _Printer(args, [node]), failed.reason
     for text in lines if args.tail is None else lines[max(0, len(lines) - args.tail) :]:
         if args.grep is None or args.grep.search(COLOURS.sub("", text)):
@@ -99,7 +99,7 @@ def _run_failed(args: argparse.Namespace) -> int:
 
 
 class _Printer:
-    """Writes log lines of ``nodes`` as the flags say; with --json they are collected."""
+    """Writes log lines of ``nodes`` as the flags say; --json collects them."""
 
     def __init__(self, args: argparse.Namespace, nodes: list[str]) -> None:
         self._args = args
@@ -109,7 +109,7 @@ class _Printer:
         self._lines: list[dict[str, Any]] = []
 
     def show(self, node: str, text: str, at_s: float | None, *, own: bool = False) -> None:
-        """Write one line; one of ``own`` is a message of this program."""
+        """Write one line; ``own`` marks a message of sparkcluster itself."""
         self._none = self._none and own
         document = {"node": node, "line": text, "at": None if at_s is None else _iso(at_s)}
         if self._args.json:
@@ -121,7 +121,7 @@ class _Printer:
             data(name, *log_colours(text))
 
     def end(self, cluster: str, **more: Any) -> None:
-        """Write the document of --json, with ``more`` in it; else say that --grep found no line of a rank."""
+        """Write the document of --json, extended by ``more``; else report that --grep found no log line."""
         if self._args.json:
             emitted(self._args, {"cluster": cluster, "lines": self._lines, **more})
         elif self._none and self._args.grep and not (self._args.follow or self._args.json_lines):

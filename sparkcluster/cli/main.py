@@ -1,7 +1,7 @@
 """``sparkcluster``: imports the module of one command, runs it, and turns every outcome into an exit code.
 
-A command is a module of this package with ``add_arguments(parser)`` and ``run(args) -> int``. This module imports
-nothing that ``--help`` does not need; ``tests/unit/cli/test_imports.py`` counts.
+A command is a module of this package with ``add_arguments(parser)`` and ``run(args) -> int``. This module imports only
+what ``--help`` needs; ``tests/unit/cli/test_imports.py`` checks that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from sparkcluster import exit_codes
 from sparkcluster.cli.commands import COMMANDS, help_of
 
-TYPE_CHECKING = False  # typing takes as long to import as all of this; mypy knows the name
+TYPE_CHECKING = False  # importing typing takes as long as all the rest; mypy knows this name
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command, given as the command line without the name of the program; returns the exit code.
+    """Run the command line ``argv``, without the program's name; returns the exit code.
 
     Raises:
-        SparkclusterError: as the command does; UsageError for an invalid command line.
+        SparkclusterError: from the command; UsageError for an invalid command line.
     """
     if argv[:1] == ["help"]:
         argv = [*argv[1:], "--help"]
@@ -63,12 +63,12 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _may_have_models(inventory: Path | None) -> bool:
-    """Whether it is worth the time to read this inventory before the command does: it may have the key ``models``."""
+    """Whether the inventory may have the key ``models``, so that it must be read before the command runs."""
     import re
 
     try:
         text = inventory.read_bytes() if inventory is not None and inventory.is_file() else b""
-    except (OSError, ValueError):  # the command says what is wrong with it
+    except (OSError, ValueError):  # the command reports the error
         return False
     return re.search(rb"(?m)(^|[{,])\s*[\"']?models[\"']?\s*:", text) is not None
 
@@ -77,11 +77,11 @@ def console() -> NoReturn:
     """Entry point of the program."""
     import gc
 
-    # A run creates few cycles, but its imports so many objects that collecting costs a tenth of the start.
+    # A run creates few cycles, but imports so many objects that collection costs a tenth of the start.
     gc.set_threshold(50_000, 20, 20)
-    # pydantic would read the metadata of every installed package, for plugins that are not used here.
+    # pydantic would read the metadata of every installed package to find plugins; none are used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks, at Tab
+    if "_ARGCOMPLETE" in os.environ:  # completion at Tab
         from sparkcluster.cli.complete import answer
 
         answer()
@@ -89,13 +89,13 @@ def console() -> NoReturn:
 
     streams.install()
     code = guarded(sys.argv[1:])
-    # The interpreter's last collection, over all that was imported, would cost a fifth of a short run.
+    # A last collection by the interpreter would cost a fifth of a short run.
     gc.freeze()
     sys.exit(code)
 
 
 def guarded(argv: Sequence[str]) -> int:
-    """Run one command; report whatever it raises and return the exit code."""
+    """Run one command; report any error and return the exit code."""
     from sparkcluster.cli import interrupt
 
     try:
@@ -103,7 +103,7 @@ def guarded(argv: Sequence[str]) -> int:
         code = _guarded(argv)
     except KeyboardInterrupt:
         code = exit_codes.INTERRUPTED
-    # An interrupt inside of exec(), as in each dataclass, would end ``python -m`` by the signal; this forgets it.
+    # An interrupt inside exec(), as in each dataclass, would end ``python -m`` by the signal; this clears it.
     exec("")  # noqa: S102
     return exit_codes.INTERRUPTED if interrupt.forget() else code
 
@@ -122,10 +122,10 @@ def _guarded(argv: Sequence[str]) -> int:
 
 
 def _flushed(argv: Sequence[str]) -> int:
-    """``main``; also what it wrote last has reached its destination, or that is its error."""
+    """``main``, with stdout flushed; a failed write is raised."""
     try:
         code = main(argv)
-    except SystemExit:  # --help of a command, or the reader of the pipe is gone
+    except SystemExit:  # --help of a command, or a closed pipe
         sys.stdout.flush()
         raise
     sys.stdout.flush()
@@ -161,7 +161,7 @@ def _fail(error: SparkclusterError, argv: Sequence[str]) -> int:
 
 
 def _internal(error: BaseException, argv: Sequence[str]) -> int:
-    """Report a bug of sparkcluster: one line, and the traceback in a file that only the user may read."""
+    """Report a bug of sparkcluster: one line, and a traceback file that only the user may read."""
     import tempfile
     import traceback
 

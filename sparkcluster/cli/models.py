@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``models``."""
-    inventory_argument(parser, "--json-lines", playbook=False, model=False)
-    about = "count what this playbook (name or path) names as used"
+    inventory_argument(parser, "--json-lines", playbook=False, model="")
+    about = "count the models of this playbook (name or path) as used"
     option(parser, "--playbook P*", about, dest="playbooks")
-    option(parser, "--prune", "remove, after asking, what was staged and nothing uses: playbook, release or cluster")
-    option(parser, "--yes", "remove it without being asked")
+    option(parser, "--prune", "remove, after asking, staged models that no playbook, release or cluster uses")
+    option(parser, "--yes", "remove them without asking")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the models on every node, and remove what nothing names."""
+    """List the models on every node, and remove unused ones."""
     from sparkcluster.inspect.models import models
     from sparkcluster.spec.load import load, load_all
 
@@ -50,12 +50,12 @@ def run(args: argparse.Namespace) -> int:
     elif not any(found.nodes.values()):
         data(f"no models on the nodes of {cluster}")
     else:
-        table(("MODEL", "SIZE", "STAGED", "NODES", "NAMED BY"), rows(found))
+        table(("MODEL", "SIZE", "STAGED", "NODES", "USED BY"), rows(found))
     return 0
 
 
 def rows(found: Found) -> list[tuple[str, ...]]:
-    """A row for each model and size, with the nodes that have it."""
+    """A row for each model and size, with its nodes."""
     out: list[tuple[str, ...]] = []
     for model in found.as_json()["models"]:
         users = {f"release of {name}" for each in model["nodes"].values() for name in each["used_by"]}

@@ -1,6 +1,6 @@
-"""What commands write: data to stdout, messages, findings and errors to stderr; ``progress`` has what moves.
+"""Writes what commands print: data to stdout; messages, findings and errors to stderr. ``progress`` is separate.
 
-Plain text in a pipe; on a terminal coloured, and folded between words unless it is a command, which is to be pasted.
+Plain text in a pipe; on a terminal coloured and wrapped between words. Commands to paste are not wrapped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = {"error": "bold bad", "does not fit": "bold bad", "warning": "look"} | 
 )
 _LOG_LINES = 5
 _LONGEST = 300
-# A blank at which no line is folded; textwrap knows it.
+# A blank where no line is wrapped; textwrap knows it.
 _JOINED = "\N{NO-BREAK SPACE}"
 
 _PROGRAMS = (
@@ -34,19 +34,19 @@ _PROGRAMS = (
 
 
 class Painted(str):
-    """Text that is shown in an ANSI ``colour`` where the stream takes colours."""
+    """Text that is shown in an ANSI ``colour`` if the stream takes colours."""
 
     __slots__ = ("colour",)
     colour: str
 
 
 def paint(text: str, style: str) -> Painted:
-    """``text`` in a style: words of good, look, bad, type, dim and bold, with a blank between them."""
+    """``text`` in a style: good, look, bad, type, dim or bold, several separated by blanks."""
     return coded(text, ";".join(_STYLES[word] for word in style.split()))
 
 
 def style(text: str) -> str:
-    """The last word of the style that ``text`` was painted in; empty without one."""
+    """The last word of the style of ``text``; empty if it has none."""
     colour = text.colour.rpartition(";")[2] if isinstance(text, Painted) else ""
     return next((word for word, code in _STYLES.items() if code == colour), "")
 
@@ -59,23 +59,23 @@ def coded(text: str, colour: str) -> Painted:
 
 
 def data(*parts: str, kind: str = "", indent: str = "") -> None:
-    """Write a line of data to stdout, after ``kind`` with a colon if that is given."""
+    """Write a line of data to stdout, preceded by ``kind:`` if given."""
     put(sys.stdout, *parts, kind=kind, indent=indent)
 
 
 def message(*parts: str, kind: str = "", indent: str = "") -> None:
-    """Write a message to stderr, after ``kind`` with a colon if that is given: error, warning, hint, next, …."""
+    """Write a message to stderr, preceded by ``kind:`` if given: error, warning, hint, next, …."""
     put(sys.stderr, *parts, kind=kind, indent=indent)
 
 
 def put(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> None:
-    """``data`` or ``message``."""
+    """Write a line to ``stream``; ``data`` and ``message`` call it."""
     for line in lines(stream, *parts, kind=kind, indent=indent):
         write(stream, *line)
 
 
 def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iterator[list[str]]:
-    """What ``put`` writes, by lines; each alternative of a remedy begins one."""
+    """The lines that ``put`` writes; each alternative of a remedy is on its own line."""
     from sparkcluster.findings import REMEDY_LABELS
 
     texts = [[text] for text in "".join(parts).split("; or ")] if kind in REMEDY_LABELS else [parts]
@@ -89,7 +89,7 @@ def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iter
             yield [indent, *lead, *line]
             continue
         first, *more = _folded(plain, room)
-        # The word that matters stands first, in its colour; a text of one part has one colour.
+        # The first part keeps its colour when wrapped; a text of one part has one colour.
         rest, begins = first[len("".join(lead)) :], text[0] if isinstance(text[0], Painted) else coded("", "")
         size, colour = (len(begins), "") if len(text) > 1 else (len(plain), begins.colour)
         yield [indent, *lead, coded(rest[:size], begins.colour), rest[size:]]
@@ -97,7 +97,7 @@ def lines(stream: TextIO, *parts: str, kind: str = "", indent: str = "") -> Iter
 
 
 def noted(stream: TextIO, text: str) -> Iterator[list[str]]:
-    """``lines`` of a text that may begin with a kind, as ``hint: …``."""
+    """``lines`` of a text that may begin with a kind, such as ``hint: …``."""
     word, colon, rest = text.partition(": ")
     if colon and word.strip() in _KINDS:
         return lines(stream, rest, kind=word.strip(), indent=word[: len(word) - len(word.lstrip())])
@@ -105,7 +105,7 @@ def noted(stream: TextIO, text: str) -> Iterator[list[str]]:
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """``text`` as lines of ``width``; a command, and a flag with its value, stay whole."""
+    """``text`` wrapped to ``width``; a command, and a flag with its value, are kept together."""
     import re
     import textwrap
 
@@ -125,7 +125,7 @@ def _folded(text: str, width: int) -> list[str]:
 def show_finding(
     found: Finding, *, stream: TextIO | None = None, headline: str = "", indent: str = "  ", why: bool = False
 ) -> None:
-    """Write a finding: severity, ``headline`` (by default its own), what was seen, what to type, ``why`` it matters."""
+    """Write a finding: severity, ``headline`` (default: its own), what was seen, ``why`` it matters, remedies."""
     stream = stream or sys.stderr
     put(stream, headline or found.headline, kind=found.severity, indent=indent)
     for word, text in found.details(headed=bool(headline)):
@@ -134,9 +134,9 @@ def show_finding(
 
 
 def show_error(failed: SparkclusterError) -> None:
-    """Write an error to stderr: ``error: …``, its findings, the line of the log that says why, and what to type.
+    """Write an error to stderr: the message, its findings, the log line that says why, and the hint.
 
-    Other nodes with the same error are listed.
+    Nodes with the same error are listed in one line.
     """
     for problem in getattr(failed, "problems", ()):
         message(str(problem), kind="error")
@@ -161,14 +161,14 @@ def show_error(failed: SparkclusterError) -> None:
 
 
 def _essence(failed: SparkclusterError) -> tuple[str, str | None]:
-    """What nodes share of an error: all but their names, ports and amounts."""
+    """The error without node names, ports and amounts, to find nodes with the same error."""
     import re
 
     return re.sub(r"\d+", "", failed.message.replace(failed.node or " ", " ")), failed.hint
 
 
 def _show_hints(failed: SparkclusterError) -> None:
-    """Write the findings of an error, what to type, and where its log is."""
+    """Write the findings of an error, its hint, and the command for its log."""
     findings = [each for each in getattr(failed, "findings", ()) if each.severity != "info"]
     for each in findings:
         show_finding(each)
@@ -180,7 +180,7 @@ def _show_hints(failed: SparkclusterError) -> None:
 
 
 def _reason(failed: SparkclusterError) -> Iterator[str]:
-    """The line of the log that says why, or its last lines where none does."""
+    """The log line that says why, or the last log lines if there is none."""
     reason = getattr(failed, "reason", None)
     if reason is None or isinstance(reason, str):
         yield from (f"| {line}" for line in getattr(failed, "log", ())[-_LOG_LINES:])
@@ -190,7 +190,7 @@ def _reason(failed: SparkclusterError) -> Iterator[str]:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout; within the width of a terminal, where the widest column is folded first."""
+    """Write a table to stdout; on a terminal the widest columns are wrapped to fit."""
     if not (width := columns(sys.stdout)):
         widths = [max(map(len, map(clean, column))) for column in zip(names, *rows, strict=True)]
         for row in (names, *rows):
@@ -203,7 +203,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """A table for rich, which folds the widest columns."""
+    """A table for rich, which wraps the widest columns."""
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
@@ -215,23 +215,23 @@ def rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
 
 
 def rich_text(part: str) -> Any:
-    """``part`` for rich: cleaned, in its colour, and not read as markup."""
+    """``part`` for rich: without hidden characters, in its colour, not parsed as markup."""
     from rich.text import Text
 
     return Text.from_ansi(f"\x1b[{part.colour}m{clean(part)}") if isinstance(part, Painted) else Text(clean(part))
 
 
 def emit_json(document: dict[str, Any], *, line: bool = False) -> None:
-    """Write the one document of ``--json`` to stdout: indented for people, on one line in a pipe or as ``line``."""
+    """Write the document of ``--json`` to stdout: indented on a terminal, on one line in a pipe or as ``line``."""
     indent = 2 if sys.stdout.isatty() and not line else None
     write(sys.stdout, as_json(document, indent=indent), keep="\n")
 
 
 def write(stream: TextIO, *parts: str, begin: str = "", end: str = "\n", keep: str = "\t") -> None:
-    """Write ``parts`` to ``stream``: whatever a command prints goes through here.
+    """Write ``parts`` to ``stream``: all output of a command goes through here.
 
-    Hidden characters in them are replaced, except those in ``keep``; colours, ``begin`` and ``end`` are added later.
-    What is for stdout and buffered goes out before a message to stderr, so that they keep their order in one file.
+    Hidden characters are replaced, except those in ``keep``; colours, ``begin`` and ``end`` are added afterwards.
+    Buffered stdout is flushed before a message to stderr, so that both stay in order in one file.
     """
     if stream is sys.stderr:
         sys.stdout.flush()
@@ -246,11 +246,11 @@ def write(stream: TextIO, *parts: str, begin: str = "", end: str = "\n", keep: s
 
 
 def log_colours(text: str) -> list[str]:
-    """``text`` of an engine or model as parts for ``write``, in the ANSI colours that it has itself."""
+    """``text`` of an engine or model as parts for ``write``, with its own ANSI colours."""
     import re
 
     first, *more = re.split(r"\x1b\[([0-9;]*)m", text)
-    known = re.compile(r"(?:0?[01];)?(?:3[1-7]|9[0-7])|0?1")  # not black, nor what hides text
+    known = re.compile(r"(?:0?[01];)?(?:3[1-7]|9[0-7])|0?1")  # not black, which hides text
     pairs = zip(more[::2], more[1::2], strict=True)
     return [first, *(coded(part, colour) if known.fullmatch(colour) else part for colour, part in pairs)]
 
@@ -266,14 +266,14 @@ def in_colour(stream: TextIO) -> bool:
 
 
 def columns(stream: TextIO) -> int:
-    """Width of the terminal ``stream``; 0 where it is none, and nothing is folded."""
+    """Width of the terminal ``stream``; 0 if it is none, so that nothing is wrapped."""
     import shutil
 
     return shutil.get_terminal_size().columns if stream.isatty() else 0
 
 
 def program() -> str:
-    """What to type to run this program again: its name if PATH has it, else the path that was typed."""
+    """How to call this program: its name if PATH has it, else the path that was typed."""
     import shutil
 
     from sparkcluster.printable import word
@@ -285,7 +285,7 @@ def program() -> str:
 
 
 def typed(text: str) -> str:
-    """``text`` with what the command line chose, and every `sparkcluster COMMAND` as it has to be typed here."""
+    """``text`` with INVENTORY filled in, and each `sparkcluster COMMAND` as it has to be typed here."""
     import re
 
     from sparkcluster import hints

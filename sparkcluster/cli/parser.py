@@ -1,4 +1,4 @@
-"""argparse with errors that are raised, not printed, and that hint at what to type."""
+"""argparse whose errors are raised instead of printed, with hints."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(json=False, json_lines=False)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """The command line in ``words``.
+        """Parse the command line ``words``.
 
         Raises:
-            UsageError: an unknown flag, a missing or extra argument, an invalid value.
+            UsageError: an unknown flag, a missing or extra argument, or an invalid value.
         """
         flags, rest = self.split(words)
         lacking = self._lacks_inventory(rest)
         if lacking:
             rest.insert(0, "")
-        # argparse gives an optional argument nothing if a flag comes before its word, as in logs INVENTORY -f NODE.
+        # argparse ignores an optional argument after a flag, as in logs INVENTORY -f NODE.
         parsed, unknown = self.parse_known_args([*flags, *(["--"] if rest else []), *rest])
         if unknown:
             self._refuse(unknown[0])
@@ -42,10 +42,10 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The flags in ``words`` with their values, and the other words; all are flags of a command with commands.
+        """Split ``words`` into flags with their values, and arguments; a command with subcommands has only flags.
 
         Raises:
-            UsageError: an unknown long flag; a word after it may be its value, which is no argument of the command.
+            UsageError: an unknown long flag: the word after it could be its value or an argument.
         """
         if self._subparsers is not None:
             return list(words), []
@@ -75,18 +75,18 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"unexpected argument: {word[:60]}", hint=hint)
 
     def _is_text(self, word: str) -> bool:
-        """Whether ``word`` is no flag though it begins with a dash: a list in a prompt, a number."""
+        """Whether ``word`` is text although it begins with a dash: a list in a prompt, or a number."""
         known = word.partition("=")[0] in self._option_string_actions
         return not known and (" " in word or re.fullmatch(r"-\d+|-\d*\.\d+", word) is not None)
 
     def wants_value(self, word: str) -> bool:
-        """Whether the word after ``word`` is its value: after --tail, -n and -fn, not after --tail=5 and -n5."""
+        """Whether the next word is the value of ``word``: for --tail, -n and -fn, not for --tail=5 and -n5."""
         named = [word] if word.startswith("--") else [f"-{letter}" for letter in word[1:]]
         taking = [flag for flag in named if getattr(self._option_string_actions.get(flag), "nargs", 0) is None]
         return bool(taking) and taking[0] == named[-1]
 
     def _lacks_inventory(self, rest: Sequence[str]) -> bool:
-        """Whether the command takes INVENTORY, and ``rest`` does not begin with it."""
+        """Whether the command takes INVENTORY and ``rest`` does not begin with it."""
         takes = self._get_positional_actions()
         if not takes or takes[0].metavar != "INVENTORY":
             return False
@@ -97,11 +97,11 @@ class Parser(argparse.ArgumentParser):
         return rest[0] in (takes[1].choices or ()) or not is_inventory(rest[0])
 
     def format_help(self) -> str:
-        """The text that was written ahead."""
+        """The text written beforehand by ``scripts/make-docs``."""
         return help_of(self.prog.removeprefix("sparkcluster ")) or super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
+        """Raise the error that argparse would print.
 
         Raises:
             UsageError: always.

@@ -1,4 +1,4 @@
-"""``sparkcluster plan``, which ``up --dry-run`` runs too."""
+"""``sparkcluster plan``, also run by ``up --dry-run``."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 NOW = {
     "empty": "is down: up starts it",
     "unloaded": "is on demand and not loaded: up leaves it",
-    "started": "is starting: up waits for its answer",
-    "serving": "runs as planned: up asks it, and leaves it if it answers",
-    "drifted": "runs as planned, on addresses that have changed since: up leaves it; --replace restarts it",
-    "other": "runs, and not as planned: up refuses if it answers; --replace restarts it",
-    "remains": "has ended, or in part: up removes what is left, and starts it",
+    "started": "is starting: up waits until it answers",
+    "serving": "runs as planned: up keeps it if it answers",
+    "drifted": "runs as planned, but addresses have changed: up keeps it; --replace restarts it",
+    "other": "runs another plan: up refuses if it answers; --replace restarts it",
+    "remains": "has stopped, or partly: up removes the rest and starts it",
     "taken": "has ranks here with another state_dir: up refuses",
 }
-"""What a group is in now, by ``release.states.State``, and what ``up`` does then."""
+"""The state of a group, by ``release.states.State``, and what ``up`` does then."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``plan``."""
     inventory_argument(parser)
-    option(parser, "-v --verbose", "show every variable and command, to be pasted")
+    option(parser, "-v --verbose", "show every variable and command, ready to paste")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what ``up`` would do; exit 1 where a finding would stop it."""
+    """Show what ``up`` would do; exit 1 if a finding would stop it."""
     from sparkcluster.findings import has_errors
     from sparkcluster.inspect.cluster import view_cluster
     from sparkcluster.release.serving import states
@@ -73,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
 def _notes(
     view: View, groups: Mapping[str, GroupState], changes: Mapping[str, Sequence[Difference]], *, verbose: bool
 ) -> Iterator[str]:
-    """What is not in the plan: what ``up`` finds, and what the playbook may do."""
+    """Notes below the plan: what ``up`` finds, and what the playbook may do."""
     from sparkcluster.spec import library, powers
 
     spec = view.spec
     if not verbose:
         yield "every variable, mount and command: -v"
     if view.plan is None:
-        yield f"provisional: final once every node has {spec.reference} (sparkcluster stage brings it)"
+        yield f"provisional until every node has {spec.reference} (sparkcluster stage copies it)"
     for name, group in groups.items():
         state = "drifted" if group.state.value == "serving" and group.drift else group.state.value
         yield f"{spec.inventory.called(name)} {NOW[state]}"
@@ -91,7 +91,7 @@ def _notes(
 
 
 def lines(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:
-    """A plan as lines: of each node what is not the same on all, or with ``verbose`` what can be pasted."""
+    """A plan as lines: for each node what differs between nodes; ``verbose``: everything, ready to paste."""
     nodes = document["nodes"]
     yield f"cluster {document['cluster']}  plan {document['hash'][:12]}  model {document['model']}"
     yield f"image  {document['image'] or 'none, runtime process'}"

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``playbooks``."""
     option(parser, "name NAME?", "show one: name, path or model, also with +OVERLAY (default: list the bundled ones)")
-    option(parser, "model MODEL?", "with new in place of NAME: write one for this repository or directory")
-    option(parser, "--all", "list every playbook, and the overlays (default: one of each model)")
-    option(parser, "--sparks N", "list all that N Sparks can serve; with NAME, show what it is on N", at_least(1))
-    option(parser, "--for PURPOSE", "list those for coding, long-context or another purpose; an unknown one lists all")
+    option(parser, "model MODEL?", "with NAME new: write a playbook for this repository or directory")
+    option(parser, "--all", "list every playbook, and the overlays (default: one per model)")
+    option(parser, "--sparks N", "list playbooks that N Sparks can serve; with NAME, show it for N Sparks", at_least(1))
     option(
-        parser, "--sort KEY", "speed: the quickest first (default: by name)", choices=("name", "speed"), default="name"
+        parser,
+        "--for PURPOSE",
+        "list playbooks for a purpose, such as coding; an unknown PURPOSE is an error that lists all purposes",
     )
-    option(parser, "--measured", "with NAME: also list the runs of bench on this machine that measured it")
+    option(parser, "--sort KEY", "speed: fastest first (default: by name)", choices=("name", "speed"), default="name")
+    option(parser, "--measured", "with NAME: also list bench runs of it on this machine")
     option(parser, "--config PATH", "with new: directory of MODEL, or its config.json (default: from the hub)", Path)
-    option(parser, "-o --output OUT", "with new: write it to OUT; - is stdout, the default", Path)
+    option(parser, "-o --output OUT", "with new: write it to OUT; - is stdout (default)", Path)
     option(parser, "--force", "overwrite OUT if it exists")
     common_flags(parser, "--json")
 
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     elif len(short) < len(found):
         asked = f" --for {purpose}" if purpose else ""
         message(f"… {len(found) - len(short)} more: sparkcluster playbooks{asked} --all")
-    message("SPEED: tokens/s of one request, ~ an estimate; one in full: sparkcluster playbooks NAME")
+    message("SPEED: tokens/s of one request, ~ is an estimate; details: sparkcluster playbooks NAME")
     return 0
 
 
@@ -79,7 +81,7 @@ def _new(args: argparse.Namespace) -> int:
 
 def _list(found: Sequence[Offer]) -> None:
     rows = [(each.playbook.name, each.between, each.weights, each.speed, each.playbook.use) for each in found]
-    table(("PLAYBOOK", "SPARKS", "WEIGHTS", "SPEED", "FOR"), rows)
+    table(("PLAYBOOK", "SPARKS", "WEIGHTS", "SPEED", "USE"), rows)
 
 
 def _page(found: Offer, args: argparse.Namespace) -> None:
@@ -91,9 +93,9 @@ def _page(found: Offer, args: argparse.Namespace) -> None:
     rows = {
         "model": ", ".join(filter(None, [model.label, f"revision {model.revision[:12]}", model.checkpoint])),
         "image": playbook.image or "none: runs on the nodes without a container",
-        "Sparks": ", ".join(map(str, found.sparks)) or "it does not fit their memory",
+        "Sparks": ", ".join(map(str, found.sparks)) or "does not fit in memory",
         "weights": found.weights,
-        "context": f"{features.context:,} tokens" if features.context else "as the model has it, or memory allows",
+        "context": f"{features.context:,} tokens" if features.context else "the model's maximum, or what memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),
         "overlays": ", ".join(playbook.overlays),
         "file": str(found.path),

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
     inventory_argument(parser, "--verbose", "--json-lines")
-    option(parser, "--yes", "accept what playbook and inventory can do, and with --fix every change, unasked")
+    option(parser, "--yes", "do not ask: accept what playbook and inventory may do, and with --fix every change")
     option(parser, "--ignore CODE*", "treat errors with this code as warnings")
     option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
     option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")
-    about = "write all that was read, without secrets, to a .tar.gz; runs containers of the image (docs/first-hour.md)"
+    about = "write all data read, without secrets, to a .tar.gz; runs containers of the image"
     option(parser, "--bundle FILE", about, Path)
-    option(parser, "--fix", "then run the steps of setup that fix what was found, after asking about each")
+    option(parser, "--fix", "then run the setup steps that fix the findings, after asking about each")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every node; exit 1 where a finding would stop ``up``."""
+    """Check every node; exit 1 if a finding would stop ``up``."""
     from sparkcluster import output_file
     from sparkcluster.errors import UsageError
 
     if args.fix and (args.json or args.json_lines):
         hint = "each finding has its step: sparkcluster setup INVENTORY --only STEP --json"
-        raise UsageError("--fix has no JSON of its own", hint=hint)
+        raise UsageError("--fix has no JSON output", hint=hint)
     if args.bundle:
         output_file.check_path(args.bundle, "--bundle", "bundle.tar.gz")
     with reporting(args) as (fleet, written, report):
@@ -55,17 +55,18 @@ def run(args: argparse.Namespace) -> int:
     if not emitted(args, found.as_json() | {"asks": consent.pending(spec), "next": hints.command_line(found.next)}):
         show(found, verbose=args.verbose)
         if not args.fix:
-            message(found.next, kind="next")
+            fix = "" if found.ok or "--fix" in found.next else "fix the errors, then "
+            message(f"{fix}{found.next}", kind="next")
     return _fix(args, found) if args.fix else 0 if found.ok else 1
 
 
 def _fix(args: argparse.Namespace, found: Preflight) -> int:
-    """Run the steps of ``setup`` that fix what was found; its exit code."""
+    """Run the steps of ``setup`` that fix the findings; returns the exit code."""
     from sparkcluster.cli import setup
 
     steps = list(dict.fromkeys(finding.step for finding in found.findings if finding.step))
     if not steps:
-        message("there is nothing to fix" if found.ok else "setup fixes none of this")
+        message("nothing to fix" if found.ok else "setup cannot fix any of this")
         return 0 if found.ok else 1
     message(f"fixing by setup: {', '.join(steps)}")
     flags = {"only": steps, "options": [], "node": [], "dry_run": False, "undo": False, "show": False}
@@ -91,7 +92,7 @@ def show(found: Preflight, *, verbose: bool) -> None:
 
 
 def show_rates(measured: Measured) -> None:
-    """Measurements of each pair and rail, both ways, what is healthy, and what was not measured."""
+    """Bandwidth of each pair and rail, both ways; healthy values; and what was not measured."""
     from sparkcluster.checks.bandwidth import FLOORS_GBIT_S
 
     kinds = {"tcp": "TCP", "rdma": "RDMA", "rdma-both": "RDMA", "collective": "NCCL"}
@@ -108,6 +109,6 @@ def show_rates(measured: Measured) -> None:
         rows = [(*place, *(" / ".join(row.get(name, ())) for name in columns)) for place, row in figures.items()]
         data()
         table(("NODES", "RAIL", *columns), rows)
-        data("in Gb/s, each way; by RDMA 92 or more are healthy, over both twins of a port 190")
+        data("in Gb/s, each way; healthy: RDMA 92 or more, both twins of a port 190 or more")
     for what, why in measured.skipped.items():
         data(f"not measured: {'all-gather' if what == 'collective' else kinds[what]} ({why})")

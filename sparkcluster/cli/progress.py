@@ -21,7 +21,7 @@ SILENT_S = 2
 
 
 def reporter(*, as_json: bool = False, json_lines: bool = False) -> Shown:
-    """The Report for this output: to stderr, except JSON lines, which are data."""
+    """The Report for this output: stderr, except that JSON lines are data on stdout."""
     if json_lines:
         return JsonLines(sys.stdout)
     return Lines(sys.stderr) if as_json or not moves(sys.stderr) else Screen(sys.stderr)
@@ -29,16 +29,16 @@ def reporter(*, as_json: bool = False, json_lines: bool = False) -> Shown:
 
 @contextmanager
 def awaiting(text: str) -> Iterator[Shown]:
-    """Show within the block what a command waits for, once that has taken ``SILENT_S``; leaves nothing."""
+    """Show what a command waits for, once it has taken ``SILENT_S``; leaves nothing on the screen."""
     with Screen(sys.stderr, after_s=SILENT_S) if moves(sys.stderr) else Lines(sys.stderr) as shown:
         shown.step("", text)
         yield shown
 
 
 class Shown(Report):
-    """Steps in columns: name, what, seconds, with a line for each once it ends.
+    """Steps in columns: name, text, seconds; each gets a line when it ends.
 
-    After the block nothing is written: the result, or the error, is last, whatever other threads still report.
+    After the block nothing is written, even if other threads still report: the result or error comes last.
     """
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +53,7 @@ class Shown(Report):
         self._transfers: dict[str, Any] = {}
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins, or goes on with another text; the one before is done, unless it does again what was done."""
+        """Begin a step, or change the text of the current one; a repeated step has no line of its own."""
         with self._lock:
             if self._name and self._well and name in self._ended:
                 return
@@ -63,17 +63,17 @@ class Shown(Report):
             self._text = text or self._text
 
     def failed(self) -> None:
-        """The step that is under way failed."""
+        """Mark the current step as failed."""
         self._well = False
 
     def done(self) -> None:
-        """The step that is under way is done, and those before it may begin again."""
+        """End the current step; the steps before it may be repeated."""
         with self._lock:
             self._end()
             self._ended.clear()
 
     def _end(self) -> None:
-        """Write a line for the step that is under way."""
+        """Write a line for the current step."""
         if self._name:
             self._line(paint("✓", "good") if self._well else paint("✗", "bad"), *self._columns(1))
         self._ended = self._ended | {self._name} if self._well else set()
@@ -86,7 +86,7 @@ class Shown(Report):
         return f" {name}{self._text:<48}", paint(f" {seconds:>8}", "dim")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Write a permanent line."""
         for line in noted(self._stream, text):
             self._line(*line)
 
@@ -103,7 +103,7 @@ class Shown(Report):
             yield
 
     def end(self) -> None:
-        """Write nothing more; a second call does nothing."""
+        """Write nothing more; calling it again does nothing."""
         if not self._over.is_set():
             self.__exit__(None)
 
@@ -118,7 +118,7 @@ class Shown(Report):
 
 
 class Lines(Shown):
-    """In a pipe: also what lasts, with its age, as a log without news looks like a hang."""
+    """For a pipe: also writes what takes long, with its age, since a silent log looks like a hang."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._tick, daemon=True).start()
@@ -129,12 +129,12 @@ class Lines(Shown):
             self.tell()
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins, or goes on."""
+        """Begin a step, or change its text."""
         super().step(name, text)
         self.progress(self._name, self._text)
 
     def progress(self, node: str, text: str) -> None:
-        """What a node is doing, in a phase that begins with another word than the one before."""
+        """What a node is doing; a new first word begins a new phase."""
         with self._lock:
             now = self._clock()
             before, since, told = self._nodes.get(node, ("", now, None))
@@ -143,9 +143,9 @@ class Lines(Shown):
         self.tell()
 
     def tell(self) -> None:
-        """A line for what lasts: after ``SILENT_S``, then every ``STILL_S``, of nodes or the step if none has one.
+        """Write lines for what takes long: after ``SILENT_S``, then every ``STILL_S``; the step's if no node has any.
 
-        In a copy, where each says something else, at once, then every ``COPY_S``.
+        While copying, where each line differs: immediately, then every ``COPY_S``.
         """
         with self._lock:
             now, copies = self._clock(), self._name == "copy"
@@ -158,14 +158,14 @@ class Lines(Shown):
                     self._line(f"  {node}: " if node else "", text, age)
 
     def transfer(self, transfer: Transfer) -> None:
-        """How far a node is, while it copies."""
+        """Progress of a node's copy."""
         with self._lock:
             rate = self._rates.add(transfer, self._clock())
             self.progress(transfer.node, transfers.line(transfer, rate) if transfer.state == "copying" else "")
 
 
 class JsonLines(Shown):
-    """Every event as one JSON document on stdout."""
+    """Writes every event as a JSON document on stdout."""
 
     def _event(self, **document: Any) -> None:
         self._line(json.dumps({"at": round(time.time(), 3), **document}))
@@ -194,7 +194,7 @@ class JsonLines(Shown):
 
 
 class Screen(Shown):
-    """On a terminal: below the steps that ended, live, what each node is doing; drawn once ``after_s`` are over."""
+    """For a terminal: shows live, below the finished steps, what each node is doing; drawn after ``after_s``."""
 
     def __init__(self, stream: TextIO, *, after_s: float = 0) -> None:
         super().__init__(stream)
@@ -205,7 +205,7 @@ class Screen(Shown):
     def _console(self) -> Any:
         from rich.console import Console
 
-        # With NO_COLOR alone rich still writes bold and dim.
+        # With NO_COLOR, rich by itself would still write bold and dim.
         return Console(file=self._stream, highlight=False, color_system="auto" if in_colour(self._stream) else None)
 
     @cached_property
@@ -221,7 +221,7 @@ class Screen(Shown):
 
         if not (self._name or self._text):
             return Text("")
-        # Without the lock: who holds it may be waiting for what draws.
+        # Without the lock: its owner may be waiting for the drawing thread.
         self._spinner.update(text=Text.assemble(*map(rich_text, self._columns(0)), end="")[1:])
         doing = Table.grid(padding=(0, 2))
         doing.add_column(no_wrap=True)
@@ -246,22 +246,22 @@ class Screen(Shown):
             self._nodes[node] = text
 
     def transfer(self, transfer: Transfer) -> None:
-        """How far a node is."""
+        """Progress of a node."""
         self._transfers[transfer.node] = transfer, self._rates.add(transfer, self._clock())
 
     def log(self, node: str, line: str) -> None:
-        """The last log line of the rank that others wait for."""
+        """The last log line of the rank that the others wait for."""
         self._log = f"  {node} | {line.strip()}"
 
     def confirm(self, question: str) -> bool:
-        """Whether the user answers ``question`` with yes; no where nobody can be asked."""
+        """Whether the user answers yes to ``question``; False without a terminal."""
         from sparkcluster.cli.prompts import Terminal
 
         return Terminal(self.paused).confirm(question)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Draw nothing within the block, whose time, that of the user, counts for no step."""
+        """Draw nothing within the block; the time in it is the user's and not counted for the step."""
         asked = self._clock()
         self._stop()
         yield
@@ -270,9 +270,9 @@ class Screen(Shown):
         self.began += self._clock() - asked
 
     def _start(self) -> None:
-        """Draw, with a new display each time, as one that was stopped erases first what it drew before.
+        """Start a new display: a display that was stopped would first erase what it drew before.
 
-        Data goes past it where stdout is no terminal.
+        If stdout is not a terminal, data bypasses the display.
         """
         from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""What the operator is asked on the terminal while nodes are connected to: the ``Prompts`` of ``hosts.handshake``."""
+"""Questions to the operator on the terminal while connecting: the ``Prompts`` of ``hosts.handshake``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LEAVE_S = 2
 
 
 class Terminal(Closing):
-    """Questions on the terminal; without one, or if ``silent``, none is asked and no answer given.
+    """Questions on the terminal; without a terminal, or if ``silent``, no question is asked and there is no answer.
 
-    With ``nodes``, who connects is asked about those alone.
+    With ``nodes``, questions about connections are only asked for those nodes.
 
-    They may come from any thread. Ctrl-C reaches the main thread alone: closing ends a question that waits in another
-    one, and restores the terminal's echo. ``paused`` keeps a display quiet meanwhile; close the terminal before it.
+    Questions may come from any thread. Ctrl-C reaches only the main thread, so ``close`` ends a question that waits in
+    another thread, and restores echo. ``paused`` stops a display meanwhile; close the terminal before the display.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class Terminal(Closing):
         self._typed: dict[tuple[str, SshTarget | None], str] = {}
 
     def close(self) -> None:
-        """End the question that waits, and ask no other."""
+        """End the waiting question, and ask no other."""
         self._closed = True
         if self._lock.acquire(timeout=_LEAVE_S):
             self._lock.release()
 
     def ask(self, question: str) -> str | None:
-        """The line that is typed after ``question``, which may have several lines; None where nobody can be asked."""
+        """The line that is typed after ``question``, which may have several lines; None without a terminal."""
         with self._lock:
             return self._line(question)
 
     def confirm(self, question: str, *, default: bool = False) -> bool:
-        """Whether ``question`` is answered with yes, or with Enter if that is the ``default``; no where nobody is."""
+        """Whether ``question`` is answered with yes, or Enter if that is the ``default``; False without a terminal."""
         typed = self.ask(f"{question} [{'Y/n' if default else 'y/N'}] ")
         return typed is not None and typed.strip().lower() in {"y", "yes", *([""] if default else [])}
 
@@ -67,12 +67,12 @@ class Terminal(Closing):
         return ("login", target) in self._typed
 
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
-        """Whether the operator trusts a host key; anything but yes is no."""
+        """Whether the operator trusts a host key; any answer but yes is no."""
         shown = f"{name}: the host key of {_address(target)} is unknown: {kind} {fingerprint}"
         return self._asks_about(name) and self.confirm(f"{shown}\ntrust and store it?")
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
-        """The password of a login; None for none. Enter takes that of the host before."""
+        """The password of a login, or None; Enter repeats the password of the previous host."""
         if not self._asks_about(name):
             return None
         return self._secret(f"password of {target.user}@{_address(target)}", ("login", target), again=again)
@@ -81,15 +81,15 @@ class Terminal(Closing):
         return not self._nodes or name in self._nodes
 
     def sudo_password(self, node: str, target: SshTarget | None, *, again: bool = False) -> str | None:
-        """The password for sudo on ``node``, whose ``target`` is None if it is this machine; None for none.
+        """The password for sudo on ``node``, or None; ``target`` is None for this machine.
 
-        Enter takes the password of its login, else that for sudo on the node before.
+        Enter takes the login password of the node, else the previous sudo password.
         """
         user = target.user if target else getpass.getuser()
         return self._secret(f"sudo password of {user} on {node}", ("sudo", target), again=again)
 
     def _secret(self, question: str, of: tuple[str, SshTarget | None], *, again: bool) -> str | None:
-        """The password that is typed ``of`` a kind and a target; Enter takes a known one, unless one was refused."""
+        """The password typed for ``of``, a kind and a target; Enter takes a known one, unless it was refused."""
         kind, target = of
         with self._lock:
             if again:
@@ -107,7 +107,7 @@ class Terminal(Closing):
             return typed
 
     def _line(self, question: str, *, hidden: bool = False) -> str | None:
-        """The line that is typed, not shown if ``hidden``; None where nobody can be asked, or at the end of input."""
+        """The line that is typed, without echo if ``hidden``; None without a terminal, or at the end of input."""
         if self._silent or self._closed:
             return None
         try:

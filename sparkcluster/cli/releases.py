@@ -15,13 +15,13 @@ from sparkcluster.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``releases``."""
     inventory_argument(parser, playbook=False)
-    option(parser, "numbers NUMBER*", "two releases: show what differs between them", at_least(1))
+    option(parser, "numbers NUMBER*", "two releases to compare", at_least(1))
 
 
 def run(args: argparse.Namespace) -> int:
     """List verified releases, newest first, or compare two of them."""
     if len(args.numbers) not in {0, 2}:
-        raise UsageError("two releases are compared, or all are listed", hint="sparkcluster releases INVENTORY")
+        raise UsageError("give two releases to compare, or none to list all", hint="sparkcluster releases INVENTORY")
     from sparkcluster.inspect.releases import compared, history
 
     with querying(args) as (fleet, spec, _):
@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
     for name, why in found["errors"].items():
         message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.numbers:
-        same = f"releases {found['old']} and {found['new']} differ in nothing that is recorded"
+        same = f"no recorded difference between releases {found['old']} and {found['new']}"
         for line in found["differences"] or [same]:
             data(line)
     elif found["releases"]:
-        table(("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "BACK"), list(map(_row, found["releases"])))
+        table(("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "ROLLBACK"), list(map(_row, found["releases"])))
     else:
         data(f"{spec.inventory.cluster} has no releases")
     return 0
@@ -54,17 +54,17 @@ def _row(release: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _changed(release: Mapping[str, Any]) -> str:
-    """What a release changed against the one before, or which one it restored."""
+    """What a release changed compared with the previous one, or which release it restored."""
     if release["operation"] == "restart":
         return "restarted"
     if release["restores"]:
-        how = {"rollback": "rollback to", "bench": "bench, back to"}.get(release["operation"])
-        return f"{how or release['operation'] + ' failed, back to'} {release['restores']}"
+        how = {"rollback": "rollback to", "bench": "bench, restored"}.get(release["operation"])
+        return f"{how or release['operation'] + ' failed, restored'} {release['restores']}"
     first, *more = release["changes"] or ["-"]
     return ("bench: " if release["operation"] == "bench" else "") + (f"{first}, {len(more)} more" if more else first)
 
 
 def _kept(release: Mapping[str, Any]) -> str:
-    """Whether a release can be gone back to: ``yes``, what of it is lost on which nodes, or ``-``."""
+    """Whether a release is a rollback target: ``yes``, what was lost on which nodes, or ``-``."""
     lost = [f"{what} lost on {', '.join(nodes)}" for what, nodes in release["lost"].items() if nodes]
     return "; ".join(lost) or ("yes" if release["kept"] else "-")

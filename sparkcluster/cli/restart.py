@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start what serves anew, with the API key of today."""
+    """Restart the running model, with the current API key."""
     from sparkcluster.release.upgrade import restart
 
     return change.run(args, lambda fleet, spec, report: restart(fleet, spec, change.options(args), report))

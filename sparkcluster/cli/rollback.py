@@ -11,13 +11,13 @@ from sparkcluster.cli.common import at_least, common_flags, inventory_argument, 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``rollback``."""
     inventory_argument(parser, "--json-lines", "--yes", playbook=False)
-    option(parser, "release RELEASE?", "number of the release; default: the one before", at_least(1))
-    option(parser, "--save", "then write what was chosen for it into the inventory")
+    option(parser, "release RELEASE?", "number of the release; default: the previous one", at_least(1))
+    option(parser, "--save", "afterwards write its playbook, image and settings into the inventory")
     common_flags(parser, "--timeout", "--wait")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Let a kept release serve again."""
+    """Roll back to an earlier release."""
     from sparkcluster.release.upgrade import rollback
 
     return change.run(

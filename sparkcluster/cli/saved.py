@@ -1,4 +1,4 @@
-"""What was chosen to serve, written into the inventory: the next ``up`` then finds what serves."""
+"""Saves the current selection in the inventory, so that the next ``up`` starts the same."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparkcluster.spec import models
 from sparkcluster.spec.document import KeyPath
 
 _OWN = {"playbook", "image"}
-"""Keys of a selection that an inventory has outside of ``set``."""
+"""Keys of a selection that are not under ``set`` in the inventory."""
 
 
 def select(path: Path, selection: Mapping[str, Any], *, model: str = "", dry_run: bool = False) -> str:
-    """Write ``selection`` (``spec.assignments``) into the inventory, or its entry ``model``, and change nothing else.
+    """Write ``selection`` (``spec.assignments``) into the inventory or its entry ``model``; returns the model's name.
 
-    A model that is called as its playbook keeps its name if that is in its records; how it is called then.
+    A model that is named by its playbook gets an explicit name if its records have that name.
 
     Raises:
-        UsageError, SpecError: it cannot be read or written, or other lines would have to be written anew.
+        UsageError, SpecError: it cannot be read or written, or other lines would have to be rewritten.
     """
     before = existing.read(path)
     spec, whole = existing.check(path, before, model or None), existing.check(path, before)

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``setup``."""
-    inventory_argument(parser, playbook=False, model=False)
-    option(parser, "--only STEP*", "do (or undo) only this step; again for another")
-    option(parser, "--with STEP*", "also do this step, which is done on request only: headless, hold", dest="options")
-    option(parser, "--node NAME*", "change only this node, and ask for no password of another; again for another")
+    inventory_argument(parser, playbook=False, model="")
+    option(parser, "--only STEP*", "do (or undo) only this step; repeatable")
+    option(parser, "--with STEP*", "also do this optional step: headless or hold", dest="options")
+    option(parser, "--node NAME*", "change only this node; repeatable")
     what = parser.add_mutually_exclusive_group()
-    option(what, "--dry-run", "show what would be changed, and with -v by which script")
-    option(what, "--undo", "take back what setup changed")
-    option(what, "--show", "show what setup changed, when, and by whose order")
-    option(parser, "--yes", "change (or undo) without being asked")
+    option(what, "--dry-run", "show what would change; with -v the scripts")
+    option(what, "--undo", "undo what setup changed")
+    option(what, "--show", "show what setup changed, when, and who ran it")
+    option(parser, "--yes", "change (or undo) without asking")
     common_flags(parser, "--verbose")
 
 
@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> int:
 
     selected(args.only, args.options)
     if args.options and (args.undo or args.show):
-        raise UsageError("--with is for what is to be done", hint="--undo takes back all steps, or those of --only")
+        raise UsageError("--with cannot be combined with --undo or --show", hint="remove --with")
     return on_nodes(load_spec(args), args)
 
 
 def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
-    """Do what the flags of ``setup`` say; the exit code. For ``preflight --fix`` as well."""
+    """Run ``setup`` as its flags say, also for ``preflight --fix``; returns the exit code."""
     from sparkcluster.cli.progress import reporter
     from sparkcluster.cli.prompts import Terminal
     from sparkcluster.cli.setup_view import as_json
@@ -50,7 +50,7 @@ def on_nodes(spec: Spec, args: argparse.Namespace) -> int:
         Terminal(report.paused, silent=args.json, nodes=args.node) as terminal,
         connect_fleet(spec, report, terminal, yes=args.yes) as fleet,
     ):
-        report.step("look", f"at {', '.join(args.node) or count(len(spec.inventory.nodes), 'node')}")
+        report.step("inspect", ", ".join(args.node) or count(len(spec.inventory.nodes), "node"))
         work = Work(args, spec.inventory, fleet, report, terminal)
         ok, found, nodes, show = work.undo() if args.undo or args.show else work.set_up()
         if not ok:

@@ -1,4 +1,4 @@
-"""What ``setup`` found, would change, did and undid, as text and as JSON."""
+"""Output of ``setup``: what it found, would change, changed and undid, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES = {"as before": " (not in effect)", "changed since": " (changed since)"}
 
 
 def show_steps(changes: Collection[Change], *, why: bool = False) -> None:
-    """Every step that would change something, or cannot: what it finds and wants on which nodes, with ``why`` if so."""
+    """Every step with changes or a problem: what it found and wants on which nodes; ``why`` adds the reason."""
     for name in [name for name in BY_NAME if any(each.step == name for each in changes)]:
         data(paint(f"{name}: {BY_NAME[name].title}", "bold"))
         nodes: dict[tuple[str, str], list[str]] = {}
@@ -54,7 +54,7 @@ def _verdict(good: str, bad: str, *, ok: bool) -> None:
 
 
 def show_plan(found: Assessment, texts: Mapping[str, Scripts], args: argparse.Namespace) -> None:
-    """What would be changed, with ``--verbose`` by which scripts; nothing was."""
+    """What would change, with ``--verbose`` the scripts; nothing was changed."""
     show_steps(found.changes, why=args.verbose)
     for node, scripts in texts.items() if args.verbose else ():
         for text in filter(None, scripts):
@@ -72,13 +72,13 @@ def show_plan(found: Assessment, texts: Mapping[str, Scripts], args: argparse.Na
 
 
 def show_done(outcomes: Mapping[str, Outcome], found: Assessment, after: Assessment, *, ok: bool) -> None:
-    """What became of what was ``found``, ``after`` it."""
+    """The result: ``found`` is from before the changes, ``after`` from afterwards."""
     if not outcomes:
         data(paint("nothing was changed", "bold look"))
         return
     _show_outcomes(outcomes, "setup")
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
-    if not after.errors:  # else what follows from all nodes is not known
+    if not after.errors:  # else findings across nodes are unknown
         show_steps([each for each in after.changes if each.blocked or each.node not in failed])
     _show_wrong(() if after.errors else after.troubles, after.errors)
     _verdict(f"set up: {', '.join(found.due)}", "setup incomplete; run it again to continue", ok=ok)
@@ -89,7 +89,7 @@ def show_done(outcomes: Mapping[str, Outcome], found: Assessment, after: Assessm
 
 
 def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
-    """What was done on every node, or undone, and what was not."""
+    """What was done or undone on every node, and what failed."""
     for node, outcome in outcomes.items():
         if outcome.done:
             data(f"{node}: {'undone' if kind == 'undo' else 'done'}: {', '.join(outcome.done)}")
@@ -106,7 +106,7 @@ def _show_outcomes(outcomes: Mapping[str, Outcome], kind: str) -> None:
 
 
 def show_undone(outcomes: Mapping[str, Outcome], found: Collected, *, ok: bool) -> None:
-    """What became of every node that was undone; ``found`` is from before."""
+    """The result of undo on every node; ``found`` is from before it."""
     _show_outcomes(outcomes, "undo")
     for node, outcome in outcomes.items():
         for text in outcome.left:
@@ -120,7 +120,7 @@ def show_undone(outcomes: Mapping[str, Outcome], found: Collected, *, ok: bool) 
 
 
 def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mapping[str, SparkclusterError]) -> None:
-    """What ``setup`` changed on each node, when and by whom."""
+    """What ``setup`` changed on each node, when, and who ran it."""
     if any(rows.values()):
         cells = []
         for node, row in ((node, row) for node, of_node in rows.items() for row in of_node):
@@ -137,7 +137,7 @@ def show_journals(rows: Mapping[str, Sequence[Mapping[str, Any]]], errors: Mappi
 
 
 def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Assessment | Collected) -> dict[str, Any]:
-    """The document of ``--json``, with what is told of each node."""
+    """The document of ``--json``, with the document of each node."""
     changed = any("done" in each for each in nodes.values())
     wrong = [dataclasses.asdict(each) for each in getattr(found, "troubles", ())]
     told = {node: str(error) for node, error in found.errors.items()}
@@ -145,12 +145,12 @@ def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Assessm
 
 
 def planned(found: Assessment, node: str, scripts: Scripts) -> dict[str, Any]:
-    """What would be changed on a node, for ``as_json``."""
+    """What would change on a node, for ``as_json``."""
     keys = ("step", "found", "wanted", "blocked", "later", "hint")
     changes = [{key: getattr(each, key) for key in keys} for each in found.changes if each.node == node]
     return {"changes": changes, "script": scripts.root, "login_script": scripts.login}
 
 
 def outcome(found: Outcome) -> dict[str, Any]:
-    """What became of a node, for ``as_json``."""
+    """The result of a node, for ``as_json``."""
     return {**dataclasses.asdict(dataclasses.replace(found, error=None)), "error": found.error and found.error.message}

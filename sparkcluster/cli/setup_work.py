@@ -1,4 +1,4 @@
-"""What ``setup`` does: look, ask, run the scripts of the nodes, look again; or undo or show what journals have."""
+"""The work of ``setup``: inspect, ask, run the scripts of the nodes, inspect again; or undo or show the journals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sparkcluster.spec.inventory import Inventory
 
 Found = setup.Assessment | Collected
 Result = tuple[bool, Found, dict[str, dict[str, Any]], Callable[[], None]]
-"""Whether all is well; what was found; what ``--json`` tells of each node; and what shows it to people instead."""
+"""Whether all is well; the findings; what ``--json`` says about each node; and the function that shows it to people."""
 
 
 @dataclasses.dataclass(slots=True)
 class Work:
-    """The flags of ``setup`` for the nodes of ``inventory``, and whom to tell and to ask meanwhile."""
+    """One run of ``setup``: its flags, the nodes of ``inventory``, and where to report and ask."""
 
     args: argparse.Namespace
     inventory: Inventory
@@ -43,10 +43,10 @@ class Work:
     created: str | None = None
 
     def set_up(self) -> Result:
-        """Look, ask, run the scripts of what was accepted, and look again; with ``--dry-run`` only look.
+        """Inspect, ask, run the accepted scripts, and inspect again; with ``--dry-run`` only inspect.
 
         Raises:
-            UsageError: nobody can be asked.
+            UsageError: there is no terminal to ask on.
         """
         args = self.args
         found = self._look()
@@ -76,9 +76,9 @@ class Work:
         return setup.assess(self.fleet, self.inventory, only=only, options=options, keys=self._key, changing=changing)
 
     def _key(self, node: str) -> str | None:
-        """The operator's public key for ``node``, if a password was typed to log in; one that is missing is created.
+        """The operator's public key for ``node``, created if it is missing.
 
-        None where no password was typed, empty where there is no key and none is to be made.
+        None if no password was typed to log in; empty if there is no key and none is to be created.
         """
         host = self.fleet[node]
         if not isinstance(host, SshHost) or not self.terminal.logged_in(host.target):
@@ -91,7 +91,7 @@ class Work:
         return found or self.created
 
     def _accepted(self, found: setup.Assessment) -> list[str]:
-        """Names of the steps whose changes the operator wants."""
+        """Names of the steps that the operator accepts."""
         due = found.due
         changes = "this change? [Y/n] " if len(due) == 1 else f"these {len(due)} changes? [Y/n/each] "
         answer = self._ask(f"make {changes}", partial(view.show_steps, found.changes, why=self.args.verbose))
@@ -100,22 +100,22 @@ class Work:
         return list(due) if answer in _YES else []
 
     def _ask(self, question: str, show: Callable[[], None] = lambda: None) -> str:
-        """The answer to a question about what ``show`` shows, in small letters; with ``--yes`` it is yes."""
+        """The answer to a question about what ``show`` shows, in lower case; with ``--yes`` it is yes."""
         if not self.args.json:
             with self.report.paused():
                 show()
         answer = "yes" if self.args.yes else self.terminal.ask(question)
         if answer is None:
             shows = "--show" if self.args.undo else "--dry-run"
-            hint = f"sparkcluster setup INVENTORY {shows} shows what would be changed; --yes accepts it"
+            hint = f"sparkcluster setup INVENTORY {shows} shows the changes; --yes accepts it"
             raise UsageError("nothing was changed: no terminal to ask on", hint=hint)
         return answer.strip().lower()
 
     def undo(self) -> Result:
-        """Undo what the journals of the nodes have; with ``--show`` only show it.
+        """Undo the changes in the nodes' journals; with ``--show`` only show them.
 
         Raises:
-            UsageError: nobody can be asked, or the operator says no.
+            UsageError: there is no terminal to ask on, or the operator says no.
         """
         args = self.args
         found = survey(self.fleet, self.inventory.hf_home, args.node or None, REQUESTS)
@@ -130,7 +130,7 @@ class Work:
         for node, each in found.surveys.items():
             try:
                 texts[node] = setup.undo_scripts(each, node, args.only)
-            except SetupError as error:  # ranks on one node stop no other
+            except SetupError as error:  # ranks on one node do not stop the others
                 found.errors[node] = error
         shown = partial(view.show_journals, {node: rows[node] for node in texts}, {})
         if any(map(any, texts.values())) and self._ask("undo these changes? [y/N] ", shown) not in {"y", "yes"}:
@@ -143,7 +143,7 @@ class Work:
     def _run(
         self, kind: str, surveys: Mapping[str, Survey], texts: Mapping[str, setup.Scripts]
     ) -> dict[str, setup.Outcome]:
-        """Run the scripts of all nodes, and write those that are to be run there by hand; what became of each."""
+        """Run the scripts of all nodes; write those that must be run by hand to files. Returns the outcomes."""
 
         def password(host: Host, again: bool) -> str | None:
             return self.terminal.sudo_password(host.name, getattr(host, "target", None), again=again)

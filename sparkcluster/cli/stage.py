@@ -14,23 +14,23 @@ from sparkcluster.printable import shell
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
     inventory_argument(parser, "--json-lines", "--yes")
-    about = "stage only weights or only the image"
+    about = "copy only the weights or only the image"
     option(parser, "what {weights,image}?", about, choices=("weights", "image"))
     about = "directory with the weights, or an image archive, on this machine; used only if no node has them"
     option(parser, "--from PATH", about, Path, dest="given")
-    option(parser, "--dry-run", "show what is missing where, and change nothing")
-    option(parser, "--verify", "read all weights, and replace corrupt copies with right ones")
+    option(parser, "--dry-run", "show what is missing on which node; change nothing")
+    option(parser, "--verify", "read all weights, and replace corrupt copies")
     parser.add_argument(
         "--encrypt",
         action=argparse.BooleanOptionalAction,
-        help="encrypt copies on cables too, or not; default: staging.encrypt of the inventory",
+        help="also encrypt copies over cables (default: staging.encrypt in the inventory)",
     )
-    about = "the most that each node sends, in 10^6 bytes per second; default: staging.limit_mb_s"
+    about = "limit of each node's sending rate, in 10^6 bytes per second (default: staging.limit_mb_s)"
     option(parser, "--limit-rate MB/S", about, number(0.001))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Bring weights and image to every node."""
+    """Copy weights and image to every node."""
     from sparkcluster.release.stage import Options, stage
 
     if args.given is not None and args.what is None:

@@ -1,4 +1,4 @@
-"""What ``stage`` has copied, and what it and ``upgrade`` would copy."""
+"""Output of ``stage``, and of ``upgrade --dry-run``: what was or would be copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def copied(done: StageReport) -> None:
             if each.model == staging.name:
                 data(f"{head}: {each}")
         if not copies and verified:
-            data(f"{head}: every byte was read, and is right on {', '.join(verified)}")
+            data(f"{head}: every byte verified on {', '.join(verified)}")
         elif not copies:
             data(f"{head}: {'nothing had to be copied' if staging.missing else 'nothing is missing'}")
         for copy in copies:
@@ -33,7 +33,7 @@ def copied(done: StageReport) -> None:
 
 
 def planned(done: StageReport) -> None:
-    """Write a line for each artifact, and a table: which node gets it from where, over what, in about which time."""
+    """Write a line for each artifact, and a table: which node gets it from where, over which network, in what time."""
     rows: list[tuple[str, ...]] = []
     for staging in done.stagings:
         lacks = ", ".join(f"{node}: {why}" for node, why in staging.missing)
@@ -50,13 +50,13 @@ def planned(done: StageReport) -> None:
                 )
                 for each in done.expected.get(staging.name, ())
                 if each.node == node
-            ] or [(staging.what, node, *["unknown"] * 3, "no network that reaches a node that has it")]
+            ] or [(staging.what, node, *["unknown"] * 3, "no network reaches a node that has it")]
     if rows:
         table(("WHAT", "NODE", "FROM", "SIZE", "TIME", "OVER"), rows)
 
 
 def _head(staging: Staging) -> str:
-    """What it is, and that a node had what was given on this machine."""
+    """Artifact and name; and if a node already had it, that the local copy was not used."""
     unused = staging.given and staging.sources
     why = f" ({staging.sources[0]} has it, {staging.given} was not used)" if unused else ""
     return f"{staging.what}  {staging.name}{why}"

@@ -12,7 +12,7 @@ from sparkcluster.report import duration, share
 
 _STYLES = {"serving": "good", "on demand": "good", "degraded": "bad", "down": "bold"}  # all others: yellow
 _SHARES = {"kv_cache", "hit_rate", "acceptance"}
-# Shown even if 0; all others are hidden then. Percentiles are upper bounds of a histogram's buckets.
+# Shown even if 0; the others are hidden if 0. Percentiles are upper bounds of a histogram's buckets.
 _ALWAYS = {"running", "waiting", "tokens_per_s", "kv_cache"}
 _LOAD = {
     "running": "{:.0f} running",
@@ -69,7 +69,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
 
 
 def headline(document: dict[str, Any]) -> list[str]:
-    """The state of the cluster in one line, and why it does not serve."""
+    """The state of the cluster in one line, with the reason if it does not serve."""
     word = document["state"]
     why = f": {document['why']}" if document["why"] else ""
     state = dot(word)
@@ -85,7 +85,7 @@ def dot(word: str) -> str:
 
 
 def _under_way(document: dict[str, Any]) -> Iterator[str]:
-    """Who is changing the cluster, or left that unfinished."""
+    """The operation in progress, or a switch that was not finished."""
     from sparkcluster.facts.model import LeaseFact
 
     # an up has both
@@ -99,7 +99,7 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
 
 
 def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
-    """A group in one line: its name and state if there are several, model and endpoint."""
+    """A group in one line: its name and state if there are several, then model and endpoint."""
     state = paint(group["state"], _STYLES.get(group["state"], "look"))
     size = max(len(each["name"]) for each in document["groups"])
     several = [f"{group['name']:<{size}}  ", state, "  "] if len(document["groups"]) > 1 else []
@@ -108,7 +108,7 @@ def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
 
 
 def load(found: dict[str, Any]) -> str:
-    """What an engine does now, in one line; what it does not count is left out."""
+    """The load of an engine in one line, without the figures that it does not count."""
     known = {key: value for key, value in found.items() if value or (value is not None and key in _ALWAYS)}
     figures = {key: value * (100 if key in _SHARES else 1) for key, value in known.items()}
     return ", ".join(text.format(figures[key]) for key, text in _LOAD.items() if key in figures)

@@ -1,4 +1,4 @@
-"""``sparkcluster status --watch``: a live view on a terminal; and ``--follow``: the same as JSON lines."""
+"""``sparkcluster status --watch``, a live view on a terminal; and ``--follow``, the same as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 TICK_S, LOOK_S = 2.0, 30.0
 MOST = 5
-"""Findings shown at most."""
+"""Maximum number of findings shown."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _OF_MODEL = ("MODEL", "STATE", "REQUESTS", "TOKENS/S", "", "KV", "")
 _OF_NODE = ("NODE", "MEMORY", "", "GPU", "", "RDMA", "")
 _FIXED = 53
-"""Columns of the table of nodes beside its three sparklines, where a name has 14."""
+"""Width of the table of nodes without its three sparklines, with 14 columns for names."""
 
 Series = Sequence[float | None]
 
 
 def follow(args: argparse.Namespace) -> int:
-    """Print a document at each tick until Ctrl-C, or until its pipe is closed.
+    """Print a document at each tick until Ctrl-C or until the pipe is closed.
 
     Raises:
         UsageError: without ``--json``.
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Show all models and nodes until q or Ctrl-C.
 
     Raises:
-        UsageError: stdout is no terminal, or ``--json`` was given.
+        UsageError: stdout is not a terminal, or ``--json`` was given.
     """
     from sparkcluster.errors import UsageError
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """A function that waits for so many seconds and returns whether q was pressed; keys are not echoed meanwhile."""
+    """A function that waits for some seconds and returns whether q was pressed; disables echo meanwhile."""
     import select
     import termios
     import tty
@@ -93,7 +93,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def view(document: Mapping[str, Any], history: Mapping[str, Any], width: int, height: int) -> Group:
-    """``document`` and ``history`` of ``Live`` within so many columns and lines: what is wrong, models, nodes."""
+    """``document`` and ``history`` of ``Live`` within this width and height: findings, models, nodes."""
     from rich.console import Group
     from rich.text import Text
 
@@ -110,14 +110,14 @@ def view(document: Mapping[str, Any], history: Mapping[str, Any], width: int, he
 
 
 def _cut(table: Any) -> Any:
-    """``table``, whose first column is cut where there is too little room, and no line is folded."""
+    """``table`` without wrapping; its first column is cut if there is too little room."""
     for column in table.columns:
         column.overflow, column.no_wrap = "ellipsis", column is not table.columns[0]
     return table
 
 
 def _findings(models: Sequence[Mapping[str, Any]], room: int) -> Iterator[list[str]]:
-    """What is wrong with any of ``models``, the worst first, each with what to type: as many as there is ``room``."""
+    """The most severe findings of ``models`` with their remedies, as many as there is ``room`` for."""
     found = sorted((each for model in models for each in model["findings"]), key=lambda each: each["severity"])
     for each in found[: max(1, min(MOST, room))]:
         node = f"{each['node']}: " if each["node"] and each["node"] not in each["summary"] else ""
@@ -133,7 +133,7 @@ def _findings(models: Sequence[Mapping[str, Any]], room: int) -> Iterator[list[s
 
 
 def _model(model: Mapping[str, Any], history: Mapping[str, Any], size: int) -> Iterator[tuple[str, ...]]:
-    """A row for each group of a model, or for the model without any."""
+    """A row for each group of a model, or one for a model without groups."""
     name = model["name"] or model["model"] or model["cluster"]
     for group in model["groups"] or [{**model, "load": None}]:
         load, past = group["load"] or {}, history.get(f"{model['cluster']}/{group['name']}", {})
@@ -170,9 +170,9 @@ def _figure(form: str, value: float | None, times: float = 1) -> str:
 
 
 def sparkline(values: Series, size: int, top: float | None = None) -> str:
-    """``values`` in ``size`` blocks at most, the last one at the right, each the mean of as many; None is a blank.
+    """``values`` as at most ``size`` blocks, the latest at the right, each the mean of several; None is a blank.
 
-    The highest block is ``top``, by default the largest of them.
+    The highest block is ``top``, by default the largest value.
     """
     each = max(1, -(-len(values) // size))
     cells = []

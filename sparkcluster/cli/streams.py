@@ -1,4 +1,4 @@
-"""What happens where nobody takes the output: a closed pipe is quiet, and a full disk is one error."""
+"""Output that cannot be written: a closed pipe is ignored, and a full disk is reported once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class _Output(io.FileIO):
     """The unbuffered side of stdout or stderr.
 
-    After the first failed write the rest is discarded: a closed pipe does not end a command half done, and its exit
-    code is its own. Only what stdout cannot store is raised, once; for messages to stderr there is no other place.
+    After a failed write, further output is discarded: a closed pipe does not stop a command half-way or change its exit
+    code. Only an error of stdout that is not a closed pipe is raised, once; errors of stderr cannot be shown.
     """
 
     reader_gone = False
@@ -37,19 +37,19 @@ class _Output(io.FileIO):
 
 
 def install() -> None:
-    """Replace ``sys.stdout`` and ``sys.stderr``, so that a failed write is dealt with wherever it happens."""
+    """Replace ``sys.stdout`` and ``sys.stderr``, so that every failed write is handled."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # its descriptor was closed at the start
+        if stream is None:  # was closed before the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
             continue
         buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-        # Names from other machines, and what is drawn, may have characters that this locale cannot encode.
+        # Names from other machines, and drawings, may have characters that this locale cannot encode.
         lines = stream.line_buffering or stream.write_through
         setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=lines))
 
 
 def check_reader() -> None:
-    """End a command that writes until it is stopped once its reader has closed stdout, as ``head`` does."""
+    """End an endless command after its reader closed stdout, as ``head`` does."""
     if getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "reader_gone", False):
         raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""What is shown of transfers from node to node: rates, rows of a table, lines, JSON. Pure."""
+"""Shows transfers between nodes: rates, table rows, lines, JSON. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RATE_S, LEAST_S = 10.0, 0.5
-"""Seconds over which a rate is measured, and over which at least."""
-_SURE_S, _SURE_BYTES = 5.0, 1 << 16  # less may be a connection that has just been made
+"""Seconds over which a rate is measured, and the minimum."""
+_SURE_S, _SURE_BYTES = 5.0, 1 << 16  # less may be a new connection
 
 OUTSIDE = {"download": "downloaded", "controller": "from this machine", "build": "built", None: ""}
 _OVER = {"rail": "", "wire": " over the management network", "wifi": " over WiFi", "tunnel": " over a tunnel"}
 
 
 class Rates:
-    """Bytes per second of every artifact and node."""
+    """Bytes per second, by artifact and node."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[tuple[str, str], deque[tuple[float, int]]] = defaultdict(deque)
 
     def add(self, transfer: Transfer, now: float) -> float | None:
-        """The rate over the last ``RATE_S`` at ``now`` (seconds, ``time.monotonic``); None at the begin."""
+        """The rate over the last ``RATE_S`` at ``now`` (seconds, ``time.monotonic``); None at the start."""
         seen = self._seen[transfer.what, transfer.node]
         if seen and transfer.bytes < seen[-1][1]:
-            seen.clear()  # a file that was wrong starts over
+            seen.clear()  # a corrupt file starts over
         seen.append((now, transfer.bytes))
         while len(seen) > 1 and now - seen[1][0] >= RATE_S:
             seen.popleft()
@@ -57,7 +57,7 @@ def line(transfer: Transfer, rate: float | None) -> str:
 
 
 def table(transfers: Iterable[tuple[Transfer, float | None]]) -> Table:
-    """A row for each transfer with its rate; from whom it comes is cut where that does not fit."""
+    """A row for each transfer with its rate; the source is cut if there is too little room."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -78,12 +78,12 @@ def _cells(transfer: Transfer, rate: float | None) -> tuple[str, str, str, str]:
     pace = transfer.state if transfer.state != "copying" else "" if rate is None else f"{size(rate)}/s"
     if transfer.state == "copying":
         left = _remaining_s(transfer, rate)
-        pace = "nothing arrives" if rate == 0 else pace
+        pace = "stalled" if rate == 0 else pace
     origin = OUTSIDE.get(transfer.source, f"from {transfer.source}{_OVER[transfer.medium]}")
     origin += ", encrypted" if transfer.encrypted and transfer.source not in OUTSIDE else ""
     return amount, pace, "" if left is None else f"{duration(left)} left", origin
 
 
 def _remaining_s(transfer: Transfer, rate: float | None) -> float | None:
-    """Seconds until it is complete; None where nothing arrives, or its size is unknown."""
+    """Seconds until it is complete; None if it is stalled or its size is unknown."""
     return max(0, transfer.total - transfer.bytes) / rate if rate and transfer.total else None

@@ -19,14 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
     inventory_argument(parser, "--json-lines", "--yes")
     option(parser, "--dry-run", "show what would be done and change nothing")
-    option(parser, "--replace", "also replace groups that serve another plan or secret, or do not answer as expected")
+    option(parser, "--replace", "also replace groups that serve another plan or secret, or fail to answer as expected")
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
     parser.set_defaults(min_speed=0.0, verbose=False)  # verbose: of plan, for --dry-run
     option(parser, "--clear-caches", "delete compile caches before the start")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Bring the cluster up, or say that it is."""
+    """Start the cluster, or report that it already serves."""
     if args.dry_run:
         from sparkcluster.cli import plan
 

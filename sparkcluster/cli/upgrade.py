@@ -27,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--image REF", "container image instead of the playbook's")
     option(parser, "--dry-run", "show what would be done and change nothing")
     option(parser, "-v --verbose", "with --dry-run: show every difference and copy")
-    option(parser, "--save", "then write what was chosen into the inventory")
-    option(parser, "--resume", "end a switch that was cut off")
-    option(parser, "--order GROUPS", "groups to switch first, as west,east", _names, default=())
-    option(parser, "--max-unavailable N", "groups switched at once after the first (1)", at_least(1), default=1)
-    option(parser, "--pause S", "seconds between groups (0)", number(0, 86_400), default=0.0)
+    option(parser, "--save", "afterwards write the new selection into the inventory")
+    option(parser, "--resume", "finish an interrupted switch")
+    option(parser, "--order GROUPS", "groups to switch first, for example west,east", _names, default=())
+    option(parser, "--max-unavailable N", "groups switched together after the first (1)", at_least(1), default=1)
+    option(parser, "--pause S", "seconds between groups (default: 0)", number(0, 86_400), default=0.0)
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
 
 
@@ -40,11 +40,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Switch to another image or playbook, or go back."""
+    """Switch to another image or playbook; roll back if that fails."""
     given = ["image", "playbook", "set", "dry_run"]
     other = next((flag.replace("_", "-") for flag in given if getattr(args, flag)), None)
     if args.resume and other:
-        raise UsageError(f"--resume goes on with what was begun, and takes no --{other}", hint=f"remove --{other}")
+        raise UsageError(f"--resume finishes an interrupted switch and takes no --{other}", hint=f"remove --{other}")
     if args.dry_run:
         return _dry_run(args)
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_image(args: argparse.Namespace, spec: Spec) -> None:
     if args.image is not None and spec.inventory.runtime.kind != "docker":
-        raise UsageError("--image: the inventory has runtime process, which runs no image", hint="remove --image")
+        raise UsageError("--image: runtime process uses no image", hint="remove --image")
 
 
 def _dry_run(args: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
     restarts = any(each.cost != "nothing" for each in found.differences)
     would = "this would restart it" if restarts else "nothing needs a restart"
     would = would if serves == model else f"this would serve {model}"
-    data(f"{f'release {newest.number} serves {serves}' if newest else 'nothing was deployed yet'}; {would}")
+    data(f"{f'release {newest.number} serves {serves}' if newest else 'no release yet'}; {would}")
     for word, text in _summary(found, args.timeout or spec.playbook.ready_timeout_s):
         data(f"  {word:<9}{text}")
     if args.verbose:
@@ -105,7 +105,7 @@ def _show_preview(args: argparse.Namespace, spec: Spec, found: Preview) -> None:
 
 
 def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
-    """What would change, be copied, and for how long nothing answers."""
+    """Changes, copies and the expected downtime."""
     from sparkcluster.release.states import brief
 
     yield from brief(found.serves, found.view.spec, "-v")
@@ -117,13 +117,13 @@ def _summary(found: Preview, limit_s: float) -> Iterator[tuple[str, str]]:
     if all(each.cost == "nothing" for each in found.differences):
         yield "downtime", "none"
     elif found.start_s is None:
-        yield "downtime", f"unknown: the last start was of another model or image; at most {duration(limit_s)}"
+        yield "downtime", f"unknown: last started with another model or image; at most {duration(limit_s)}"
     else:
-        yield "downtime", f"about {duration(found.start_s)}, as the last start, and what requests in flight take"
+        yield "downtime", f"about {duration(found.start_s)}, like the last start, plus the time of requests in flight"
 
 
 def _moves(expected: Sequence[Expected]) -> Iterator[str]:
-    """How much comes from where, and to how many nodes."""
+    """How much is copied from where, and to how many nodes."""
     if expected:
         first, last = expected[0], expected[-1]
         amount = "" if first.bytes is None else f" ({size(first.bytes)})"

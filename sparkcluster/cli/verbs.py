@@ -1,6 +1,6 @@
-"""Commands of other programs, and what to type instead; imported for an unknown command alone.
+"""Suggests our command for a command of another program; imported only for unknown commands.
 
-``verbs.txt`` has them, each line after the command of ours: of docker, kubectl, ray, ollama, engines, systemctl, kamal.
+``verbs.txt`` lists them after our command, from docker, kubectl, ray, ollama, engines, systemctl and kamal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALIASES = {word: command for command, words in _ROWS for word in words.split()}
 
 
 def instead_of(words: Sequence[str]) -> str | None:
-    """What to type instead of ``words``, whose command does not exist: ours, and what follows it; None if unknown."""
+    """Our command line instead of ``words``, whose command does not exist; None if there is none."""
     word = words[0].lower()
     if word.endswith((".yaml", ".yml")):
         return f"the command comes first: {shell('sparkcluster status', words[0])}"

@@ -51,7 +51,7 @@ def test_runs_are_listed_shown_and_compared_without_an_inventory(kept, capsys):
         (["list", "atlas-1"], "sparkcluster bench list"),
         (["show", "atlas-3"], "did you mean atlas-"),
         (["lst"], "list, show RUN or compare A B, not lst"),
-        (["list", "--ab", "args.max-num-seqs=4"], "bench list measures nothing"),
+        (["list", "--ab", "args.max-num-seqs=4"], "bench list does not measure"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_type(kept, capsys, words, hint):

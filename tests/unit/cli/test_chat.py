@@ -14,6 +14,7 @@ from sparkcluster.endpoint.find import Endpoint
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.inspect.ask import Conversation
+from sparkcluster.spec.playbook import Playbook
 
 class Api(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -40,7 +41,8 @@ url = f"http://127.0.0.1:{server.server_port}/v1"
 Conversation.find = lambda self: Endpoint("default", "here", url, "tiny", None)
 nodes = [None]
 spec = types.SimpleNamespace(
-    inventory=types.SimpleNamespace(cluster="pair", nodes=nodes), inventory_path="pair.yaml"
+    inventory=types.SimpleNamespace(cluster="pair", nodes=nodes), inventory_path="pair.yaml",
+    playbook=Playbook.model_validate({"name": "tiny", "model": {"path": "/tiny"}}),
 )
 chat.load_spec = lambda args: spec
 common.connect_fleet = lambda *_: Fleet({"here": LocalHost("here")})
@@ -74,6 +76,6 @@ def test_what_does_not_fit_is_said_with_a_way_on():
     with OnTerminal(PROGRAM) as chatting:
         say(chatting, "cut", "--max-tokens")
         say(chatting, "long", "the prompt does not fit")
-        chatting.until("/clear begins a new conversation")
+        chatting.until("/clear starts a new conversation")
         say(chatting, "/exit", "")
         assert chatting.end() == 0

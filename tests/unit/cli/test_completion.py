@@ -62,7 +62,7 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster upgrade mine.yaml --order west,e", ["west,east"]),
         ("sparkcluster logs mine.yaml -f alpha", ["alpha-1", "alpha-2"]),
         ("sparkcluster logs -n 3 'my other.yml' fe", ["fe80::1:2"]),
-        ("sparkcluster up mine.yaml --playbook gpt-oss-1", ["gpt-oss-120b", "gpt-oss-120b-gguf", "gpt-oss-120b-ngc"]),
+        ("sparkcluster up mine.yaml --playbook gpt-oss-120b-sg", ["gpt-oss-120b-sglang", "gpt-oss-120b-sglang-two"]),
         ("sparkcluster checks net-00", [f"net-00{number}" for number in (1, 2, 3, 4, 5, 6, 9)]),
         ("sparkcluster setup mine.yaml --only gr", []),
         ("sparkcluster connect mine.yaml --client open", ["open-webui", "openai"]),
@@ -164,3 +164,9 @@ def test_typed_in_a_real_shell(
         for keys, argv_seen in TYPED:
             terminal.type(f"{keys}\n")
             terminal.until(f"got:{argv_seen.format(home=home)}.")
+
+
+def test_the_script_of_bash_has_no_header_of_zsh(capsys):
+    for shell, has in (("bash", False), ("zsh", True)):
+        assert guarded(["completion", shell]) == 0
+        assert ("#compdef" in capsys.readouterr().out) == has

@@ -58,7 +58,7 @@ def shape(kind, spark, cluster):
         findings = [
             Finding("NET-006", "error", "MTU differs", second, seen=f"{P1[0]} of {second} has 1500"),
             Finding("NET-003", "error", f"roceP2p1s0f1 of {second} has no RoCE v2 GID for 192.168.178.12", second),
-            Finding("HOST-006", "warning", f"{second} has less free memory than the engine takes", second),
+            Finding("HOST-006", "warning", f"{second} has less free memory than the engine needs", second),
             Finding("HOST-099", "info", "not drawn", second),
         ]
     if kind == "two-hanging":

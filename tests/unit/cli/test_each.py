@@ -119,7 +119,7 @@ def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
             "- playbook: qwen3.6-35b-a3b-nvfp4\n  nodes: [spark-1]",
         )
     )
-    with pytest.raises(SpecError, match="embed is served as"):
+    with pytest.raises(SpecError, match="embed is also served as"):
         saved.select(file, {"playbook": "gpt-oss-20b"}, model=NAMES[2], dry_run=True)
     chosen = {"playbook": "qwen3-embedding-4b", "image": "own:1", "args.max-model-len": 8192}
     assert saved.select(file, chosen, model=NAMES[2]) == NAMES[2]

@@ -57,7 +57,7 @@ def test_the_answer_comes_first_and_has_one_number_of_requests(fit):
     """vLLM's own count of tokens is another for models whose layers have windows."""
     _, out, _ = fit()
     first, second = out.splitlines()[:2]
-    assert (first, second.split(",")[0]) == ("mine fits on one Spark", "  20 requests of 32")
+    assert (first, second.split(",")[0]) == ("mine fits on one Spark", "  20 concurrent requests of 32")
     assert "log a KV cache" not in out
     assert "log a KV cache" in fit("--verbose")[1]
 
@@ -108,7 +108,10 @@ def test_a_cache_that_is_requested_by_its_size_is_answered_in_bytes(fit):
     """vLLM does not derive it from gpu-memory-utilization then (vllm#21489)."""
     args = {"gpu-memory-utilization": 0.15, "max-model-len": 32768, "kv-cache-memory-bytes": "6G"}
     code, out, _ = fit(args=args)
-    assert (code, out.splitlines()[-1]) == (0, "kv-cache-memory-bytes 6.44 GB; 4.29 GB is enough for 1 request at once")
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "kv-cache-memory-bytes 6.44 GB; 4.29 GB is enough for 1 concurrent request",
+    )
     assert "utilization" not in out
     code, out, _ = fit("--json", args=args | {"kv-cache-memory-bytes": "110G"})
     told = json.loads(out)
@@ -212,7 +215,7 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
     hosts.clear()
     hosts["alpha"] = FakeHost("alpha")
     assert guarded(["fit", *flags]) == 0
-    assert "what was measured on atlas is unknown" in capsys.readouterr().err
+    assert "cannot read measurements from atlas" in capsys.readouterr().err
 
 
 PAIR = ["gpt-oss-20b", "qwen3.5-4b-dflash"]
@@ -228,7 +231,12 @@ def test_several_playbooks_are_judged_together(offline, capsys):
     assert (document["fits"], spark["free_bytes"]) == (False, spark["visible_bytes"] - taken)
     assert document["problems"][0].startswith("spark-1: gpt-oss-120b")
     assert guarded(["fit", *PAIR]) == 0
-    assert capsys.readouterr().out.startswith("fits: gpt-oss-20b, qwen3.5-4b-dflash\n")
+    shown = capsys.readouterr().out
+    assert shown.startswith("fits: gpt-oss-20b, qwen3.5-4b-dflash\n")
+    assert "reserve" in shown
+    assert "unused" in shown
+    assert guarded(["fit", "llama-3.3-70b-instruct", "--nodes", "2"]) == 0
+    assert "\non each Spark:\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

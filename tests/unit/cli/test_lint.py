@@ -109,7 +109,7 @@ def test_an_overlay_may_be_named_with_its_playbook(written, capsys):
     assert main(["lint", f"{path.parent.parent}/own.yaml+small"]) == 0
     assert f"{path}:3: SM121-045" in capsys.readouterr().out
     assert main(["lint", "gpt-oss-120b+suffix"]) == 2
-    assert "does not allow the overlay" in capsys.readouterr().err
+    assert "does not allow overlay" in capsys.readouterr().err
 
 
 def test_lines_that_are_still_the_examples_are_noted(written, capsys):

@@ -59,25 +59,28 @@ MISTAKES = [
     Mistake("up mien.yaml", 2, "mien.yaml: no such file", "did you mean mine.yaml?"),
     Mistake("up play.yaml", 2, "play.yaml is a playbook, not an inventory", "give an inventory, and --playbook play.yaml"),
     Mistake("lint slip.yaml", 2, 'slip.yaml:3:5: nodes[0]: "host:127.0.0.1" is not a section', "write its keys as 'key: value'"),
-    Mistake("lint tab.yaml", 2, "tab.yaml:3:1: not valid YAML: ", "on this line and those above, indent with spaces"),
-    Mistake("lint rails.yaml", 2, "rails.yaml:6:24: interconnect.rails[0]: must be a subnet", "write it as 192.168.177.0/24"),
+    Mistake("lint tab.yaml", 2, "tab.yaml:3:1: not valid YAML: ", "on this line and above, indent with spaces"),
+    Mistake("lint rails.yaml", 2, 'rails.yaml:6:24: interconnect.rails[0]: "192.168.177.11" is not a subnet', "write it as 192.168.177.0/24"),
     Mistake("up misspelt.yaml", 2, 'misspelt.yaml:5:11: playbook: no playbook named "gpt-os-120b"', "did you mean gpt-oss"),
     Mistake(
         "up mine.yaml --playbook openai/gpt-oss-20b",
         2,
-        "mine.yaml:2:1: nodes: playbook gpt-oss-20b is for 1 Spark, and the inventory lists 2",
-        "list that many, or make groups of that size; sparkcluster playbooks --sparks 2",
+        "mine.yaml:2:1: nodes: playbook gpt-oss-20b is for 1 Spark, but the inventory lists 2",
+        "list only 1 node, or for replicas write groups: [{name: r1, nodes: [spark-1]}, {name: r2, nodes: [spark-2]}]; other",
     ),
+    Mistake("lint", 2, "FILE is missing", "give its path"),
+    Mistake("lab fault", 2, "the following arguments are required: NODE", "sparkcluster lab fault --help"),
+    Mistake("fit inventory/two.yaml", 2, "no file inventory/two.yaml", "write its path from this directory"),
     Mistake("logs mine.yaml spark-9", 2, "spark-9 is not a node of mine.yaml", "did you mean spark-2?"),
-    Mistake("logs mine.yaml --since yesterday", 2, "--since: must be as 10m or", "sparkcluster logs --help", 0),
+    Mistake("logs mine.yaml --since yesterday", 2, "--since: must be like 10m or", "sparkcluster logs --help", 0),
     Mistake("logs mine.yaml --failed", 1, "no log of a failed launch of pair", "sparkcluster doctor mine.yaml", 1),
     Mistake("up mine.yaml --set modle.id=x", 2, "--set modle.id: modle: unknown key", "did you mean model?"),
     Mistake("discover -o mine.yaml", 2, "mine.yaml already exists", "add --yes to overwrite it, or add the Sparks to it"),
     Mistake("fit mine.yaml gpt-oss-120b", 2, "mine.yaml is an inventory, not a playbook", "give a playbook; sparkcluster playbooks lists them"),
-    Mistake("fit gpt-oss-120b --context 4k", 2, "--context: must be 1 or more, is 4k", "sparkcluster fit --help", 0),
-    Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set", "export SPARK_API_KEY=VALUE"),
+    Mistake("fit gpt-oss-120b --context 4k", 2, "--context: must be 1 or more, not 4k", "sparkcluster fit --help", 0),
+    Mistake("connect key.yaml --show-key", 2, "SPARK_API_KEY is not set, but", "export SPARK_API_KEY=VALUE"),
     Mistake("ask mine.yaml Hello", 1, "spark-1: 127.0.0.1 port 1: connection refused", "on the node: sudo systemctl"),
-    Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "give the private one:"),
+    Mistake("ask public.yaml Hello", 2, "spark-1: identity /", "use the private key:"),
 ]  # fmt: skip
 
 
@@ -122,3 +125,10 @@ def test_the_cause_comes_first_and_then_what_to_type(typed, mistake):
     if mistake.pasted is not None:
         pasted, after = typed(hints[0].removeprefix("sparkcluster "))
         assert pasted == mistake.pasted, "\n".join(after)
+
+
+def test_the_groups_of_the_hint_are_valid(typed):
+    _, lines = typed("up mine.yaml --playbook gpt-oss-20b")
+    groups = " ".join(" ".join(lines).split()).partition("write ")[2].partition("; other")[0]
+    Path("replicas.yaml").write_text(f"cluster: pair\n{NODES}playbook: gpt-oss-20b\n{groups}\n")
+    assert typed("lint replicas.yaml")[0] == 0

@@ -108,7 +108,7 @@ def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatc
     made = json.loads(shown)
     json_schemas.validate("playbooks", made)
     assert made["playbook"]["model"]["revision"] == "890bdef7a42feba6d83b6e17a03315c694112f2a"
-    assert any("qwen3.6-27b-nvfp4 comes with sparkcluster" in line for line in made["left"])
+    assert any("the bundled playbook qwen3.6-27b-nvfp4" in line for line in made["left"])
 
 
 @pytest.mark.parametrize("words", [["new"], ["new", "name-alone"], ["new", "~nobody"], ["gpt-oss-20b", "--force"]])

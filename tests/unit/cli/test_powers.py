@@ -50,13 +50,13 @@ REFUSED = [
     *((mount(path), 4, CONTROL) for path in ("//etc", "/./etc/", "/srv/../var/run/", "~/../../etc")),
     *((mount(path), 4, KEYS) for path in ("~/./.ssh", "/root/", "~/x/../.ssh", "/home//alice/")),
     (mount("~/link/../data"), 4, "must not contain '..'"),
-    (mount("~root"), 4, "is not an absolute path or one from ~/"),
-    (mount("~/data:rw"), 4, "is not an absolute path or one from ~/"),
-    (mount("~/.local/state/sparkcluster/clusters"), 4, "the state of sparkcluster"),
-    (mount("~/.local/state", write=True), 4, "the state of sparkcluster"),
-    # outside of the model, the hub and the caches; what holds the hub's token; write access to weights
+    (mount("~root"), 4, "is not a path that starts with /, ~/ or ./"),
+    (mount("~/data:rw"), 4, "is not a path that starts with /, ~/ or ./"),
+    (mount("~/.local/state/sparkcluster/clusters"), 4, "sparkcluster's state"),
+    (mount("~/.local/state", write=True), 4, "sparkcluster's state"),
+    # outside of the model, the hub and the caches; what holds your Hugging Face token; write access to weights
     *((mount(path), 4, PERMISSION) for path in ("/data", "~/.docker", "~/.cache/huggingface/hub", "~/.cache/huggingface/hub-x")),
-    *((mount(path), 4, "the hub's token") for path in ("~/.cache/huggingface/token", "~/.cache")),
+    *((mount(path), 4, "your Hugging Face token") for path in ("~/.cache/huggingface/token", "~/.cache")),
     (mount("~/.docker", write=True), 4, "~/.docker needs a write permission in the inventory"),
     (mount("~/.cache/huggingface/hub/m", write=True), 4, "needs a write permission"),
     (mount("/dаta"), 4, PERMISSION),  # noqa: RUF001 - a Cyrillic letter, where /data is permitted
@@ -64,8 +64,8 @@ REFUSED = [
     *((weights(path), 2, CONTROL) for path in ("/", "/run/secrets", "/home/../etc")),
     *((weights(path), 2, KEYS) for path in ("~", "/home/alice", "~/./.ssh/")),
     *((weights(path), 2, PERMISSION) for path in ("~/.aws", "~/.cache/huggingface/hub")),
-    (weights("~/.local/state/sparkcluster/clusters"), 2, "the state of sparkcluster"),
-    (weights("~/.cache/huggingface"), 2, "the hub's token"),
+    (weights("~/.local/state/sparkcluster/clusters"), 2, "sparkcluster's state"),
+    (weights("~/.cache/huggingface"), 2, "your Hugging Face token"),
     (weights("~/models/../.aws"), 2, "must not contain '..'"),
     (HEAD.replace("org/model}", "org/model, revision: a/../../../token}"), 2, "must not contain '..'"),
     *((capabilities(name), 4, CONTROL) for name in ("ALL", "CAP_ALL")),
@@ -76,13 +76,13 @@ REFUSED = [
     *((f"{HEAD}container: {{devices: ['{path}']}}\n", 4, "a device file") for path in ("/etc", "/dev/../x", "/dev/a:/dev/b")),
     (HEAD + "container: {ulimits: {files: 3}}\n", 4, "memlock"),
     (HEAD + "build: {context: ./mod}\n", 4, f"./mod {PERMISSION}"),
-    *((f"{HEAD}build: {{context: {path}}}\n", 4, "a path from ./") for path in ("/etc", "~/x", "mod", "../x")),
+    *((f"{HEAD}build: {{context: {path}}}\n", 4, "a path that starts with ./") for path in ("/etc", "~/x", "mod", "../x")),
     # what means root by another name, or nothing
     *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", ":0", "-1")),
     (HEAD + "container: {user: 1000}\n", 4, "1000 is not a string"),
     (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
     *((f"{HEAD}{line}\n", 4, "unknown key") for line in ("container: {entrypoint: [x]}", "entrypoint: x")),
-    (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is read as another argument"),
+    (HEAD + "args: {lora-modules: [a=b/c, --host, 0.0.0.0]}\n", 4, "starts with a dash is parsed as an argument"),
     (HEAD + "secrets: [AWS_SECRET_ACCESS_KEY]\n", 4, f"AWS_SECRET_ACCESS_KEY {PERMISSION}"),
     *(
         (f"{HEAD}{key}\n", 4, "engines get no Hugging Face token")
@@ -171,10 +171,10 @@ def test_what_a_playbook_may_not_have_is_refused_at_its_line(run: Run, tmp_path:
 def test_the_directories_that_the_inventory_names_are_refused(run: Run, tmp_path: Path) -> None:
     more = "hf_home: /data/hf\nstate_dir: /data/state\npermit: {mounts: [/scratch]}\n"
     cases = [
-        (mount("/data/hf/stored_tokens"), "the hub's token"),
-        (weights("/data/hf"), "the hub's token"),
+        (mount("/data/hf/stored_tokens"), "your Hugging Face token"),
+        (weights("/data/hf"), "your Hugging Face token"),
         (weights("/data/hf/hub"), PERMISSION),
-        (mount("/data/state/clusters"), "the state of sparkcluster"),
+        (mount("/data/state/clusters"), "sparkcluster's state"),
     ]
     paths = [inventory(tmp_path, text, name=f"case-{at}", more=more) for at, (text, _) in enumerate(cases)]
     found = json.loads(run("lint", *paths, "--json").out)["findings"]
@@ -210,12 +210,12 @@ def test_the_hint_is_the_permission_to_write(run: Run, tmp_path: Path) -> None:
     [
         ("{mounts: [/]}", CONTROL),
         ("{mounts: ['/home/alice:rw']}", KEYS),
-        ("{mounts: [~/.cache]}", "the hub's token"),
+        ("{mounts: [~/.cache]}", "your Hugging Face token"),
         ("{mounts: [/data/../etc]}", CONTROL),
         ("{mounts: ['/data:ro']}", "may end in :rw"),
         ("{capabilities: [ALL]}", CONTROL),
-        ("{mounts: [/data/hf]}\nhf_home: /data/hf", "the hub's token"),
-        ("{mounts: [/data]}\nstate_dir: /data/state", "the state of sparkcluster"),
+        ("{mounts: [/data/hf]}\nhf_home: /data/hf", "your Hugging Face token"),
+        ("{mounts: [/data]}\nstate_dir: /data/state", "sparkcluster's state"),
         ("{network: true}", "unknown key"),
     ],
 )
@@ -271,13 +271,13 @@ PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/
 SHOWN = """\
 it may do more than serve (up asks once):
   image      org/image:latest
-  user       root, also where the image has another user
+  user       root, even if the image has another user
   read       ~/models/m
   read       ~/models/m/sub -> /s
   write      /scratch -> /x
   capability NET_RAW
   device     /dev/gdrdrv
-  build      ./mod -> the image, by what runs as root in docker build on a node
+  build      ./mod -> the image, by commands run as root in docker build on a node
   secret     WANDB_API_KEY
   write      ~/.local/state/sparkcluster/caches: programs -> /usr/local/bin
   setup      pip install x
@@ -298,7 +298,7 @@ def test_lint_ends_with_what_the_recipe_can_do(run: Run, tmp_path: Path) -> None
     shown = SHOWN.replace("XXX", "x" * 300)
     assert done.out.endswith(shown), done.out
     playbook = run("lint", tmp_path / "inventory-playbook.yaml")
-    needs = '  it needs this in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], devices: ["/dev/gdrdrv"], secrets: ["WANDB_API_KEY"], builds: ["./mod"]}'
+    needs = '  required in the inventory: permit: {mounts: ["/scratch:rw"], capabilities: ["NET_RAW"], devices: ["/dev/gdrdrv"], secrets: ["WANDB_API_KEY"], builds: ["./mod"]}'
     assert playbook.out.endswith(f"{shown}{needs}\n")
     assert playbook.code == done.code
 
@@ -555,7 +555,9 @@ def test_image_and_keys_that_the_inventory_sets_over_a_bundled_playbook_are_aske
 ) -> None:
     for at, more in enumerate(("image: org/evil:latest\n", "set: {env.LD_PRELOAD: /x}\n", "set: {setup: [curl x]}\n")):
         path = inventory(tmp_path, None, port=node.server_address[1], name=f"case-{at}", more=more)
-        assert up(path).code == 2, more
+        asked = up(path)
+        assert asked.code == 2, more
+        assert "is a bundled playbook with changed keys" in asked.err
         assert up(path, "--yes").code == 1
 
 

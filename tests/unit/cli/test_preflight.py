@@ -70,7 +70,10 @@ def test_what_to_type_next(asked, capsys):
     assert asked() == 0
     assert capsys.readouterr().err.splitlines()[-1] == f"next: sparkcluster up {asked.inventory}"
     assert asked(beta={"infiniband_devices": False}) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == f"next: sparkcluster preflight {asked.inventory}"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"next: fix the errors, then sparkcluster preflight {asked.inventory}"
+    )
 
 
 def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
@@ -84,6 +87,13 @@ def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
         *("atlas", asked.inventory, ["docker-group"], True, True),
     )
     assert [args.node, args.options, args.undo, args.show, args.dry_run] == [[], [], False, False, False]
+
+
+def test_without_an_answer_no_step_succeeds(asked, capsys):
+    assert asked(failing=["alpha", "beta"]) == 1
+    steps = capsys.readouterr().err
+    assert "✗ connect" in steps
+    assert "✓" not in steps
 
 
 def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(asked, capsys):
@@ -120,6 +130,6 @@ def test_what_was_measured_is_one_row_per_rail_and_says_what_is_healthy(capsys):
         "NODES        RAIL              TCP          RDMA",
         "alpha, beta  192.168.177.0/24  20.1 / 23.8  108.5 ✓ / 13.2 ✗",
         "alpha, beta  both twins                     no result ✗",
-        "in Gb/s, each way; by RDMA 92 or more are healthy, over both twins of a port 190",
+        "in Gb/s, each way; healthy: RDMA 92 or more, both twins of a port 190 or more",
         "not measured: all-gather (atlas serves)",
     ]

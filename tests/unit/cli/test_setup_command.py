@@ -107,7 +107,7 @@ def test_another_node_without_an_answer_stops_only_what_follows_from_it(nodes, c
     assert "b: done: sysctl" in out
     assert "step_netplan" not in nodes.texts["b"].root
     assert "netplan: " in out
-    assert out.count("error: b: it follows from all nodes, and a did not answer: login as x") == 2
+    assert out.count("error: b: needs all nodes, and a did not answer: login as x") == 2
     assert "hint: ssh-copy-id x" in out
 
 
@@ -176,7 +176,7 @@ def test_ranks_that_need_what_would_be_undone_stop_the_undo_of_their_node_alone(
     assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 1
     out, err = capsys.readouterr()
     assert "b: undone: docker-group" in out
-    assert "ranks run on a, and need what would be undone" in err
+    assert "running ranks on a need these changes" in err
 
 
 # What is asked

@@ -27,7 +27,7 @@ def drawn(*transfers_with_rates, width):
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_rows_are_aligned_within_80_columns():
+def test_rows_are_aligned_and_cut_to_the_width():
     moves = (
         (moving("spark-0002", "spark-0001"), 1.21 * GB),
         (moving("spark-0003", "spark-0002", 9.7, medium="wifi", encrypted=True), 9.6e7),
@@ -38,13 +38,13 @@ def test_rows_are_aligned_within_80_columns():
     columns = [
         "spark-0002  12.3 of 63.4 GB        1.21 GB/s   42 s left  from spark-0001",
         "spark-0003   9.7 of 63.4 GB          96 MB/s   9 min left  from spark-0002 over WiFi, encrypted",
-        "spark-0004   0.0 of 63.4 GB  nothing arrives              from spark-0003",
+        "spark-0004   0.0 of 63.4 GB  stalled                      from spark-0003",
         "d           63.4 of 63.4 GB         complete              from spark-0003",
         "f                    2.0 MB        1.21 GB/s              downloaded",
     ]
-    wide, narrow = drawn(*moves, width=120), drawn(*moves, width=80)
+    wide, narrow = drawn(*moves, width=120), drawn(*moves, width=74)
     assert [re.sub("[━╸]+", "", line).split() for line in wide] == [line.split() for line in columns]
-    assert max(map(len, narrow)) <= 80
+    assert max(map(len, narrow)) <= 74
     assert len({line.find(" GB  ") for line in narrow[:4]}) == 1
     assert all(line.endswith("…") for line in narrow[:4])  # from whom it comes
 

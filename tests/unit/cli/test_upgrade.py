@@ -50,7 +50,7 @@ def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of
         "  model    Qwen/Qwen3-8B → openai/gpt-oss-120b",
         "  settings max-model-len 1,024 → 131,072; 3 more: -v",
         "  copy     weights (65.3 GB) from huggingface.co to 2 Sparks (33 s)",
-        "  downtime unknown: the last start was of another model or image; at most 30 min",
+        "  downtime unknown: last started with another model or image; at most 30 min",
     ]
     assert "next: sparkcluster upgrade mine.yaml" in err
 
@@ -61,5 +61,5 @@ def test_the_same_model_takes_about_what_its_last_start_took(dry_run):
         "release 3 serves Qwen/Qwen3-8B; this would restart it",
         "  settings max-model-len 1,024 → 2,048",
         "  copy     nothing is missing",
-        "  downtime about 5 s, as the last start, and what requests in flight take",
+        "  downtime about 5 s, like the last start, plus the time of requests in flight",
     ]
