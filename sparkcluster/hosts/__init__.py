@@ -1,7 +1,7 @@
-"""Reaching machines: a ``Host`` runs commands and programs, by SSH, here, or in tests as ``fake`` scripts it.
+"""Connections to machines: a ``Host`` runs commands and programs over SSH or locally; ``fake`` scripts one for tests.
 
-``connect`` makes hosts of addresses; ``resolve`` asks ``ssh -G`` how one is reached, ``handshake`` opens the
-connection, with ``known_hosts`` and ``own_key``. ``Fleet`` runs a function on many hosts at once and returns every
-outcome. ``program`` sends a module of ``node/`` with its request to a node and reads its answers. Of paramiko only
-``ssh``, ``channel``, ``handshake`` and ``paramiko_transport`` know.
+``connect`` turns addresses into hosts. ``resolve`` asks ``ssh -G`` how to reach an address. ``handshake`` opens the
+connection, with ``known_hosts`` and ``own_key``. ``Fleet`` runs a function on many hosts at the same time and returns
+every outcome. ``program`` sends a module of ``node/`` with its request to a node and reads its answers. Only ``ssh``,
+``channel``, ``handshake`` and ``paramiko_transport`` use paramiko.
 """

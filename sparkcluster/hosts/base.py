@@ -1,4 +1,4 @@
-"""A machine and a command that runs on it, as all ways of reaching one share them."""
+"""The interface of a machine (``Host``) and of a command running on it (``Stream``)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import ClassVar, Self
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
 from sparkcluster.hosts.quote import shown
 
-# The most that a call may print, a line that is a whole document, and another line; the rest ends the command.
+# Limits on the output of a command, on a line that is a document, and on any other line; beyond them it is ended.
 OUTPUT_BYTES, DOCUMENT_BYTES, LINE_BYTES = 64_000_000, 16_000_000, 1_000_000
 SILENT_S = 60.0
-"""After which a command gives up a node that says nothing, and a node a lease without heartbeats."""
-STDERR_BYTES = 1 << 16  # of its end
+"""A node that is silent for longer is treated as lost; a node releases a lease that gets no heartbeat for longer."""
+STDERR_BYTES = 1 << 16  # only the last bytes are kept
 _REASON_CHARACTERS = 500
 _FINISH_S = 5
-_INLINE = 1 << 14  # input so short that sending it cannot block, whatever the command does with it
+_INLINE = 1 << 14  # input this short fits into the pipe: sending it cannot block
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """Exit code of a command (negative: killed by that signal) and its output in bytes."""
+    """Exit code of a command (negative: killed by that signal) and its output as bytes."""
 
     exit_code: int
     stdout: bytes
@@ -39,22 +39,22 @@ class Result:
 
     @property
     def reason(self) -> str:
-        """The last line of its standard error, where programs say why they failed."""
+        """The last line of standard error, where programs say why they failed."""
         lines = self.stderr.decode(errors="replace").strip().splitlines()
         return lines[-1][:_REASON_CHARACTERS] if lines else "no output"
 
 
 def remaining_s(deadline: float) -> float:
-    """Seconds until ``deadline``, more than 0, which would mean no limit in many places."""
+    """Seconds until ``deadline``, at least 0.05: many functions take 0 as no limit."""
     return max(0.05, deadline - time.monotonic())
 
 
 class Closing(abc.ABC):
-    """What is closed at the end of its ``with`` statement."""
+    """A context manager that calls ``close`` at its end."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release what it uses. Never raises."""
+        """Release all resources. Never raises."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,12 +64,12 @@ class Closing(abc.ABC):
 
 
 class Stream(Closing):
-    """A running command on a node; closing it ends the command with SIGTERM, and with SIGKILL a second later."""
+    """A running command on a node; closing it sends SIGTERM, and SIGKILL a second later."""
 
     _broken: ClassVar[tuple[type[Exception], ...]]
-    """What reading and writing raise where the other end is gone."""
+    """Exceptions that reading and writing raise if the connection or pipe is closed."""
     stop = b""
-    """What its input takes as the order to end, in place of signals: of a command whose user is another one."""
+    """Input that makes the command exit, if signals cannot reach it because it runs as another user."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
@@ -79,30 +79,30 @@ class Stream(Closing):
 
     @abc.abstractmethod
     def _read(self, limit_s: float) -> bytes:
-        """The next chunk of standard output; empty at its end, TimeoutError after ``limit_s``."""
+        """The next chunk of standard output, empty at its end; TimeoutError after ``limit_s``."""
 
     @abc.abstractmethod
     def _write(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to standard input."""
 
     @abc.abstractmethod
     def _close_input(self) -> None:
-        """Close its standard input."""
+        """Close standard input."""
 
     @abc.abstractmethod
     def _ended(self, deadline: float) -> int:
-        """Its exit code, once its output and standard error have ended; TimeoutError after ``deadline``."""
+        """The exit code, once standard output and standard error have ended; TimeoutError after ``deadline``."""
 
     @abc.abstractmethod
     def _lost(self, error: Exception | None) -> HostLost:
-        """The error of a command whose other end is gone."""
+        """The error for a lost connection or a closed pipe."""
 
     def lines(self, silence_s: float, *, line_bytes: int = LINE_BYTES, within_s: float = math.inf) -> Iterator[bytes]:
-        """Lines of its standard output without their ends, until it ends.
+        """Lines of standard output, without newlines, until it ends.
 
         Raises:
-            CommandTimeout: no line ended for ``silence_s`` seconds, or it did not end within ``within_s``.
-            CommandFailed: a line has more than ``line_bytes``.
+            CommandTimeout: no complete line for ``silence_s`` seconds, or the output did not end within ``within_s``.
+            CommandFailed: a line is longer than ``line_bytes``.
             HostLost: the connection broke.
         """
         end = time.monotonic() + within_s
@@ -112,7 +112,7 @@ class Stream(Closing):
                 while (chunk := self._chunk(until)) and b"\n" not in chunk:
                     self._keep_unread(chunk, line_bytes)
             except TimeoutError:
-                silent = "ended no line" if self._unread else "printed nothing"
+                silent = "printed no complete line" if self._unread else "printed nothing"
                 raise self._late(
                     f"did not end within {within_s:g} s" if until == end else f"{silent} for {silence_s:g} s"
                 ) from None
@@ -126,7 +126,7 @@ class Stream(Closing):
             yield last
 
     def send(self, data: bytes) -> None:
-        """Write to its standard input at once; HostLost if that is closed."""
+        """Write to standard input; HostLost if it is closed."""
         try:
             self._write(data)
         except TimeoutError:
@@ -135,18 +135,18 @@ class Stream(Closing):
             raise self._lost(error) from error
 
     def finish(self) -> Result:
-        """Close its input, wait at most 5 s for its end, and return its exit code and the output not read so far."""
+        """Close the input and wait at most 5 s for the command to exit; return exit code and remaining output."""
         deadline = time.monotonic() + _FINISH_S
         with contextlib.suppress(*self._broken):
             self._close_input()
         return self._until_end(deadline, f"{_FINISH_S} s of the end of its input")
 
     def run(self, stdin: bytes, timeout_s: float) -> Result:
-        """Send it ``stdin`` and wait for its end, reading its output meanwhile; CommandTimeout after ``timeout_s``."""
+        """Send ``stdin``, read the output, and wait for the command to exit; CommandTimeout after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
 
         def feed() -> None:
-            # A command may end without reading its input: then its exit code counts.
+            # A command may exit without reading its input; its exit code counts then.
             with contextlib.suppress(*self._broken):
                 self._write(stdin)
                 self._close_input()
@@ -179,7 +179,7 @@ class Stream(Closing):
         return chunk
 
     def _keep_unread(self, chunk: bytes, most: int) -> None:
-        """Keep output that was not passed on; CommandFailed, and the end of the command, above ``most`` bytes."""
+        """Buffer output that is not passed on yet; above ``most`` bytes, end the command and raise CommandFailed."""
         self._unread += chunk
         if len(self._unread) > most:
             self._unread.clear()
@@ -200,13 +200,13 @@ class Stream(Closing):
 
 
 class Host(Closing):
-    """A machine that commands can be run on; ``name`` is the node's in the inventory.
+    """A machine that runs commands; ``name`` is the name of the node in the inventory.
 
-    One connection, made at first use; safe for threads. Every method raises a HostError that names the node.
+    It opens one connection, at first use. Thread-safe. Every method raises a HostError that names the node.
     """
 
     python: str | None = None
-    """With runtime ``process``: where the engine is looked up first, unless the inventory names an interpreter."""
+    """With runtime ``process``: the interpreter to look for the engine in, if the inventory names none."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -214,25 +214,25 @@ class Host(Closing):
     @property
     @abc.abstractmethod
     def user(self) -> str:
-        """The user that its commands run as."""
+        """The user that commands run as."""
 
     @abc.abstractmethod
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
-        """Start ``argv`` within ``limit_s``, by default what connecting may take."""
+        """Start ``argv`` within ``limit_s``; default: the connect timeout."""
 
     def anew(self) -> Host:
-        """The same machine over a connection of its own, which its user closes; this one, where there is none."""
+        """The same machine over a separate connection, which the caller closes; itself if there is no connection."""
         return self
 
     def renew(self) -> None:
-        """Close the connection, or forget that it could not be made: the next command connects anew."""
+        """Close the connection, or forget that connecting failed: the next command connects again."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
-        """Run ``argv`` with ``stdin`` and wait for its end; CommandTimeout after ``timeout_s``."""
+        """Run ``argv`` with ``stdin`` and wait for it to exit; CommandTimeout after ``timeout_s``."""
         return self._start(argv, timeout_s).run(stdin, timeout_s)
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Stream:
-        """Start ``argv``, send it ``stdin`` and leave its input open."""
+        """Start ``argv``, send it ``stdin`` and leave its standard input open."""
         stream = self._start(argv)
         stream.send(stdin)
         return stream

@@ -12,13 +12,13 @@ from sparkcluster.hosts.base import Stream, remaining_s
 from sparkcluster.hosts.paramiko_transport import exit_code, paramiko, send_exec
 from sparkcluster.hosts.quote import MARK, end_line, named
 
-_CHUNK = 1 << 15  # what one SSH packet holds
+_CHUNK = 1 << 15  # size of an SSH packet
 _SEND_S = 30
 _END_S = 2
 
 
 class ChannelStream(Stream):
-    """A command on a channel of its own; ``done`` is called once, when the channel is free again."""
+    """A command on its own channel; ``done`` is called once, when the channel is free."""
 
     _broken: ClassVar = (OSError, EOFError, paramiko.SSHException)
 
@@ -33,14 +33,14 @@ class ChannelStream(Stream):
         self._has_ended = False
         channel.settimeout(_SEND_S)
         send_exec(channel, named(argv))
-        # Unread, standard error would stop the command.
+        # The command would block if its standard error were not read.
         self._reader.start()
 
     def _drain_stderr(self) -> None:
         with contextlib.suppress(*self._broken):
             while chunk := self._stderr_chunk():
                 self._keep_stderr(chunk)
-                # the line that names its process; a login shell may print something before it
+                # the line with its process ID; a login shell may print something before it
                 match = None if self._pid else MARK.search(self._stderr)
                 if match:
                     self._pid = int(match[1])
@@ -91,7 +91,7 @@ class ChannelStream(Stream):
         return HostLost(f"connection to {self.name} broke during {self.task}{reason}", node=self.name, step=self.task)
 
     def close(self) -> None:
-        """Close the channel, after ending the command if it may still run. Takes at most 2 s."""
+        """Close the channel; end the command first if it may still run. Takes at most 2 s."""
         with self._ending:
             done, self._done = self._done, None
         if done is None:
@@ -110,7 +110,7 @@ class ChannelStream(Stream):
         done()
 
     def _end(self) -> None:
-        """End the command: by what it takes as the order to, or its process group through another session."""
+        """End the command: by its ``stop`` input, or else by killing its process group through another session."""
         if self.stop:
             self._write(self.stop)
             exit_code(self._channel, 1.5)

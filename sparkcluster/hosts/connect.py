@@ -1,4 +1,4 @@
-"""From addresses to hosts: over SSH, or this machine itself."""
+"""Turns addresses into hosts: over SSH, or this machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
-    """How a node is reached.
+    """How to reach a node.
 
     Attributes:
-        host: name or address.
+        host: hostname or IP address.
         connection: ``ssh``, ``local`` (no SSH), or ``auto``: local if ``host`` is this machine's address or hostname.
-        ssh: settings for SSH.
+        ssh: SSH settings.
     """
 
     host: str
@@ -36,9 +36,9 @@ class Address:
 
 
 def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fleet:
-    """A host for each of ``nodes``, by name. Each connects at its first use.
+    """Return a host for each of ``nodes``, by name. A host connects at its first use.
 
-    ``prompts`` asks the operator about unknown host keys and for passwords; without, both are errors.
+    ``prompts`` asks the operator about unknown host keys and for passwords; without it both are errors.
 
     Raises:
         UsageError: ssh_config cannot be used.
@@ -46,7 +46,7 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
     # ssh -G is a process per node: run them in parallel
     resolving = Calls(ssh_target, nodes)
     if any(node.connection != "local" and node.host != "localhost" for node in nodes.values()):
-        import sparkcluster.hosts.ssh  # noqa: F401 - takes as long as those processes
+        import sparkcluster.hosts.ssh  # noqa: F401 - imported while those processes run
     targets = all_values(resolving.wait(30), UsageError)
     jumps: dict[SshTarget, SshHost] = {}
     hosts = {name: _host(name, target, jumps, prompts) for name, target in targets.items()}
@@ -54,7 +54,7 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
 
 
 def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None) -> Host:
-    """A host that ``jump`` reaches, over its connection: ``node.host`` is what that resolves, as ``fe80::1%eth0``.
+    """Return a host that is reached through ``jump``, which resolves ``node.host``, such as ``fe80::1%eth0``.
 
     Raises:
         UsageError: ssh_config cannot be used.
@@ -68,7 +68,7 @@ def behind(jump: Host, name: str, node: Address, prompts: Prompts | None = None)
 
 
 def store_keys(name: str, node: Address, keys: Iterable[str]) -> None:
-    """Store host keys of ``node``, each as ``type base64``, where new ones are; ``name`` is for messages.
+    """Store host keys of ``node``, each as ``type base64``, in its known_hosts file; ``name`` is for messages.
 
     Raises:
         UsageError: ssh_config cannot be used, or the known_hosts file cannot be written.
@@ -82,7 +82,7 @@ def store_keys(name: str, node: Address, keys: Iterable[str]) -> None:
 
 
 def ssh_target(node: Address) -> SshTarget | None:
-    """How to reach ``node`` by SSH, or None if it is this machine; contacts nothing.
+    """How to reach ``node`` by SSH; None if it is this machine. Contacts nothing.
 
     Raises:
         UsageError: ssh_config cannot be used.
@@ -108,9 +108,11 @@ def _host(name: str, target: SshTarget | None, jumps: dict[SshTarget, SshHost], 
 def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:
     """Whether ``target`` is this machine and the current user.
 
-    What a name resolves to does not count: anybody in the network can answer an mDNS query with a loopback address. An
-    address behind a jump is in another network, a loopback address or name with a port set explicitly is a tunnel, and
-    another user has another home and other rights: all of these are reached by SSH.
+    DNS answers do not count: any machine in the network can answer an mDNS query with a loopback address. Three kinds
+    of
+    target are reached by SSH in any case: an address behind a jump host, which is in another network; a loopback
+    address
+    or name with an explicit port, which is a tunnel; and another user, who has another home and other rights.
     """
     if target.jump is not None or target.proxy_command or target.user != getpass.getuser():
         return False
@@ -123,7 +125,7 @@ def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:
 
 
 def _own_name(name: str) -> bool:
-    """Whether ``name`` is localhost, or this machine's hostname: as set, its first label, in .local, or qualified."""
+    """Whether ``name`` is localhost or this machine's hostname: as set, first label, in .local, or qualified."""
     hostname = socket.gethostname().lower()
     label = hostname.partition(".")[0]
     if name in {"localhost", hostname, label, f"{label}.local"}:

@@ -1,4 +1,4 @@
-"""A node for tests: it returns scripted results and records what was run."""
+"""A fake node for tests: it returns scripted results and records commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = Result | str | Exception | Callable[[Sequence[str], bytes], Result]
 
 
 class FakeHost:
-    """Scripted by ``on`` and ``program``, of which the last match wins; records ``calls``."""
+    """Scripted by ``on`` and ``program`` (the last match wins); records ``calls``."""
 
     def __init__(self, name: str = "spark-1") -> None:
         self.name = name
@@ -26,17 +26,17 @@ class FakeHost:
         self._programs: dict[str, Callable[[dict[str, Any]], Any]] = {}
 
     def on(self, *words: str, answer: Answer = "") -> Self:
-        """Set the result of commands that begin with ``words``."""
+        """Set the result of commands that start with ``words``."""
         self._answers.insert(0, (list(words), answer))
         return self
 
     def program(self, module: str, answer: Callable[[dict[str, Any]], Any] | dict[str, Any]) -> Self:
-        """Set the result of the program ``module``: a document, a list of lines, or a function of its request."""
+        """Set the result of the program ``module``: a document, a list of lines, or a function of the request."""
         self._programs[module] = answer if callable(answer) else lambda _: answer
         return self
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30) -> Result:
-        """The scripted result; exit code 127 if there is none."""
+        """The scripted result; exit code 127 if nothing matches."""
         del timeout_s
         self.calls.append((list(argv), stdin))
         if stdin.startswith(b'{"start": '):
@@ -57,11 +57,11 @@ class FakeHost:
         return Result(127, b"", f"{argv[0]}: not scripted".encode())
 
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> FakeStream:
-        """A stream of the lines of the scripted result."""
+        """A stream with the lines of the scripted result."""
         return FakeStream(self.run(argv, stdin=stdin), self.name)
 
     def renew(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
     def close(self) -> None:
         """Record that it was closed."""
@@ -69,7 +69,7 @@ class FakeHost:
 
 
 class FakeStream(Closing):
-    """Lines of a Result; ``sent`` is what was written to it."""
+    """The lines of a Result; ``sent`` has the input that was written."""
 
     def __init__(self, result: Result, name: str = "fake") -> None:
         self.name = name
@@ -78,7 +78,7 @@ class FakeStream(Closing):
         self.closed = False
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
-        """Its output, line by line."""
+        """The output, line by line."""
         del silence_s, limits
         yield from self._result.stdout.splitlines()
 

@@ -1,4 +1,4 @@
-"""Run a function on many hosts at once; every outcome is returned, not only the first failure."""
+"""Runs a function on many hosts at the same time and returns every outcome, not only the first failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_S = 0.5
 
 
 class Fleet(Closing):
-    """The hosts of a cluster by their nodes' names; ``others`` are closed after them: jump hosts that they share."""
+    """The hosts of a cluster by node name; ``others`` are closed last: the jump hosts that they share."""
 
     def __init__(self, hosts: Mapping[str, Host], others: Iterable[Host] = ()) -> None:
         self.hosts: dict[str, Host] = dict(hosts)
@@ -27,42 +27,43 @@ class Fleet(Closing):
         return self.hosts[name]
 
     def joined(self, other: Fleet) -> Fleet:
-        """This fleet with the nodes of ``other``; closing it closes both."""
+        """This fleet plus the nodes of ``other``; closing it closes both."""
         return Fleet({**self.hosts, **other.hosts}, [*self._others, *other._others])
 
     @property
     def names(self) -> list[str]:
-        """The nodes' names in the inventory's order."""
+        """The node names, in the order of the inventory."""
         return list(self.hosts)
 
     def each(
         self, function: Callable[[Host], T], names: Iterable[str] | None = None, *, limit_s: float = 900
     ) -> dict[str, T | SparkclusterError]:
-        """Call ``function`` for all nodes (or ``names``) at once; per node its result or its error.
+        """Call ``function`` for all nodes (or ``names``) at the same time; return each node's result or error.
 
-        An exception that is no SparkclusterError is a bug and is raised once all have ended. A node that has not
-        ended after ``limit_s`` seconds counts as CommandTimeout; its thread goes on until its own time-outs.
+        Any exception other than a SparkclusterError is a bug; it is raised once all calls have ended. A node that has
+        not
+        ended after ``limit_s`` seconds gets CommandTimeout; its thread runs on until its own time-outs.
         """
         return self.start(function, names).wait(limit_s)
 
     def start(self, function: Callable[[Host], T], names: Iterable[str] | None = None) -> Calls[T]:
-        """Start what ``each`` does without waiting; ``wait`` of the return value ends it."""
+        """Start ``each`` without waiting; call ``wait`` on the return value for the outcomes."""
         chosen = self.names if names is None else list(names)
         return Calls(function, {name: self.hosts[name] for name in chosen})
 
     def close(self) -> None:
-        """Close all hosts at once. Never raises."""
+        """Close all hosts at the same time. Never raises."""
         self.each(lambda host: host.close(), limit_s=2)
         for host in self._others:
             host.close()
 
 
 class Calls(Generic[T]):
-    """One function running for many nodes, each in a thread of its own."""
+    """One function running for many nodes, each in its own thread."""
 
     def __init__(self, function: Callable[[Argument], T], arguments: Mapping[str, Argument]) -> None:
         self._outcomes: dict[str, T | BaseException] = {}
-        # No Thread.join: after Ctrl-C in it, Python 3.11 takes a thread that runs for one that ended.
+        # Thread.join is not used: after Ctrl-C in it, Python 3.11 takes a running thread for an ended one.
         self._ended = {name: threading.Event() for name in arguments}
 
         def run(name: str, argument: Argument) -> None:
@@ -77,10 +78,10 @@ class Calls(Generic[T]):
             threading.Thread(target=run, args=(name, argument), daemon=True, name=f"each {name}").start()
 
     def wait(self, limit_s: float) -> dict[str, T | SparkclusterError]:
-        """Per node the result of the function or its error, once all have ended.
+        """Return each node's result or error, once all calls have ended.
 
-        Any other exception, SystemExit included, is raised here, with the errors as its notes. A node that has not
-        ended ``limit_s`` seconds from now counts as CommandTimeout.
+        Any other exception, SystemExit included, is raised here with the errors as its notes. A node that has not ended
+        within ``limit_s`` seconds gets CommandTimeout.
         """
         self.ended(limit_s)
         outcomes: dict[str, T | SparkclusterError] = {}
@@ -99,10 +100,10 @@ class Calls(Generic[T]):
         return outcomes
 
     def ended(self, limit_s: float) -> bool:
-        """Whether all have ended, at the latest ``limit_s`` seconds from now."""
+        """Wait at most ``limit_s`` seconds; return whether all calls have ended."""
         deadline = time.monotonic() + limit_s
         for event in self._ended.values():
-            # In short waits: Ctrl-C ends a wait, but Python notes one that comes just before a wait begins after it.
+            # Short waits: Ctrl-C interrupts a wait, but Python handles one that comes just before a wait only after it.
             while not event.wait(max(0.0, min(_WAIT_S, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     return False
@@ -114,12 +115,12 @@ class Calls(Generic[T]):
 
 
 def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
-    """The results, of the nodes that did not fail."""
+    """The results of the nodes that did not fail."""
     return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
 
 
 def all_values(outcomes: Mapping[str, T | SparkclusterError], first: type[SparkclusterError]) -> dict[str, T]:
-    """The results of all nodes; raises where a node failed, an error of class ``first`` before any other."""
+    """The results of all nodes; if a node failed, raise an error, one of class ``first`` before any other."""
     errors = list(failures(outcomes).values())
     if errors:
         raise next((error for error in errors if isinstance(error, first)), errors[0])
@@ -127,5 +128,5 @@ def all_values(outcomes: Mapping[str, T | SparkclusterError], first: type[Sparkc
 
 
 def failures(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, SparkclusterError]:
-    """The errors, of the nodes that failed."""
+    """The errors of the nodes that failed."""
     return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, SparkclusterError)}

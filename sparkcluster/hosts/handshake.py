@@ -1,4 +1,4 @@
-"""Opens a verified SSH connection: TCP, host key, login, with questions to the operator and errors that say why."""
+"""Opens a verified SSH connection: TCP, host key, login; prompts the operator; errors give the reason."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from sparkcluster.printable import shell
 E = TypeVar("E", bound=SparkclusterError)
 
 KEEPALIVE_S = 10
-# A handshake takes a second of CPU on a busy controller; more at once only slow each other down.
+# A handshake takes a second of CPU on a busy controller; running more of them only slows all down.
 _HANDSHAKES = threading.BoundedSemaphore(8)
 _PASSWORD_METHODS = {"password", "keyboard-interactive"}
 # OpenSSH's default of NumberOfPasswordPrompts, ssh_config(5)
 _TRIES = 3
 
-# What to say for messages of paramiko that name its own steps (``transport.py``, ``packet.py``), and what to do.
+# Patterns in paramiko's internal messages (``transport.py``, ``packet.py``), the reason to show instead, and a hint.
 _CLOSED = "it closed the connection"
 _WORDS: tuple[tuple[str, str, str | None], ...] = (
     ("(?i)banner|protocol version", f"{_CLOSED} before its SSH greeting, or does not speak SSH", "check ssh.port"),
     (
         "acceptable|host key type",
-        "it has no key exchange, cipher or type of host key in common with this program",
+        "it has no key exchange, cipher or host key type in common with this program",
         "update OpenSSH on the node: sudo apt-get install openssh-server",
     ),
     ("^$|Negotiation failed|session|saw EOF|open channel", _CLOSED, None),
@@ -55,7 +55,7 @@ _WORDS: tuple[tuple[str, str, str | None], ...] = (
 
 
 def why(error: BaseException) -> tuple[str, str | None]:
-    """The reason of a failure of SSH as a part of a sentence, and what to do about it if that is known."""
+    """The reason of an SSH failure, to be used inside a sentence, and a hint if there is one."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower(), None
     text = " ".join(str(error).split()).rstrip(".")
@@ -64,26 +64,28 @@ def why(error: BaseException) -> tuple[str, str | None]:
 
 
 class Prompts(Protocol):
-    """What the operator is asked about node ``name``, one question at a time.
+    """Asks the operator about node ``name``, one question at a time.
 
-    ``target`` is where the question comes from: the node or a jump host. Called from the threads that connect. What is
-    raised here, KeyboardInterrupt too, reaches who waits for them.
+    ``target`` is the machine that asks: the node or a jump host. Called from the connecting threads. An exception
+    raised
+    here, KeyboardInterrupt included, is raised in the thread that waits for them.
     """
 
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
-        """Whether to store the key of type ``kind`` (as known_hosts names it) as that of ``target``."""
+        """Whether to store the key of type ``kind`` (as in known_hosts) for ``target``."""
 
     def password(self, name: str, target: SshTarget, *, again: bool) -> str | None:
-        """The password of ``target.user`` there, None for none; ``again`` after it refused the last one."""
+        """The password of ``target.user``, None for none; ``again`` if the last one was refused."""
 
 
 class Login:
-    """Opens connections to ``target`` for node ``name``; every HostError names that.
+    """Opens connections to ``target`` for node ``name``; every HostError has that name.
 
-    Keys are tried in the order of OpenSSH: the inventory's, the agent's, then the files of ssh_config. ``prompts`` is
-    asked about an unknown host key and for a password, which is kept in memory once it was accepted, for ``target``
-    alone. No connection is open during a question: sshd closes those that are not logged in within its LoginGraceTime,
-    and no answer counts against ``target.connect_timeout_s``. The key that was accepted is checked on the next one.
+    Keys are tried in OpenSSH's order: the inventory's, the agent's, then the files of ssh_config. ``prompts`` is asked
+    about an unknown host key and for a password. An accepted password is kept in memory, for ``target`` only. The
+    connection is closed during a question, since sshd ends connections without a login after its LoginGraceTime; the
+    time
+    to answer does not count towards ``target.connect_timeout_s``. The next connection checks the key that was accepted.
     """
 
     def __init__(self, name: str, target: SshTarget, prompts: Prompts | None = None) -> None:
@@ -95,13 +97,13 @@ class Login:
         self._locked: list[Path] = []
 
     def connect(self, through: paramiko.Transport | None = None) -> Transport:
-        """An open connection, through the connection ``through`` if it has a jump host.
+        """Return an open connection; ``through`` is the connection to its jump host, if it has one.
 
         TCP, handshake and login together take at most ``target.connect_timeout_s`` seconds.
 
         Raises:
-            HostError: its class says what is wrong.
-            UsageError: the identity that the inventory names cannot be read, or a host key not be stored.
+            HostError: the class tells the reason.
+            UsageError: the identity in the inventory cannot be read, or a host key cannot be stored.
         """
         typed, refused = self._password, 0
         while True:
@@ -125,7 +127,7 @@ class Login:
                 return transport
 
     def store(self, kind: str, blob: str) -> known_hosts.Verdict:
-        """Store a host key in the first known_hosts file; the verdict after it.
+        """Store a host key in the first known_hosts file; return its verdict afterwards.
 
         Raises:
             UsageError: the file cannot be written.
@@ -137,10 +139,10 @@ class Login:
             raise self._error(UsageError, f"its host key cannot be stored in {file}: {error.strerror}") from error
 
     def public_keys(self) -> list[str]:
-        """The keys that a login offers, in their order, each as ``type base64``; no certificates.
+        """The keys that a login offers, in order, each as ``type base64``; no certificates.
 
         Raises:
-            UsageError: the identity that the inventory names cannot be read.
+            UsageError: the identity in the inventory cannot be read.
         """
         self._check_identity()
         agent = Agent(self.target.agent)
@@ -205,7 +207,7 @@ class Login:
         except (paramiko.SSHException, EOFError, OSError) as error:
             kind, verb = (HostTimeout, "does not reach") if self._late() else (HostRefused, "cannot reach")
             jump = target.jump.host if target.jump else "the jump host"
-            reason = getattr(error, "text", "").lower() or why(error)[0]  # text: of a channel that was refused
+            reason = getattr(error, "text", "").lower() or why(error)[0]  # text: why the channel was refused
             raise self._error(kind, f"{jump} {verb} {target.host} port {target.port}: {reason}") from error
 
     def _tcp(self) -> socket.socket:
@@ -213,7 +215,7 @@ class Login:
         where = f"{target.host} port {target.port}"
         try:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name with an empty or too long part
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name with an empty or too long label
             hint = f"{shell('getent hosts', target.host)}, or set host to an address"
             raise self._error(HostUnknown, f"{target.host} does not resolve to an address", hint) from error
         failure: OSError = ConnectionRefusedError()
@@ -228,7 +230,7 @@ class Login:
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # A node that vanished is detected by then, not after 15 minutes.
+                # Detects a node that vanished within this time instead of 15 minutes.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENT_S * 1000))
             return sock
         if isinstance(failure, TimeoutError):
@@ -237,12 +239,12 @@ class Login:
         refused = isinstance(failure, ConnectionRefusedError)
         hint = "on the node: sudo systemctl start ssh" if refused else f"ping {target.host}, and check its power"
         if sys.platform == "darwin" and failure.errno == errno.EHOSTUNREACH:
-            # Apple's TN3179: what a program that may not use the local network gets
+            # Apple's TN3179: a program without permission for the local network gets this error
             hint += "; on macOS: System Settings, Privacy & Security, Local Network: allow your terminal"
         raise self._error(HostRefused, f"{where}: {why(failure)[0]}", hint) from failure
 
     def _check_host_key(self, key: paramiko.PKey) -> None:
-        """Accept a node's key, store it if host_keys is accept-new, or raise."""
+        """Accept a host key, store it if host_keys is accept-new, or raise."""
         target = self.target
         kind, blob = key.get_name(), key.get_base64()
         verdict, file = known_hosts.check(target.known_hosts, target.key_name, kind, blob)
@@ -260,7 +262,7 @@ class Login:
         forget = shell("ssh-keygen -R", target.key_name, "-f", file)
         raise self._error(
             HostKeyChanged,
-            f"the host key of {target.key_name} {text} ({shown}): reinstalled, or another machine answers",
+            f"the host key of {target.key_name} {text} ({shown}): the node was reinstalled, or another machine answers",
             forget if verdict == "changed" else f"find {target.key_name} in {file}",
         )
 
@@ -289,7 +291,7 @@ class Login:
                         raise
                     if not transport.is_active():
                         reason = f"it closed the connection after {tried} key{'' if tried == 1 else 's'}"
-                        hint = "give ssh.identity: the node allows few tries (MaxAuthTries of its sshd)"
+                        hint = "set ssh.identity: its sshd allows few attempts (MaxAuthTries)"
                         break
                     continue
                 if not more:
@@ -307,7 +309,7 @@ class Login:
         self._refused(reason, self._methods(transport), hint)
 
     def _methods(self, transport: Transport) -> set[str]:
-        """How sshd lets this user log in; both ways to send a password where it no longer says."""
+        """The login methods that sshd allows this user; both password methods if it does not answer."""
         transport.auth_timeout = remaining_s(self._deadline)
         try:
             transport.auth_none(self.target.user)
@@ -322,7 +324,7 @@ class Login:
         user, answers = self.target.user, [password]
 
         def answer(_title: str, _instructions: str, fields: list[Any]) -> list[str]:
-            # PAM may ask for more, such as a code: a second time it would be sent as that
+            # PAM may ask for more, such as a code: do not send the password as that
             return [answers.pop() if answers else "" for _ in fields]
 
         transport.auth_timeout = remaining_s(self._deadline)
@@ -354,16 +356,16 @@ class Login:
             if target.identity is not None:
                 yield from self._load(target.identity, agent)
         except (ValueError, paramiko.SSHException) as error:
-            text = f"identity {target.identity} is not a private key, or damaged, or of an unknown type"
+            text = f"identity {target.identity} is not a private key, is damaged, or has an unknown type"
             raise self._error(UsageError, text, f"{shell('ssh-keygen -y -f', target.identity)}   reads it") from error
         if not target.identities_only:
             yield from agent.get_keys()
         for file in target.identities:
-            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):  # ssh skips such a file, too
+            with contextlib.suppress(ValueError, OSError, paramiko.SSHException):  # ssh skips such files, too
                 yield from self._load(file, agent)
 
     def _load(self, file: Path, agent: paramiko.Agent) -> Sequence[paramiko.PKey]:
-        """The key in ``file``; if that is public or a passphrase protects it, the agent's copy of it, if any."""
+        """The key in ``file``; if it is public or has a passphrase, the agent's copy of it, if any."""
         public = file
         if file.suffix != ".pub":
             try:

@@ -1,4 +1,4 @@
-"""The known_hosts files: checks a host key, and stores one on first use."""
+"""The known_hosts files: check a host key, and store it on first use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Verdict = Literal["known", "changed", "revoked", "unknown"]
 
 
 def check(files: Sequence[Path], name: str, kind: str, blob: str) -> tuple[Verdict, Path | None]:
-    """Whether key ``blob`` (base64) of type ``kind`` belongs to ``name``, and the file that says so.
+    """Whether key ``blob`` (base64) of type ``kind`` belongs to ``name``, and the file with that entry.
 
-    Any of several known keys is accepted, as by OpenSSH; a revoked key never is.
+    Like OpenSSH, accepts any of several known keys, and never a revoked one.
     """
     verdict: Verdict = "unknown"
     where: Path | None = None
@@ -37,15 +37,15 @@ def check(files: Sequence[Path], name: str, kind: str, blob: str) -> tuple[Verdi
 
 
 def kinds(files: Sequence[Path], name: str) -> list[str]:
-    """Known key types of ``name``: those to request from its sshd, in the order of the files."""
+    """Known key types of ``name``, to request from its sshd, in the order of the files."""
     found = [kind for file in files for marker, kind, _ in _entries(file, name) if not marker]
     return list(dict.fromkeys(found))
 
 
 def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
-    """Add a key to ``file`` (created for the user alone if it is missing), unless another was added first.
+    """Add a key to ``file`` unless it already has one for ``name``; return the verdict afterwards.
 
-    Safe for several threads and programs at once; returns the verdict after it.
+    The file is created with mode 0600. Safe for several threads and programs at the same time.
 
     Raises:
         OSError: the file cannot be written.
@@ -65,7 +65,7 @@ def store(file: Path, name: str, kind: str, blob: str) -> Verdict:
 
 
 def _entries(file: Path, name: str) -> Iterator[tuple[str, str, str]]:
-    """Marker, type and key of each line of ``file`` that is about ``name``."""
+    """Marker, type and key of each line of ``file`` that matches ``name``."""
     try:
         text = file.read_text(errors="replace")
     except OSError:
@@ -83,7 +83,7 @@ def _matches(patterns: str, name: str) -> bool:
             salt, digest = (base64.b64decode(part) for part in patterns.split("|")[2:4])
         except ValueError:
             return False
-        # HMAC-SHA1 is what the file format hashes names with; it guards their privacy, not the keys
+        # known_hosts hashes names with HMAC-SHA1; it protects their privacy, not the keys
         return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
     listed = patterns.lower().split(",")
     if any(pattern.startswith("!") and _glob(pattern[1:], name) for pattern in listed):

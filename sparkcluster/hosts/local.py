@@ -1,4 +1,4 @@
-"""This machine as a node, without SSH: every command in a new session."""
+"""This machine as a node, without SSH: each command runs in a new session."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LocalHost(Host):
 
     @property
     def user(self) -> str:
-        """That of sparkcluster."""
+        """The user who runs sparkcluster."""
         return getpass.getuser()
 
     def close(self) -> None:
-        """There is no connection."""
+        """Does nothing: there is no connection."""
 
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         del limit_s
@@ -97,7 +97,7 @@ class _LocalStream(Stream):
         return HostLost(f"{self.task} on {self.name} closed its input", node=self.name, step=self.task)
 
     def close(self) -> None:
-        """Order the command to end; send SIGKILL a second later to it and those of its children that are left."""
+        """Make the command exit; a second later, kill its process group with SIGKILL."""
         if self._process.poll() is None:
             if self.stop:
                 with contextlib.suppress(*self._broken):
@@ -114,6 +114,6 @@ class _LocalStream(Stream):
         self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to its process group; sudo, which is root's, ends with its input instead."""
+        """Send a signal to the process group. This fails for sudo, which is root's; it exits when its input ends."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)

@@ -17,12 +17,12 @@ _LINE = re.compile(r"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+( [^\x00-\x1f\x7f]*)?")
 
 
 def public_key(name: str, target: SshTarget) -> str | None:
-    """The public key that a login to ``target`` offers first, a line of authorized_keys; None if there is no key.
+    """The public key that a login to ``target`` offers first, as a line of authorized_keys; None if there is no key.
 
-    One that a passphrase protects, and that no agent has, counts as well.
+    A key with a passphrase counts, even if no agent has it.
 
     Raises:
-        UsageError: the identity that the inventory names cannot be read.
+        UsageError: the identity in the inventory cannot be read.
     """
     found = Login(name, target).public_keys()
     if found:
@@ -30,7 +30,7 @@ def public_key(name: str, target: SshTarget) -> str | None:
     files = [each for each in (target.identity, *target.identities) if each is not None]
     for file in files:
         public = file if file.suffix == ".pub" else file.with_name(f"{file.name}.pub")
-        with contextlib.suppress(OSError):  # ssh skips such a file, too
+        with contextlib.suppress(OSError):  # ssh skips such files, too
             line = public.read_text(errors="replace").strip()
             if _LINE.fullmatch(line):
                 return line
@@ -38,15 +38,15 @@ def public_key(name: str, target: SshTarget) -> str | None:
 
 
 def create() -> str:
-    """Create a key without a passphrase at ``DEFAULT``; its public half.
+    """Create a key without a passphrase at ``DEFAULT``; return its public half.
 
     Raises:
-        UsageError: ssh-keygen failed, or there is such a file already.
+        UsageError: ssh-keygen failed, or the file exists.
     """
     file = DEFAULT.expanduser()
     if file.exists():
-        hint = f"ssh-keygen -y -f {file}   says why; then move it elsewhere, and this again"
-        raise UsageError(f"{file} exists, and is not a usable private key", hint=hint)
+        hint = f"ssh-keygen -y -f {file}   shows why; move the file elsewhere, then retry"
+        raise UsageError(f"{file} exists but is not a usable private key", hint=hint)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)]
     try:
@@ -55,5 +55,5 @@ def create() -> str:
         raise UsageError("ssh-keygen is not installed", hint="sudo apt-get install openssh-client") from None
     if done.returncode:
         reason = Result(done.returncode, done.stdout, done.stderr).reason
-        raise UsageError(f"no key could be created: {reason}", hint="ssh-keygen -t ed25519")
+        raise UsageError(f"ssh-keygen failed: {reason}", hint="ssh-keygen -t ed25519")
     return file.with_name(f"{file.name}.pub").read_text().strip()

@@ -1,7 +1,7 @@
-"""Everything that is used of paramiko beyond its documentation.
+"""All uses of paramiko that go beyond its documented interface.
 
-paramiko drops the signal that ended a command, and waits a round trip to start one. ``pyproject.toml`` bounds its
-version; ``tests/unit/hosts/test_paramiko_transport.py`` fails if a name that is used here is removed.
+paramiko drops the signal that ended a command, and waits a round trip before it starts one. ``pyproject.toml`` bounds
+its version; ``tests/unit/hosts/test_paramiko_transport.py`` fails if a name that is used here is removed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import subprocess
 import sys
 from typing import Any, ClassVar
 
-# paramiko imports invoke, a fifth of the time of a short command, only for "Match exec" in ssh_config, and works
-# without it.
+# paramiko imports invoke only for "Match exec" in ssh_config, and works without it. The import takes a fifth of the
+# time of a short command.
 _without_invoke = "invoke" not in sys.modules
 if _without_invoke:
     sys.modules["invoke"] = None  # type: ignore[assignment]
@@ -28,12 +28,12 @@ finally:
 
 __all__ = ["Agent", "Proxy", "Transport", "exit_code", "paramiko", "send_exec", "ssh_config"]
 
-# Without a handler Python would print paramiko's log beside the errors of sparkcluster.
+# Without a handler Python would print paramiko's log to standard error.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    """Keep the signal of ``exit-signal``, which paramiko drops."""
+    """Keep the signal in ``exit-signal``, which paramiko drops."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
@@ -47,7 +47,7 @@ def _handle_request(channel: paramiko.Channel, message: paramiko.Message) -> Non
 
 
 class _Channel(paramiko.Channel):
-    """A channel whose input names it, so that its transport sends none of it after the channel's end."""
+    """A channel that marks its input messages, so that its transport can drop them once the channel is closed."""
 
     def _send(self, data: bytes, message: Any) -> int:
         message.channel = self
@@ -61,10 +61,11 @@ class _Channel(paramiko.Channel):
 
 
 class Transport(paramiko.Transport):
-    """A transport that keeps ``exit-signal``, and sends no input of a command after its end.
+    """A transport that keeps ``exit-signal``, and sends no input to a command that has ended.
 
-    paramiko releases the channel's lock before it sends input; sshd ends the connection, with all that runs on it, at
-    input for a channel that both sides have closed.
+    paramiko releases the channel's lock before it sends input. If input arrives for a channel that both sides have
+    closed,
+    sshd ends the whole connection.
     """
 
     _channel_handler_table: ClassVar[Any] = {
@@ -73,25 +74,25 @@ class Transport(paramiko.Transport):
     }
 
     def open_channel(self, *arguments: Any, **options: Any) -> paramiko.Channel:
-        """A channel as of paramiko."""
+        """Return a channel of our class."""
         channel = super().open_channel(*arguments, **options)
         channel.__class__ = _Channel
         return channel
 
     def _send_message(self, data: Any) -> None:
-        """Called by one thread at a time; a channel is marked as closed before its end is sent."""
+        """Called by one thread at a time; paramiko marks a channel as closed before it sends the close."""
         if not (hasattr(data, "channel") and data.channel.closed):
             super()._send_message(data)  # type: ignore[misc]
 
     def get_exception(self) -> Exception | None:
-        """What ended the connection: for a message that paramiko cannot read, such as a bad key, it has any class."""
+        """The error that ended the connection; of any class for a message that paramiko cannot parse."""
         found = super().get_exception()
         if found is None or isinstance(found, paramiko.SSHException | OSError | EOFError):
             return found
-        return paramiko.SSHException("it sent a message that is not valid")
+        return paramiko.SSHException("it sent an invalid message")
 
     def prefer(self, kinds: list[str]) -> None:
-        """Request host key types ``kinds`` (as known_hosts names them) before all others."""
+        """Request host key types ``kinds`` (as in known_hosts) before all others."""
         rsa = ("rsa-sha2-512", "rsa-sha2-256")
         names = [name for kind in kinds for name in (rsa if kind == "ssh-rsa" else (kind,))]
         options = self.get_security_options()
@@ -100,10 +101,10 @@ class Transport(paramiko.Transport):
 
 
 class Agent(paramiko.Agent):
-    """The agent at the socket ``path``; with ``none`` one without keys, by default that of ``SSH_AUTH_SOCK``.
+    """The agent at socket ``path``; without keys for ``none``; by default the agent of ``SSH_AUTH_SOCK``.
 
     Attributes:
-        silent: the path where no agent answers.
+        silent: the path, if no agent answers there.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -124,10 +125,10 @@ class Agent(paramiko.Agent):
 
 
 class Proxy(paramiko.ProxyCommand):
-    """ssh_config's ProxyCommand in a session of its own.
+    """The ProxyCommand of ssh_config in its own session.
 
-    Ctrl-C in a terminal reaches the whole process group, and would break the connection over which ranks are to be
-    stopped.
+    Ctrl-C in a terminal reaches the whole process group; without this it would break the connection that is needed to
+    stop the ranks.
     """
 
     def __init__(self, command: str) -> None:
@@ -144,10 +145,10 @@ class Proxy(paramiko.ProxyCommand):
 
 
 def exit_code(channel: paramiko.Channel, timeout_s: float) -> int | None:
-    """Exit code of the channel's command, negative for a signal; None if the connection broke before it.
+    """Exit code of the channel's command, negative for a signal; None if the connection broke first.
 
     Raises:
-        TimeoutError: it did not come within ``timeout_s``.
+        TimeoutError: the command did not exit within ``timeout_s``.
     """
     if not channel.status_event.wait(timeout_s):
         raise TimeoutError
@@ -156,7 +157,7 @@ def exit_code(channel: paramiko.Channel, timeout_s: float) -> int | None:
 
 
 def send_exec(channel: paramiko.Channel, line: str) -> None:
-    """Request that ``line`` be run, without waiting for the reply, which saves a round trip.
+    """Request to run ``line`` without waiting for the reply; this saves a round trip.
 
     If the node refuses, paramiko closes the channel.
     """
@@ -170,7 +171,7 @@ def send_exec(channel: paramiko.Channel, line: str) -> None:
 
 
 def ssh_config(host: str) -> dict[str, Any]:
-    """The ssh_config of ``host`` from the files of user and system, as fabric reads them: without ``Include``.
+    """The ssh_config of ``host`` from the user's and the system's file, read as fabric does: without ``Include``.
 
     Raises:
         paramiko.SSHException: a file is invalid.
@@ -178,7 +179,7 @@ def ssh_config(host: str) -> dict[str, Any]:
     import fabric
     import invoke
 
-    paramiko.config.invoke = invoke  # type: ignore[attr-defined] # "Match exec" runs commands by it
+    paramiko.config.invoke = invoke  # type: ignore[attr-defined] # "Match exec" needs it
     config = fabric.Config(lazy=True)
     config.load_ssh_config()
     return dict(config.base_ssh_config.lookup(host))

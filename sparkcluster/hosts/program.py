@@ -1,7 +1,7 @@
-"""Runs a module of ``sparkcluster.node`` on a node: source and request are sent by standard input.
+"""Runs a module of ``sparkcluster.node`` on a node: its source and its request are sent by standard input.
 
-The line that starts it is the same for every program and holds no user data. The first line of input
-is a JSON document with the sources and the request; what follows belongs to the program.
+The command line is the same for every program and holds no user data. The first line of input is a JSON document with
+the sources and the request; the rest of the input is read by the program.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ T = TypeVar("T")
 
 _START = "import sys,json;sys.dont_write_bytecode=True;boot=json.loads(sys.stdin.buffer.readline());exec(boot['start'])"
 
-# Sources are sent compressed: a third of the bytes, which matters on a slow uplink to many nodes.
-# An older Python cannot read them.
+# Sources are sent compressed: a third of the bytes, which matters on a slow uplink to many nodes. Older versions of
+# Python cannot parse them.
 _UNPACK = """
 import binascii, zlib
 if sys.version_info < (3, 10):
-    sys.exit("its python3 is %s, and 3.10 or newer is needed" % sys.version.split()[0])
+    sys.exit("its python3 is %s, but 3.10 or newer is required" % sys.version.split()[0])
 boot["modules"] = json.loads(zlib.decompress(binascii.a2b_base64(boot["packed"])))
 """
 
-# Runs on the node with ``boot`` in scope: makes the sent modules importable, then calls main.
+# Runs on the node with ``boot`` in scope: makes the modules that were sent importable, then calls main.
 _LOADER = """
 import types
 package = "sparkcluster." + boot.get("package", "node")
@@ -56,7 +56,7 @@ if answer is not None:
     sys.stdout.flush()
 """
 
-# An empty list takes three bytes of text, and 80 in memory.
+# A JSON text of 3 bytes can become a list of 80 bytes in memory.
 _MAX_VALUES = 1_000_000
 _DEPTH = 64
 
@@ -65,16 +65,16 @@ _IMPORT = re.compile(r"^ *from sparkcluster\.(?:node|gateway)(?:\.(\w+) import| 
 
 @functools.cache
 def source(module: str, engine: str = "", package: str = "node") -> str:
-    """Source of ``sparkcluster.node.<module>``; of its ``engine``, that in the engine's directory, if there is one."""
+    """Source of ``sparkcluster.node.<module>``; for ``engine``, the ``node.py`` in the engine's directory, if any."""
     if module == "engine" and engine:
-        engine_program = importlib.resources.files(f"sparkcluster.engines.{engine.replace('.', '_')}") / "node.py"
+        engine_program = importlib.resources.files(f"sparkcluster.engines.{re.sub('[.-]', '_', engine)}") / "node.py"
         if engine_program.is_file():
             return engine_program.read_text()
     return (importlib.resources.files(f"sparkcluster.{package}") / f"{module}.py").read_text()
 
 
 def _modules(module: str, engine: str, package: str = "node") -> dict[str, str]:
-    """Sources of ``sparkcluster.<package>.<module>`` and of what it imports by name, imported ones first."""
+    """Sources of ``sparkcluster.<package>.<module>`` and of the modules that it imports, in order of import."""
     found: dict[str, str] = {}
     for single, several in _IMPORT.findall(source(module, engine, package)):
         for name in [single] if single else several.split(", "):
@@ -90,9 +90,9 @@ def _packed(module: str, engine: str) -> str:
 
 
 def standalone(module: str, engine: str = "", package: str = "node") -> str:
-    """``sparkcluster.<package>.<module>`` and what it imports of its package as one program in a file of its own.
+    """``sparkcluster.<package>.<module>`` and the modules that it imports, as a program in one file.
 
-    It calls ``main`` with its command line and exits with what that returns.
+    The program calls ``main`` with its command line and exits with the return value.
     """
     boot = {"modules": list(_modules(module, engine, package).items()), "package": package}
     start = _LOADER.rsplit("answer = ", 1)[0]
@@ -102,8 +102,8 @@ def standalone(module: str, engine: str = "", package: str = "node") -> str:
 def command(module: str, request: dict[str, Any], *, task: str = "", engine: str = "") -> tuple[list[str], bytes]:
     """Command line and input that run a program of ``sparkcluster.node`` with ``request``.
 
-    The last word of the command line is its ``task``, for ``ps`` on the node and for messages; default: ``module``.
-    ``engine`` is the inference engine whose ``node.py`` is sent along.
+    The last word of the command line is ``task`` (default: ``module``), for ``ps`` on the node and for messages. The
+    ``node.py`` of the inference engine ``engine`` is sent along.
     """
     boot = {"start": _UNPACK + _LOADER, "program": module, "packed": _packed(module, engine), "request": request}
     return ["python3", *PYTHON_OPTIONS, _START, task or module], json.dumps(boot).encode() + b"\n"
@@ -114,7 +114,7 @@ def _failed(host: Host, task: str, reason: str, exit_code: int | None = None) ->
     if exit_code == 127:
         hint = f"on {host.name}: sudo apt-get install python3"
     elif "Errno 28" in reason:
-        hint = f"df -h   on {host.name}, whose disk is full: remove what is not needed"
+        hint = f"df -h   on {host.name}: its disk is full; remove files that are not needed"
     return CommandFailed(f"{task} failed on {host.name}: {reason}", node=host.name, step=task, hint=hint)
 
 
@@ -128,10 +128,10 @@ def call(
     task: str = "",
     engine: str = "",
 ) -> T:
-    """Run a program to its end and return the document that it prints, as ``answer``.
+    """Run a program until it exits and return the document that it prints, as ``answer``.
 
     Raises:
-        CommandFailed: it failed, or printed no such document; the message has its last line of stderr.
+        CommandFailed: it failed, or did not print a valid document; the message has the last line of stderr.
         HostError: the node could not be reached, or did not answer within ``timeout_s``.
     """
     task = task or module
@@ -144,9 +144,9 @@ def call(
 
 
 def document(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line of output; None if there is none, or one that would take much memory or nests too deep.
+    """The JSON object in a line of output; None if there is none, or if it is too large or too deeply nested.
 
-    A number that is not finite, as in some models' config.json, is null; one of more than 64 bits is a float.
+    A number that is not finite, as in some models' config.json, becomes null; one of more than 64 bits becomes a float.
     """
     if len(line) > DOCUMENT_BYTES or sum(map(line.count, (b",", b"[", b"{"))) > _MAX_VALUES:
         return None
@@ -155,7 +155,7 @@ def document(line: bytes) -> dict[str, Any] | None:
         found = json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=lambda _: None)
         if not isinstance(found, dict) or not _is_flat(found, _DEPTH):
             return None
-        if "\\u" in text:  # half of a surrogate pair, as in the name of a file that is not UTF-8, cannot be printed
+        if "\\u" in text:  # half of a surrogate pair, as in a file name that is not UTF-8, cannot be printed
             found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
@@ -181,16 +181,17 @@ def _is_flat(value: Any, depth: int) -> bool:
 
 
 def stream(host: Host, module: str, request: dict[str, Any], content: bytes = b"") -> Stream:
-    """Start a program that prints lines, of whose input ``content`` is the beginning."""
+    """Start a program that prints lines; its input starts with ``content``."""
     argv, stdin = command(module, request)
     return host.stream(argv, stdin=stdin + content)
 
 
 class Conversation(Closing):
-    """The program ``module`` of ``sparkcluster.node`` on ``host``; it ends with its input.
+    """A running program ``module`` of ``sparkcluster.node`` on ``host``, which exits when its input is closed.
 
-    ``silence_s`` is how long it may print nothing, ``within_s`` how long it may take in all, from the first answer that
-    is waited for; a subclass may take shorter documents only.
+    ``silence_s`` is how long it may print nothing. ``within_s`` is how long it may take in total, from the first call
+    of
+    ``answer``. A subclass may accept only shorter documents.
     """
 
     line_bytes = DOCUMENT_BYTES
@@ -204,14 +205,14 @@ class Conversation(Closing):
         self._lines: Iterator[bytes] = self.stream.lines(silence_s, line_bytes=self.line_bytes, within_s=within_s)
 
     def say(self, request: dict[str, Any]) -> None:
-        """Send it a line."""
+        """Send a line to the program."""
         self.stream.send(json.dumps(request).encode() + b"\n")
 
     def answer(self, kind: type[T]) -> T:
-        """The next document that it prints, as ``kind``.
+        """The next document that the program prints, as ``kind``.
 
         Raises:
-            CommandFailed: it ended, or printed something else than a ``kind``.
+            CommandFailed: it exited, or printed anything but a ``kind``.
             HostError: it printed nothing for too long, took too long, or the connection broke.
         """
         line = next(self._lines, b"")
@@ -222,14 +223,14 @@ class Conversation(Closing):
         return checked(kind, found, node=self.host.name, step=self.module)
 
     def close(self) -> None:
-        """Close its input and wait for its end, at most 5 s; never raises, and the second time does nothing."""
+        """Close the input and wait at most 5 s for the program to exit. Never raises; may be called twice."""
         with contextlib.suppress(HostError):
             self.stream.finish()
         self.stream.close()
 
 
 class Conversations(Closing):
-    """The program ``module`` on several nodes; all end with the block, also after an error or Ctrl-C."""
+    """The program ``module`` on several nodes; all are closed when the block ends, also by an error or Ctrl-C."""
 
     def __init__(self, module: str) -> None:
         self.module = module
@@ -239,7 +240,7 @@ class Conversations(Closing):
     def start(
         self, host: Host, request: dict[str, Any], *, silence_s: float, within_s: float = math.inf
     ) -> Conversation:
-        """Start it on ``host``; HostError once this is closed."""
+        """Start the program on ``host``; HostError if this is closed."""
         if self.closed:
             raise HostError(f"{self.module} was stopped", node=host.name, step=self.module)
         conversation = Conversation(host, self.module, request, silence_s=silence_s, within_s=within_s)
@@ -247,7 +248,7 @@ class Conversations(Closing):
         return conversation
 
     def close(self) -> None:
-        """End them at once: each has seconds to clean up after itself."""
+        """Close all at the same time; each has seconds to clean up."""
         self.closed = True
         started = {str(place): conversation for place, conversation in enumerate(self._started)}
         Calls(Conversation.close, started).wait(8)

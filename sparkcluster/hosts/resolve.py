@@ -1,4 +1,4 @@
-"""How a node is reached by SSH: ``ssh_config``, overridden by the inventory."""
+"""Resolves how to reach a node by SSH: ``ssh_config``, overridden by the inventory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ HostKeys = Literal["reject", "accept-new"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SshSettings:
-    """What the user sets for a node; None leaves it to ssh_config. The inventory's ``ssh`` documents the keys.
+    """A node's SSH settings in the inventory, which documents them as ``ssh``; None means the value of ssh_config.
 
-    ``new_keys``, which no inventory has, is a file that counts beside ``known_hosts`` and gets new keys in its place.
+    ``new_keys`` is not in the inventory: a file that is read in addition to ``known_hosts`` and gets new keys instead.
     """
 
     user: str | None = None
@@ -40,16 +40,16 @@ class SshSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SshTarget:
-    """How to reach an sshd, with nothing left to look up.
+    """How to reach an sshd, fully resolved.
 
     Attributes:
-        host: name or address to connect to.
-        alias: its name in known_hosts.
+        host: hostname or address to connect to.
+        alias: name in known_hosts.
         identity: key file from the inventory; must be readable.
         identities: key files from ssh_config; missing ones are skipped.
-        identities_only: offer no other key of the agent.
-        agent: socket of ssh_config's IdentityAgent; ``none`` for no agent, None for that of ``SSH_AUTH_SOCK``.
-        known_hosts: files with host keys; a new key is stored in the first.
+        identities_only: offer no other keys of the agent.
+        agent: socket of ssh_config's IdentityAgent; ``none`` for no agent, None for ``SSH_AUTH_SOCK``.
+        known_hosts: files with host keys; new keys are stored in the first.
         connect_timeout_s: limit for TCP, handshake and login together.
         jump: the jump host.
         proxy_command: ssh_config's ProxyCommand with its tokens expanded.
@@ -71,19 +71,19 @@ class SshTarget:
 
     @property
     def key_name(self) -> str:
-        """Its name in known_hosts: ``[host]:port`` for ports other than 22."""
+        """The name in known_hosts: ``[host]:port`` for ports other than 22."""
         name = (self.alias or self.host).lower()
         return name if self.port == 22 else f"[{name}]:{self.port}"
 
     @property
     def login(self) -> str:
-        """Arguments of ``ssh`` to log in by hand."""
+        """Arguments of ``ssh`` for a manual login."""
         port = "" if self.port == 22 else f"-p {self.port} "
         return f"{port}{self.user}@{self.host}"
 
 
 def resolve(host: str, ssh: SshSettings) -> SshTarget:
-    """How ``host`` is reached: what ``ssh`` sets overrides ssh_config.
+    """Resolve how to reach ``host``; values in ``ssh`` override ssh_config.
 
     Raises:
         UsageError: ssh_config cannot be read, or a jump host is invalid.
@@ -122,7 +122,7 @@ def _resolve(host: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
 
 
 def _jump(text: str, ssh: SshSettings, hops: tuple[str, ...]) -> SshTarget:
-    """The last hop of ``a,b,c``, reached through those before it."""
+    """The last hop of ``a,b,c``; the hops before it are its jump hosts."""
     *before, last = text.removeprefix("ssh://").split(",")
     match = _JUMP.match(last)
     if match is None:
@@ -149,7 +149,7 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
             stdin=subprocess.DEVNULL,
             timeout=10,
             check=False,
-            start_new_session=True,  # Ctrl-C would end it as well, which looks like an invalid ssh_config
+            start_new_session=True,  # else Ctrl-C ends it, which looks like an invalid ssh_config
         )
     except FileNotFoundError:
         return _without_ssh(host)
@@ -166,7 +166,7 @@ def _ssh_config(host: str, ssh: SshSettings) -> dict[str, list[str]]:
 
 
 def _without_ssh(host: str) -> dict[str, list[str]]:
-    """The same if no ssh is installed."""
+    """Like ``_ssh_config``, if ssh is not installed."""
     from sparkcluster.hosts.paramiko_transport import paramiko, ssh_config
 
     try:
@@ -181,7 +181,7 @@ def _without_ssh(host: str) -> dict[str, list[str]]:
 
 
 def _agent(text: str, tokens: dict[str, str]) -> str | None:
-    """The socket that an IdentityAgent names, of 1Password for example; None for ``SSH_AUTH_SOCK``."""
+    """The socket of an IdentityAgent, such as 1Password's; None for ``SSH_AUTH_SOCK``."""
     text = text.strip('"')
     if text in {"SSH_AUTH_SOCK", "$SSH_AUTH_SOCK", "${SSH_AUTH_SOCK}"}:
         return None

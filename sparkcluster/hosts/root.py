@@ -1,7 +1,7 @@
-"""Runs a program or a script as root on a host, where the user of the login is root or may become it by sudo.
+"""Runs a script as root on a host, whose user must be root or may use sudo.
 
-A password goes to sudo by standard input, and what follows it only once root's shell says that it runs: sudo would
-take the next lines for further passwords, of which it reads three.
+The password is sent to sudo by standard input. The rest is sent only once root's shell reports that it runs: sudo
+asks for the password up to three times and would read the next lines as passwords.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from sparkcluster.errors import CommandTimeout, HostLost, SudoRefused
 from sparkcluster.hosts.base import Host, Stream
 
 Sudo = Literal["root", "free", "password"]
-"""How a user becomes root: it is, by sudo without a password, or by sudo with its password."""
+"""How a user becomes root: already root, sudo without a password, or sudo with a password."""
 
-# pam_unix answers a wrong password after 2 s, and a server of passwords may be slow
+# pam_unix rejects a wrong password after 2 s; a remote authentication server may be slower
 _ANSWER_S = 30.0
 _PROMPT = "sparkcluster: password"
 _READY = "sparkcluster: root"
 _STOP = b"sparkcluster: stop\n"
 
-# sudo closes all but the three standard files. So that its messages arrive where they are read, in the order of all
-# lines, standard output and standard error change places before it, and back after it.
+# sudo closes all file descriptors but the three standard ones. Swapping standard output and standard error before and
+# after it keeps its messages in order with all other lines.
 _SWAP = "exec 3>&1 1>&2 2>&3 3>&-; "
 _BEFORE = _SWAP + 'export LC_ALL=C; exec "$@"'
 
-# $1: what to print, and what the input begins with after lines that sudo left unread; $2: bytes of the script.
-# Signals of the user do not reach root's processes: a line ends them. The end of the input does not, since a broken
-# connection is no reason to leave a change half done.
+# $1: the line to print, and the line at which input starts, after lines that sudo did not read; $2: bytes of the
+# script. The user's signals do not reach root's processes, so a line of input ends them. The end of the input does
+# not: a broken connection must not leave a change half done.
 _AFTER = f"""{_SWAP}
 printf '\\n%s\\n' "$1"
 while IFS= read -r line && [ "$line" != "$1" ]; do :; done
@@ -54,26 +54,26 @@ _CHARACTERS = 300
 
 Reason = Literal["wrong password", "no password", "not in sudoers", "other"]
 _TRY = "log in as {user} and run: sudo true"
-# By what sudo prints: the reason, the message and the hint.
+# Patterns of sudo's messages: the reason, the message and the hint.
 _REASONS: dict[str, tuple[Reason, str, str]] = {
     r"not in the sudoers|is not allowed to|may not run sudo|I'm afraid I can't do that": (
         "not in sudoers",
-        "{user} may not run this by sudo",
+        "{user} is not allowed to use sudo",
         "as an administrator of the node: sudo usermod -aG sudo {user}",
     ),
     r"try again|incorrect (password|authentication)": ("wrong password", "sudo refused the password of {user}", _TRY),
     r"a password is required|interactive authentication is required": (
         "no password",
         "sudo asks for the password of {user}",
-        "run this on a terminal, to be asked for it",
+        "run the command in a terminal, which asks for the password",
     ),
 }
 
 
 def as_root(argv: Sequence[str], sudo: Sudo) -> list[str]:
-    """Command line that runs ``argv`` as root; with ``password`` the first line of its input is that.
+    """Command line that runs ``argv`` as root; for ``password`` the first line of input is the password.
 
-    Neither is a password that sudo remembers used, nor is this one remembered.
+    sudo's cache of passwords is neither used nor updated.
     """
     if sudo == "root":
         return list(argv)
@@ -82,12 +82,12 @@ def as_root(argv: Sequence[str], sudo: Sudo) -> list[str]:
 
 
 def stream_as_root(host: Host, script: bytes, *, sudo: Sudo, password: str | None = None, task: str) -> Stream:
-    """Start a POSIX shell ``script`` (text) as root, once all of it has arrived; it has no input.
+    """Start the POSIX shell ``script`` (text) as root, once all of it has arrived; it gets no input.
 
-    ``password`` is that of the host's user; ``task`` is for messages.
+    ``password`` is the password of the host's user; ``task`` is for messages.
 
     Raises:
-        SudoRefused: sudo refused; nothing was run, and nothing of ``script`` sent.
+        SudoRefused: sudo refused; nothing was run, and ``script`` was not sent.
         HostError: the node could not be reached.
     """
     if sudo == "password" and password is None:
@@ -97,7 +97,7 @@ def stream_as_root(host: Host, script: bytes, *, sudo: Sudo, password: str | Non
     stream = host.stream(["sh", "-c", _BEFORE, "sh", *as_root(root, sudo)])
     stream.task = task
     try:
-        with contextlib.suppress(HostLost):  # sudo may refuse before it reads: what it says is read below
+        with contextlib.suppress(HostLost):  # sudo may refuse before it reads; its message is read below
             stream.send(typed)
         _await_root(host, stream)
         stream.send(f"{_READY}\n".encode() + script)
@@ -117,18 +117,18 @@ def _await_root(host: Host, stream: Stream) -> None:
             if said[-1] == _READY:
                 return
             if said.count(_PROMPT) == 2:
-                said.append("Sorry, try again")  # what it says here is up to its configuration
+                said.append("Sorry, try again")  # sudo's own text depends on its configuration
                 break
         result = stream.finish()
     except CommandTimeout:
-        said.append("it asks for more than a password, or does not answer")
+        said.append("sudo asks for more than a password, or does not respond")
     else:
         said += (result.stdout + result.stderr).decode(errors="replace").splitlines()
     raise _refused(host, "\n".join(line for line in said if line and line != _PROMPT))
 
 
 def _refused(host: Host, said: str) -> SudoRefused:
-    """The error of ``host`` whose sudo said ``said``."""
+    """The error for ``host`` if sudo printed ``said``."""
     last = said.splitlines()[-1].removeprefix("sudo: ")[:_CHARACTERS] if said else "no output"
     found = (refusal for pattern, refusal in _REASONS.items() if re.search(pattern, said))
     reason, text, hint = next(found, ("other", "sudo failed: {last}", _TRY))

@@ -1,4 +1,4 @@
-"""A node reached by SSH: one connection, many commands at once."""
+"""A node reached by SSH: one connection, many commands at the same time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from sparkcluster.hosts.paramiko_transport import Transport, paramiko
 from sparkcluster.hosts.quote import shown
 from sparkcluster.hosts.resolve import SshTarget
 
-# OpenSSH's default of MaxSessions is 10; the last is reserved for ending commands that timed out.
+# OpenSSH's default of MaxSessions is 10; the last session is reserved for ending commands that timed out.
 _SESSIONS = 9
 
 
 class SshHost(Host):
-    """A machine with an sshd. Connects at first use; a failure to connect is kept until ``renew``.
+    """A machine with an sshd. Connects at first use; if connecting fails, it is not retried until ``renew``.
 
-    ``jump`` is the host of ``target.jump`` if several nodes share it. ``prompts`` asks the operator, also about a jump
-    host; without it nobody is asked.
+    ``jump`` is the host of ``target.jump`` if several nodes share it. ``prompts`` asks the operator, also about the
+    jump
+    host; without it no questions are asked.
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class SshHost(Host):
 
     @property
     def user(self) -> str:
-        """That of the login."""
+        """The user of the login."""
         return self.target.user
 
     def anew(self) -> SshHost:
-        """The same machine over a connection of its own; what the operator typed for this one is not asked again."""
+        """The same machine over a separate connection; a password that was entered is reused."""
         found = SshHost(self.name, self.target, self._jump)
         found._login = copy.copy(self._login)
         return found
@@ -62,9 +63,9 @@ class SshHost(Host):
             self._jump.close()
 
     def renew(self) -> None:
-        """Close the connection, or forget that it could not be made: the next command connects anew.
+        """Close the connection, or forget that connecting failed: the next command connects again.
 
-        An open connection to the jump host, over which other nodes may be reached, stays.
+        An open connection to the jump host stays: other nodes may use it.
         """
         with self._lock:
             self._failure = None
@@ -75,15 +76,15 @@ class SshHost(Host):
             self._jump.renew()
 
     def transport(self) -> Transport:
-        """The open transport; connects if it is not open.
+        """The open transport; connects if necessary.
 
-        A connection that broke is opened again; one that could not be opened is not retried before ``renew``.
+        A broken connection is opened again; one that could not be opened is not retried before ``renew``.
         """
         with self._lock:
             if self._closed:
                 raise HostLost(f"connection to {self.name} was closed", node=self.name, step="connect")
             if self._failure is not None:
-                # a copy: one object raised in many threads would mix up their tracebacks
+                # a copy: raising one object in many threads would mix up their tracebacks
                 raise copy.copy(self._failure) from self._failure.__cause__
             if self._transport is None or not self._transport.is_active():
                 try:
@@ -117,12 +118,12 @@ class SshHost(Host):
                     text = f"connection to {self.name} broke before {task} started"
                     raise HostLost(text, node=self.name, step=task) from error
                 if time.monotonic() - begin >= limit:
-                    # sshd does not answer requests: the next command connects anew
+                    # sshd does not respond: the next command connects again
                     threading.Thread(target=transport.close, daemon=True).start()
                     text = f"{self.name}: sshd opened no session within {limit:.3g} s"
                     hint = f"ssh -v {self.target.login} true"
                     raise HostTimeout(text, node=self.name, step=task, hint=hint) from error
-                # It was refused, or another one at the same time: of two, paramiko reports one.
+                # Refused, or another session was refused at the same time: paramiko reports one of two.
                 if time.monotonic() >= deadline:
                     text = f"{task} on {self.name} did not start in time: {why(error)[0]}"
                     hint = "check MaxSessions in /etc/ssh/sshd_config of the node"
@@ -131,7 +132,7 @@ class SshHost(Host):
 
 
 def _hang_up(transport: Transport) -> None:
-    """Close at once: without the shutdown, paramiko's thread notices a tenth of a second later."""
+    """Close immediately: without the shutdown, paramiko's thread notices 0.1 s later."""
     with contextlib.suppress(OSError, EOFError, AttributeError):
         transport.sock.shutdown(socket.SHUT_RDWR)
     transport.close()

@@ -1,4 +1,4 @@
-"""A port of a node as one of this machine, over SSH: for a client that has to run here."""
+"""Forwards a local port to a port of a node over SSH, for clients that run on this machine."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _CHUNK, _AT_ONCE = 1 << 15, 512
 
 @contextlib.contextmanager
 def forwarded(host: Host, url: str) -> Iterator[str]:
-    """The URL by which this machine reaches ``url`` of ``host`` within the block, over a connection of its own.
+    """A local URL that is forwarded to ``url`` of ``host`` within the block, over a separate connection.
 
-    Every connection to it becomes a channel of SSH, as by ``ssh -L``, until either end closes it. A host without SSH is
-    this machine.
+    Each TCP connection becomes an SSH channel, as with ``ssh -L``, until either end closes it. For a host without SSH,
+    ``url`` itself.
 
     Raises:
-        HostError: the node is not reached, its sshd forbids forwarding, or nothing listens there.
+        HostError: the node cannot be reached, its sshd forbids forwarding, or nothing listens on the port.
     """
     if not isinstance(host, SshHost):
         yield url
         return
     parts = urlsplit(url)
     with host.anew() as own:
-        # On a connection that has run no command sshd leaves Nagle's algorithm on: tokens came up to 40 ms late.
+        # If no command has run on a connection, sshd leaves Nagle's algorithm on: tokens came up to 40 ms late.
         own.run(["true"])
         transport = own.transport()
 
@@ -46,7 +46,7 @@ def forwarded(host: Host, url: str) -> Iterator[str]:
         class Connection(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 with contextlib.suppress(*_BROKEN), contextlib.closing(connect()) as channel:
-                    # an answer's tokens are small, and are timed
+                    # tokens are small, and their timing is measured
                     self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     other = {self.request: channel, channel: self.request}
                     while True:
@@ -58,14 +58,14 @@ def forwarded(host: Host, url: str) -> Iterator[str]:
         try:
             connect().close()
         except _BROKEN as error:
-            text = f"sshd on {host.name} does not connect to its port {parts.port}: {why(error)[0]}"
-            hint = f"sparkcluster status INVENTORY; if it serves, AllowTcpForwarding yes in sshd_config of {host.name}"
+            text = f"sshd on {host.name} cannot connect to port {parts.port}: {why(error)[0]}"
+            hint = "sparkcluster status INVENTORY; if it is serving, set AllowTcpForwarding yes in sshd_config on it"
             raise HostError(text, node=host.name, step="tunnel", hint=hint) from error
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as listener:
-            listener.socket.listen(_AT_ONCE)  # of more than 5, as is the default, some came a second late
+            listener.socket.listen(_AT_ONCE)  # with the default of 5, some connections came a second late
             threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
             try:
                 yield parts._replace(netloc=f"127.0.0.1:{listener.server_address[1]}").geturl()
             finally:
                 listener.shutdown()
-                own.close()  # with all channels, and by that all connections
+                own.close()  # closes all channels, and so all connections

@@ -1,119 +1,117 @@
-"""What changes a cluster: ``up``, ``down``, ``stage``, ``upgrade``, ``rollback``, ``enable`` and ``models --prune``.
+"""Commands that change a cluster: ``up``, ``down``, ``stage``, ``upgrade``, ``rollback``, ``enable``, pruning.
 
 The state table of ``up``
 -------------------------
 
-``up`` goes one way (``release/up.py``): see (facts of every node, and the answers of the groups that should answer),
-decide by the table (``release/states.py``), check, copy what is missing while what serves goes on, take the lease, see
-and decide again, stop, start, verify, record. Nodes are probed twice, before the lease and under it; what was done
-since is known (``release/rollout.py``). Each group starts, fails, is stopped and is replaced separately.
+``up`` (``release/up.py``) reads the facts of every node and the answers of running groups, decides by the table
+(``release/states.py``), checks, copies what is missing while the old release serves, takes the lease, reads and
+decides again, stops, starts, verifies and records. Nodes are probed twice, before the lease and under it; later changes
+are tracked (``release/rollout.py``). Each group starts, fails, stops and is replaced separately.
 
 state: ranks of the group; what ``up`` does.
 - EMPTY: no rank of this cluster; start: check, stage, start, watch, verify, record
-- STARTED: the ranks of this plan run, and some node has no record that they have answered; watch, verify, record
-- SERVING: every rank that the newest release recorded runs, and the plan would do the same; ask
-- OTHER: likewise, and the plan would do something else; ask. Or ranks of another plan run on every node, and no
-  release recorded them; refuse, exit 1; ``--replace`` cleans them
-- REMAINS: any other ranks of this cluster: some are gone, or there are others; clean, then start
-- TAKEN: ranks with the same name of another cluster; refuse
+- STARTED: the ranks of this plan run, and some node has no record of their verification; watch, verify, record
+- SERVING: every rank of the newest release runs, and the plan is the same; ask
+- OTHER: every rank of the newest release runs, and the plan differs; ask. Or unrecorded ranks of another plan run on
+  every node; refuse, exit 1; ``--replace`` cleans them
+- REMAINS: any other ranks of this cluster: some are missing, or there are others; clean, then start
+- TAKEN: ranks with the same name that belong to another cluster; refuse
 
 after asking: what ``up`` does.
 - SERVING, and it answers as its release expects: keep
 - dead (``endpoint/dead.py``): clean, then start
 - does not answer as its release expects, and is not dead: leave it, start the other groups, exit 1; ``--replace``
   cleans it
-- OTHER, or a secret has another value than it was started with: print the difference, exit 1; ``--replace`` cleans it
-- its addresses or GID indices are no longer those it was started with: keep, and report the drift; ``--replace``
-  cleans it
+- OTHER, or a secret's value has changed: print the difference, exit 1; ``--replace`` cleans it
+- addresses or GID indices have changed since the start: keep, and report the drift; ``--replace`` cleans it
 
-What differs between what a group runs and what is written has a class and a cost (``plan/cost.py``), shown by
-``plan`` and where ``up`` refuses:
+Each difference between a running group and the files has a class and a cost (``plan/cost.py``). ``plan`` shows them,
+and ``up`` if it refuses:
 
 class: what differs; cost.
-- ``image``: the image; ``download`` where a node lacks it, else ``switch``; ``nothing`` if only its name differs
-- ``weights``: model, revision, what is loaded beside the model; ``download`` where a node lacks them, else ``switch``
-- ``arguments``: engine flags, environment, options of the container, members of the group; ``switch``; ``download``
-  where a node lacks what they need
-- ``secrets``: names of secrets, and values that are others than in use; ``switch``
+- ``image``: the image; ``download`` if a node lacks it, else ``switch``; ``nothing`` if only its name differs
+- ``weights``: model, revision, companion models; ``download`` if a node lacks them, else ``switch``
+- ``arguments``: engine flags, environment, container options, members of the group; ``switch``; ``download`` if a node
+  lacks what they need
+- ``secrets``: names of secrets, and changed values; ``switch``
 - ``addresses``: addresses, interfaces and GID indices since the start (drift); ``switch``
-- ``text``: ``verify``, and what only people read; ``nothing``
+- ``text``: ``verify``, and text for people; ``nothing``
 
-``switch``: the group restarts. ``download``: bytes move first, while the group serves, then it restarts. What is
-missing on a node and has no difference of its own is a download of every restart.
+``switch``: the group restarts. ``download``: bytes are copied first, while the group serves; then it restarts. Files
+that are missing on a node without such a difference are downloaded at every restart.
 
-Dead is, everywhere: a rank is gone, the engine itself reports it (HTTP 500, twice, and no token generated for others
-in between), or no counter of the engine moves while a request waits for longer than the longest prompt takes to
-prefill (``max_model_len`` at 200 tokens/s, 60 s at least). A time-out alone is not: a prompt of 256K tokens moves no
-counter for minutes. Nor are counters that cannot be read.
+A group is dead if a rank is gone; if the engine itself reports it (HTTP 500 twice, and no token generated for others in
+between); or if no counter of the engine changes while a request waits longer than the longest prefill
+(``max_model_len`` at 200 tokens/s, at least 60 s). A time-out alone does not mean dead: a prompt of 256K tokens changes
+no counter for minutes. Neither do unreadable counters.
 
-A group is judged by the ``verify`` of its own release. A release records every group: what it runs, since which
-release, its topology, salted slow hashes of its secrets, and whether it has answered. The hashes are in
-``launcher.json`` from the start, so that a later ``up`` records those of the ranks that run. Where only some groups
-came up, they are recorded, and the next ``up`` starts the others. Ctrl-C stops the groups that have not answered yet.
+A group is judged by the ``verify`` of its own release. A release records for every group: its plan, the release that
+started it, its topology, salted slow hashes of its secrets, and whether it was verified. ``launcher.json`` has the
+hashes from the start, so that a later ``up`` can record those of running ranks. If only some groups came up, they are
+recorded, and the next ``up`` starts the others. Ctrl-C stops the groups that have not answered yet.
 
-Because the state is read from the nodes and not from a journal, an ``up`` that was killed at any point leaves a state
-that the next one handles.
+The state is read from the nodes, not from a journal, so an ``up`` that was killed at any point leaves a state that the
+next ``up`` can handle.
 
 The switch
 ----------
 
-``up --replace``, ``upgrade`` and ``rollback`` replace groups that serve in the same way
-(``release/replacement.py``), one after the other::
+``up --replace``, ``upgrade`` and ``rollback`` replace running groups in the same way (``release/replacement.py``), one
+after the other::
 
-     look ──▶ stage ──▶ prove the way back ──▶ measure ──▶ journal ──▶ stop ──▶ start ──▶ verify ──▶ compare ──▶ record
-     (the old release serves; any error ends it here, with nothing stopped)     │  any failure, or Ctrl-C
-                                                                                ▼
-                                      journal ──▶ stop what is there ──▶ start the old release ──▶ verify ──▶ record
-                                                                                │  any failure
-                                                                                ▼
-                                                        exit 1, with the command that remains: rollback INVENTORY N
+     read ─▶ stage ─▶ prove rollback target ─▶ measure ─▶ journal ─▶ stop ─▶ start ─▶ verify ─▶ compare ─▶ record
+     (the old release serves; an error ends the switch, with nothing stopped)  │  any failure, or Ctrl-C
+                                                                               ▼
+                                  journal ─▶ stop the new release ─▶ start the old release ─▶ verify ─▶ record
+                                                                               │  any failure
+                                                                               ▼
+                                                        exit 1, with the command to retry: rollback INVENTORY N
 
 ended by: the state then; the next ``upgrade --resume``; the next ``up``.
-- an error or a kill before the journal: the old release serves; verifies it; keeps it, or names the difference
+- an error or a kill before the journal: the old release serves; verifies it; keeps it, or reports the difference
 - a kill while the journal is written: the old release serves; keeps it; keeps it, and removes the journal
-- a kill between journal and record: nothing, some ranks, or ranks that no release recorded; goes on, with the same
-  way back; starts what is written, with the same way back
-- a kill while going back: likewise; goes on going back; likewise
+- a kill between journal and record: no ranks, some, or unrecorded ranks; continues, with the same rollback target;
+  starts the plan of the files, with the same rollback target
+- a kill during a rollback: as above; continues the rollback; as above
 - a kill while a release is recorded: it serves; some nodes lack the record; records it on all; records it on all, or
-  names the difference
-- a node that is silent: as a kill there; the command ends with exit code 1 and names it
+  reports the difference
+- a node that does not answer: as a kill at this point; the command exits with code 1 and names the node
 
-- The way back (``release/rollback_target.py``) is the newest record that the group's head has; a node with another
-  one, or none, is named. It is read and accepted (``spec/consent.py``) before anything is locked or stopped, and not
-  read again; so is its image, unless it was started from this machine. It is proven when every node has the recorded
-  image by the tag that keeps it, its weights, and the secrets of its rank. The image runs by that tag, whatever the
-  playbook's reference stands for now.
-- The journal (``release/replacement.py``) is ``switch.json`` on every node: from which release, to which playbook or
-  back to which release, which groups. If a node lacks it, it was cut off while it was written, and ``--resume``
-  goes back. It counts until every node has a record in which each of its groups has its number or a later one.
+- The rollback target (``release/rollback_target.py``) is the newest record on the group's head; nodes with another
+  record, or none, are reported. The record is read and accepted (``spec/consent.py``) before anything is locked or
+  stopped, and not read again; so is its image, unless it was started from this machine. The target is proven when
+  every node has the recorded image under its kept tag, the weights, and the secrets of its rank. The image is run by
+  that tag, whatever the playbook's reference means now.
+- The journal (``release/replacement.py``) is ``switch.json`` on every node: the old release, the new playbook or the
+  release to roll back to, and the groups. If a node lacks it, writing it was interrupted, and ``--resume`` rolls back.
+  It is valid until every node has a record in which each of its groups has this number or a later one.
 - A release that serves again is recorded under a new number. Groups that are switched in turn are recorded one by
-  one; a record in the middle of a switch (``partial``) is nothing to go back to.
-- After a resume the way back is that of the whole switch: groups that were switched before go back too.
-- ``--no-rollback`` leaves the ranks that failed, and writes a bundle.
-- Who has lost the lease takes nothing back.
+  one; a record in the middle of a switch (``partial``) is not a rollback target.
+- After a resume the rollback target covers the whole switch: groups that were switched before roll back too.
+- ``--no-rollback`` leaves the failed ranks, and writes a bundle.
+- A command that has lost the lease undoes nothing.
 
-Whose record counts
--------------------
+Whose record is used
+--------------------
 
-Every node of a cluster keeps the same record, but what a node says is a statement about that node alone. So a record
-decides about a group only if it was read on the head that it names for the group (``recorded_release`` in
-``plan/release_record.py``), whatever numbers the records on other nodes have: endpoint, key file, plan and ``verify``
-of a group are what its own head recorded.
+Every node of a cluster keeps the same record, but a node is only trusted about itself. A record decides about a group
+only if it was read on the head that it names for the group (``recorded_release`` in ``plan/release_record.py``),
+whatever numbers the records on other nodes have: endpoint, key file, plan and ``verify`` of a group come from its own
+head.
 
-- A worker that missed a record, or whose record is damaged or newer, changes nothing.
-- Where an older release is to serve again, the record that the head of a group has is used, and a warning names nodes
-  that differ.
-- A group whose head missed the record counts as started and not recorded: the next ``up`` watches, verifies and
+- A worker that missed a record, or whose record is damaged or newer, has no influence.
+- For a rollback, the record of a group's head is used, and a warning names nodes that differ.
+- A group whose head missed the record counts as started but not recorded: the next ``up`` watches, verifies and
   records it.
 - If the head does not answer or is no longer in the inventory, the record on another node of the group says which
   ranks belong together. In this case no endpoint is asked and no key is read.
-- If two nodes claim to be the head of one group, the one with rank 0 precedes, then the order of the inventory.
-- The head of the first group also says number, model and image of the whole release. The next release's number is
-  above all that any node has.
+- If two nodes claim to be the head of a group, rank 0 wins, then the order of the inventory.
+- The head of the first group also provides number, model and image of the whole release. The next release's number is
+  higher than the numbers on all nodes.
 
-The program ``ask`` connects to addresses of its own node alone, and reads the key only from a file that is private to
+The program ``ask`` connects only to addresses of its own node, and reads the key only from a file that is private to
 the node's user, in the directory of the head's rank.
 
-A record also names machines with their addresses, so that those that left the inventory are not forgotten. They are
-shown, with the nodes that name them, and contacted after the user said so, with the SSH settings of the inventory.
+A record also has the machines with their addresses, so that machines that left the inventory are not forgotten. They
+are shown, with the nodes that name them, and only contacted if the user asks for it, with the inventory's SSH settings.
 """

@@ -1,4 +1,4 @@
-"""Commands of the inventory's ``after_ready``: on this machine, once a change has ended verified."""
+"""Commands of the inventory's ``after_ready``: run on this machine after a verified change."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from sparkcluster.spec import Spec
 
 
 def run(spec: Spec, done: Rollout, report: Report) -> list[dict[str, Any]]:
-    """Run the commands in order if ``done`` changed something; how each ended, with ``problem`` None for exit code 0.
+    """Run the commands in order if ``done`` changed something; returns their results, ``problem`` None for exit code 0.
 
-    The cluster serves whatever they do: what fails is reported, and is no error. They start in the directory of the
-    inventory.
+    They start in the inventory's directory. A failure is only reported: the cluster serves anyway.
 
     Raises:
-        Interrupted: by Ctrl-C, which ends the command that runs.
+        Interrupted: by Ctrl-C, which ends the running command.
     """
     out = []
     for command in spec.inventory.after_ready if done.changed else []:
@@ -45,7 +44,7 @@ def run(spec: Spec, done: Rollout, report: Report) -> list[dict[str, Any]]:
 
 
 def environment(spec: Spec, done: Rollout) -> dict[str, str]:
-    """What commands are told, in addition to the environment of sparkcluster."""
+    """Variables for the commands, in addition to the environment of sparkcluster."""
     endpoints = [group.endpoint for group in done.view.plan.groups] if done.view.plan else []
     return {
         "SPARKCLUSTER_CLUSTER": spec.inventory.cluster,
@@ -57,9 +56,9 @@ def environment(spec: Spec, done: Rollout) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], spec: Spec, variables: Mapping[str, str], report: Report) -> str | None:
-    """Run ``command``, and report its output when it has ended; what is wrong with how that was."""
+    """Run ``command`` and report its output when it has ended; returns what went wrong."""
     limit_s = spec.inventory.after_ready_timeout_s
-    # A file and no pipe: a process that the command left behind holds that open.
+    # A file instead of a pipe: a background process of the command would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -86,7 +85,7 @@ def _run(command: Sequence[str], spec: Spec, variables: Mapping[str, str], repor
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs of a session."""
+    """Kill what still runs in the session."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

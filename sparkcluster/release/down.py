@@ -1,4 +1,4 @@
-"""``down``: stop and remove what ``up`` made, on every node of the inventory and on machines that the user names."""
+"""``down``: stop and remove the ranks on every node of the inventory and on machines that the user names."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sparkcluster.spec.inventory import Node
 
 
 def former_nodes(spec: Spec, records: Mapping[str, Record]) -> dict[Node, list[str]]:
-    """Machines that are in ``records`` and not in the inventory, and the nodes that those records were read on.
+    """Machines that are in ``records`` but not in the inventory, with the nodes whose records name them.
 
-    They are shown and asked about. They have no settings but the inventory's, whatever an older record says.
+    They get the inventory's settings, whatever an older record says.
     """
     labels = {node.label for node in spec.inventory.nodes}
     hosts = {node.host for node in spec.inventory.nodes}  # a node may have another name now
@@ -45,13 +45,13 @@ def shown(node: Node) -> str:
 
 
 def down_there(former: Iterable[Node]) -> str:
-    """What to type to stop the ranks of the cluster on its nodes and on ``former``."""
+    """The command that stops the ranks of the cluster on its nodes and on ``former``."""
     flags = [f"--also {node.host}" for node in former]
     return " ".join(["sparkcluster down INVENTORY", *flags])
 
 
 def typed_nodes(spec: Spec, hosts: Iterable[str]) -> list[Node]:
-    """The machines that the user named with ``--also``; UsageError for one that is invalid or in the inventory."""
+    """The machines of ``--also``; UsageError if one is invalid or in the inventory."""
     for node in spec.inventory.nodes:
         for host in {node.host, node.label}.intersection(hosts):
             raise UsageError(f"--also {host}: {node.label} is in the inventory", hint=f"remove --also {host}")
@@ -67,15 +67,15 @@ def down(
 ) -> tuple[dict[str, list[str]], dict[Node, list[str]]]:
     """Stop and remove every rank of the cluster on the nodes of the inventory and on the machines ``also``.
 
-    ``reach`` connects to machines that are not in the inventory. One that only a record names is named, and not
+    ``reach`` connects to machines that are not in the inventory. Machines that are only in a record are reported, not
     contacted.
 
     Returns:
-        Names of the removed ranks by node, and the machines that were not contacted as ``former_nodes`` has them.
+        Names of the removed ranks by node, and the machines that were not contacted, as from ``former_nodes``.
 
     Raises:
-        UsageError: ``also`` has something that is no address, or is in the inventory.
-        StopError: ranks are left on nodes that could not be reached or did not stop them.
+        UsageError: ``also`` has an invalid address, or one that is in the inventory.
+        StopError: some nodes could not be reached or did not stop their ranks.
         LeaseHeld: another operator holds the lease.
     """
     more, cluster = typed_nodes(spec, also), spec.inventory.cluster
@@ -87,15 +87,15 @@ def down(
     former = former_nodes(spec, records).items()
     left = {node: readers for node, readers in former if not {node.label, node.host}.intersection(also)}
     for node, readers in left.items():
-        named = f"{shown(node)} is not in the inventory, but the record on {', '.join(readers)} names it"
-        report.note(f"warning: {named}: not contacted, and ranks of {cluster} may still run there")
+        named = f"{shown(node)} is not in the inventory, but a record on {', '.join(readers)} names it"
+        report.note(f"warning: {named}: not contacted; ranks of {cluster} may still run there")
     if left:
-        report.note(f"hint: {down_there(left)}   stops them there as well")
-    if spec.idle_s is not None and guard_works(view):  # it may be loading for minutes
+        report.note(f"hint: {down_there(left)}   also stops them there")
+    if spec.idle_s is not None and guard_works(view):  # loading may take minutes
         end_guards(fleet, view)
-    # Also where no rank was found: an up may be under way, or a killed one may have left a start under way.
+    # Even without ranks: an up may be running, or a killed up may have left a start in progress.
     with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
-        # Facts from before the lease may be stale.
+        # The facts from before the lease may be stale.
         now = see(fleet, spec, [name for name in view.facts if name not in failed])
         failed |= now.collected.errors
         for name, why in unreadable(now.facts).items():
@@ -103,7 +103,7 @@ def down(
         ranks = {name: found for name, found in now.ranks.ours.items() if found}
         if ranks:
             report.step("stop", count(sum(map(len, ranks.values())), "rank"))
-        # First: a guard restarts what is gone.
+        # First, since a guard would restart removed ranks.
         enabled = [name for name, node in now.facts.items() if node.enabled is not None and name not in failed]
         failed |= failures(lease.changer.attempt({name: [{"do": "stay-down"}] for name in enabled}, timeout_s=60))
         with wait_for(lambda: Lease(fleet, spec.inventory, "down", "start"), ranks, report, START_WAIT_S, failed):

@@ -1,4 +1,4 @@
-"""``enable`` and ``disable``: guards on the nodes that bring the recorded release back after a reboot."""
+"""``enable`` and ``disable``: guards on the nodes that restart the recorded release after a reboot."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
 from sparkcluster.spec import Spec
 
-# Above Ray's and torch's ports, and below those that Linux chooses from.
+# Above the ports of Ray and torch, and below those that Linux chooses from.
 FIRST_PORT = 29_750
 _CHANGE_S = 180.0
 RUNS_S = 20.0
-"""How long a guard may take until it runs: systemd needs a second, and the lab looks every few."""
+"""How long a guard may take to start: systemd needs a second, and the lab checks every few seconds."""
 
 
 def start_documents(
@@ -43,10 +43,10 @@ def start_documents(
     failed: Collection[str],
     ready_timeout_s: float,
 ) -> dict[str, dict[str, Any] | None]:
-    """By node, what starts its rank of the groups ``names`` again as it was started; without a secret. Pure.
+    """By node, the document that restarts its rank of the groups ``names`` as it was started; no secrets. Pure.
 
-    Empty for nodes of groups that go on, None for those of groups that ``failed``. ``hashes`` are those of the secrets,
-    by group; their values come from what the node keeps of the release.
+    Empty for nodes of groups that keep running, None for nodes of groups that ``failed``. ``hashes`` are the groups'
+    hashes of secrets; the values are in what the node keeps of the release.
     """
     (topology, plan), spec, facts = view.ready(), view.spec, view.facts
     entry = standalone("launcher", spec.playbook.engine)
@@ -74,11 +74,11 @@ def start_documents(
 
 
 def planned_bytes(spec: Spec, nodes: int) -> int | None:
-    """What an engine on each of ``nodes`` looks for before it starts: all but its processes' own memory.
+    """Free memory that an engine on each of ``nodes`` needs to start, without its processes' own memory.
 
-    None where that is not known.
+    None if it is unknown.
     """
-    from sparkcluster.fit.source import spark  # noqa: PLC0415 - one model alone needs neither
+    from sparkcluster.fit.source import spark  # noqa: PLC0415 - a single model needs neither
     from sparkcluster.inspect.budget import part  # noqa: PLC0415
 
     found = part(spec.model, spec.playbook, nodes, spark())
@@ -86,14 +86,14 @@ def planned_bytes(spec: Spec, nodes: int) -> int | None:
 
 
 def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int, dict[str, Installed]]:
-    """Install guards on every node of what serves; ``yes`` accepts unasked what inventory and record can do.
+    """Install guards on every node of the running release; ``yes`` accepts inventory and record without asking.
 
     Returns:
-        The number of the release that they bring back, and the guard of each node.
+        The number of the release that they restart, and the guard of each node.
 
     Raises:
         UsageError: no release serves, or its record is not accepted.
-        LeaseHeld: another operator has the lease.
+        LeaseHeld: another operator holds the lease.
         SparkclusterError: a node could not be changed.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
@@ -102,14 +102,14 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         document, facts = status(fleet, view), view.facts
         if document["state"] != "serving":
             raise UsageError(
-                f"{spec.inventory.cluster} does not serve, and what comes back after a reboot is what serves",
-                hint="sparkcluster up INVENTORY; then enable",
+                f"{spec.inventory.cluster} does not serve; only a serving release can be enabled",
+                hint="sparkcluster up INVENTORY, then sparkcluster enable INVENTORY",
             )
         number = document["release"]
         rollback_target.find(spec, number, node_records(fleet, spec)[0], report, yes=yes)
         nodes = [name for group in view.groups.values() for name in group.ranks]
         if former := [name for name in nodes if name not in facts]:
-            why = f"{', '.join(former)} left the inventory; nothing was enabled"
+            why = f"{', '.join(former)} no longer in the inventory; nothing was enabled"
             raise LaunchError(why, step="enable", hint="sparkcluster status INVENTORY")
         report.step("enable", f"release {number} on {count(len(nodes), 'Spark')}")
         config = {
@@ -129,14 +129,14 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
 
 
 def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> None:
-    """Have guards load what serves from now on, when they are asked to, and stop it.
+    """Install guards that load the running model on demand, and stop it.
 
     Raises:
         LaunchError: a guard does not run; or as ``enable``.
         StopError: a rank could not be stopped.
     """
     _, installed = enable(fleet, spec, report, yes=yes)
-    # A guard stops them too, since nobody asked for them yet.
+    # A guard may stop the ranks as well, since no request needs them yet.
     with wait_for(lambda: Lease(fleet, spec.inventory, "up"), list(installed), report, START_WAIT_S) as lease:
         ranks = {name: found for name, found in see(fleet, spec).ranks.ours.items() if found}
         report.step("unload", "until a request or sparkcluster load")
@@ -147,10 +147,10 @@ def load_on_demand(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> No
 
 
 def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]) -> None:
-    """Wait until what was ``installed`` runs.
+    """Wait until the ``installed`` guards run.
 
     Raises:
-        LaunchError: it does not, as without systemd; with the command that starts it.
+        LaunchError: one does not, for example without systemd; the hint has the command that starts it.
     """
     until = time.monotonic() + RUNS_S
     while True:
@@ -159,24 +159,24 @@ def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]
         if not (idle := [name for name in installed if name not in running]):
             return
         if time.monotonic() > until:
-            why = f"the guard of {spec.inventory.cluster} on {idle[0]} does not run, and nothing is loaded without it"
+            why = f"the guard of {spec.inventory.cluster} on {idle[0]} does not run, so the model cannot be loaded"
             command = shlex.join(installed[idle[0]].command)
-            hint = f"on {idle[0]}: {command}   at every boot, as the login; then sparkcluster up INVENTORY"
+            hint = f"on {idle[0]}: {command}   at every boot, as the login user; then sparkcluster up INVENTORY"
             raise LaunchError(why, node=idle[0], step="enable", hint=hint)
         time.sleep(AGAIN_S)
 
 
 def guards(facts: Mapping[str, Facts]) -> list[EnabledFact | None]:
-    """The guards of the nodes, None of those without."""
+    """The guards of the nodes; None for nodes without one."""
     return [read(node.enabled) for node in facts.values()]
 
 
 def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
-    """Remove the guards from the nodes of the inventory that answer; the nodes that had one.
+    """Remove the guards from the nodes of the inventory that answer; returns the nodes that had one.
 
     Raises:
-        LeaseHeld: another operator has the lease.
-        StopError: a node did not answer, or was not changed; the others were.
+        LeaseHeld: another operator holds the lease.
+        StopError: a node did not answer or was not changed; the others were.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = see(fleet, spec)
@@ -192,6 +192,6 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
 
 
 def free_port(facts: Mapping[str, Facts], nodes: Collection[str], first: int) -> int:
-    """A port on which nothing listens on any of ``nodes``, from ``first`` on: another for each model of a node."""
+    """A port from ``first`` on that is free on all ``nodes``; each model of a node gets its own."""
     taken = {listener.port for name in nodes for listener in read(facts[name].listeners) or ()}
     return next(port for port in range(first, 32_768) if port not in taken)

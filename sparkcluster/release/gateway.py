@@ -1,8 +1,8 @@
-"""The gateway of an inventory: brought to what its models are now.
+"""The gateway of an inventory: brings it up to date with the current models.
 
-It is one container, or with runtime ``process`` one process, labelled as a rank of a cluster of its own, which no
-release records: whatever it is to do is in its config.json. Where models are loaded on demand its node has the door as
-well, which is that cluster's guard.
+It is one container (one process with runtime ``process``), labelled as a rank of its own cluster and recorded in no
+release: its config.json has all its settings. If models are loaded on demand, its node also runs the door, which is
+the guard of that cluster.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology.build import gateway as listens
 
 READY_S = 60.0
-"""How long it may take to answer and to reach what serves: a container starts in seconds, and engines are asked every
-5 s."""
+"""How long it may take to answer and to reach the running models: a container starts in seconds, and engines are asked
+every 5 s."""
 _CHANGE_S = 120.0
 
 
 def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: Report) -> str:
-    """Let the gateway know the models ``specs`` as they are recorded now, and start it unless it runs; its URL.
+    """Give the gateway the current records of the models ``specs``, and start it unless it runs; returns its URL.
 
-    Returns once it answers, and reaches those of ``names`` that always serve.
+    Returns once it answers and reaches the always-on models in ``names``.
 
     Raises:
-        UsageError: its image cannot run it, or a key is missing here.
-        LaunchError: its port is in use, it does not answer, it does not reach a model, or no door runs.
+        UsageError: its image cannot run it, or a key is missing on this machine.
+        LaunchError: its port is in use, it does not answer, it does not reach a model, or its door does not run.
         LeaseHeld: another operator changes it.
         SparkclusterError: its node cannot be queried or changed.
     """
@@ -58,7 +58,7 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     view = see(fleet, spec, also=specs)
     facts, recorded = seen.with_packages(fleet, view, specs), seen.recorded(view, specs)
     for error in view.collected.errors.values():
-        report.note(f"warning: what serves on {error.node} is left out until the next up: {error.message}")
+        report.note(f"warning: models on {error.node} are skipped until the next up: {error.message}")
     program = standalone("program", package="gateway")
     planned = rank(spec, facts, program)
     (container,) = planned.containers
@@ -90,7 +90,7 @@ def _put(container: ContainerPlan, name: str, content: str, mode: int) -> Step:
 
 
 def _config(spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> dict[str, Any]:
-    """The document of config.json; engines are asked by the names of the playbook that serves."""
+    """The content of config.json; engines are asked by the model names of the running playbook."""
     groups = {name: group for name, found in recorded.items() for group in found.values()}
     served = [as_recorded(each, groups.get(each.model)) or each for each in specs]
     measured = {name: {**group.measured, "nodes": len(group.ranks)} for name, group in groups.items()}
@@ -98,16 +98,16 @@ def _config(spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[s
     most, sizes = room(found.machine), dict[str, dict[str, int | None]]()
     for node, parts in found.sparks.items():
         for part in parts:
-            # What is larger than a Spark has served on it all the same: up started it, so its size is not known.
+            # A model that is calculated as larger than a Spark but serves has an unknown size.
             sizes.setdefault(part.model, {})[node] = part.bytes if 0 < part.bytes <= most else None
     key = secrets.api_key(spec) if spec.inventory.api.key is not None else None
     return config(spec, served, facts, recorded, sizes=sizes, room=most, key=key, keys=secrets.accepted_keys(spec))
 
 
 def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorded: Mapping[str, seen.Groups]) -> Step:
-    """The step that installs what passes the gateway's word on to the guards of models on demand.
+    """The step that installs the door, which forwards the gateway's requests to the guards of on-demand models.
 
-    Where no such model is enabled, it is one that removes it.
+    If no such model is enabled, the step that removes it.
     """
     places, cluster = {}, spec.inventory.cluster
     for each in specs:
@@ -123,7 +123,7 @@ def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorde
 
 
 def _wrong(fleet: Fleet, spec: Spec, names: Collection[str]) -> str | None:
-    """Why the gateway does not serve all of ``names``."""
+    """Why the gateway does not serve all of ``names``; None if it does."""
     try:
         models = seen.ask(fleet, spec)["models"]
     except NotServing as error:

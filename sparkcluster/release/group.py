@@ -1,7 +1,7 @@
-"""Start every rank of several groups at once, watch each until its model has answered twice, or stop its ranks.
+"""Start all ranks of several groups, watch each group until its model has answered twice, or stop its ranks.
 
-All ranks or none: where the launch of a group fails, its ranks are removed on every node that can be reached, and what
-is left on those that cannot is reported. A node that falls silent ends the command and no rank.
+All ranks or none: if the launch of a group fails, its ranks are removed on every node that can be reached, and the
+others are reported. A node that stops reporting ends the command, but no rank.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology.model import Topology
 
 START_S = 180
-# Every launch has a limit of its own.
+# Every launch has its own limit.
 WAIT_S = 7 * 86_400
 Outcome = Reply | SparkclusterError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Launch:
-    """What the launch of one group needs to know besides the nodes themselves.
+    """The launch of one group.
 
     Attributes:
         plan, topology: of this group alone.
-        steps: what starts its ranks, by node; None where they run already.
-        left: whether ranks that fail are left as they are, for study.
+        steps: steps that start its ranks, by node; None if they already run.
+        left: whether failed ranks are kept for diagnosis.
     """
 
     group: str
@@ -57,10 +57,10 @@ class Launch:
 
 
 def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[Step]]) -> None:
-    """Start all ranks at once.
+    """Start all ranks in parallel.
 
     Raises:
-        LaunchError: with the node and the cause; ranks may be left on the others.
+        LaunchError: with the node and the cause; ranks may be left on the other nodes.
         HostSilent, LeaseLost: as ``Changer.apply``.
     """
     try:
@@ -72,7 +72,7 @@ def start(changer: Changer, engine: Engine, steps: Mapping[str, Sequence[Step]])
 
 
 def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
-    """The requests of the watch program on the nodes of a group."""
+    """The requests to the watch program on the nodes of a group."""
     group = topology.groups[0]
     api = {"api": [connectable(group.api_host), group.api_port]}
     return {
@@ -87,16 +87,15 @@ def watch_group(plan: Plan, topology: Topology) -> dict[str, dict[str, Any]]:
 
 
 def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.Event) -> Reply:
-    """Start the group (unless it runs already), watch it, verify it; its last reply. On a failure stop its ranks.
+    """Start the group (unless it runs already), watch and verify it; returns its last reply. A failure stops its ranks.
 
-    Those of a launch whose ranks are ``left`` stay where the launch itself failed, and those of one whose node fell
-    silent in any case: the next ``up`` continues with them. Ranks that another operator has taken over meanwhile are
-    not touched: their nodes refuse it.
+    Ranks are kept if the launch failed and ``left`` is set, or if a node stopped reporting: the next ``up`` continues
+    with them. Ranks that another operator has taken over are not touched: their nodes refuse it.
 
     Raises:
         LaunchError: a rank died, a link was lost, an answer was wrong, or the limit passed.
-        HostSilent: a node cannot be watched any more.
-        LeaseLost: a node refused, now or when the ranks were to be stopped.
+        HostSilent: a node can no longer be watched.
+        LeaseLost: a node refused, now or when stopping the ranks.
         Interrupted: ``cancelled`` was set.
     """
     names, began = ", ".join(launch.plan.nodes), time.monotonic()
@@ -108,11 +107,11 @@ def run(changer: Changer, launch: Launch, report: Report, cancelled: threading.E
         return dataclasses.replace(reply, footprint={**reply.footprint, **took})
     except SparkclusterError as error:
         if isinstance(error, HostSilent) or (launch.left and isinstance(error, LaunchError)):
-            report.note(f"the ranks on {names} are left as they are")
+            report.note(f"not stopping the ranks on {names}")
             raise
         if isinstance(error, LaunchError):
             report.note(f"stopping the ranks on {names}")
-        # What has not answered has nothing in flight to wait for.
+        # A group that has not answered has no requests in flight.
         failed = stop(changer, ranks_of(launch.plan), report, drain=False)
         final = with_failed_stops(error, failed, launch.plan.nodes)
         raise final from (None if final is error else error)
@@ -132,7 +131,7 @@ class _Attempt:
         self._silent: set[str] = set()
 
     def until_answered(self) -> Reply:
-        """Watch until the group has answered twice; its last reply."""
+        """Watch until the group has answered twice; returns its last reply."""
         requests = watch_group(self._launch.plan, self._launch.topology)
         with Watching(self._changer.fleet, requests) as watching:
             try:
@@ -146,7 +145,7 @@ class _Attempt:
         return dataclasses.replace(reply, footprint={**self._readiness.footprint, **taken})
 
     def _note(self, outcome: str) -> None:
-        """Keep how it ended, for bundles."""
+        """Record the outcome, for bundles."""
         ranks, now = self._readiness.ranks, time.monotonic()
         observed.note(
             self._changer.cluster,
@@ -172,7 +171,7 @@ class _Attempt:
                 outcome = self._verifying.wait(0)[self._launch.group]
                 if isinstance(outcome, HostSilent):
                     raise self._changer.left(outcome)
-                # A wrong answer may be a dying engine's: wait for its death to be seen, and name that.
+                # A wrong answer may come from a dying engine: wait for its death, and report that instead.
                 if self._readiness.dying or not isinstance(outcome, Reply):
                     self._await_death(watching)
                 if isinstance(outcome, Reply):
@@ -182,7 +181,7 @@ class _Attempt:
                 raise self._readiness.overdue(self._launch.ready_timeout_s)
 
     def _received(self, _kind: str, _text: str) -> None:
-        """Take in a piece of the answer: who generates is not overdue."""
+        """Extend the limit at each part of the answer: a model that generates is not overdue."""
         self._answers_until = max(self._answers_until, time.monotonic() + self._launch.spec.playbook.verify.timeout_s)
 
     def _verify(self, launch: Launch) -> Reply:
@@ -197,14 +196,14 @@ class _Attempt:
         )
 
     def _follow(self, watching: Watching) -> None:
-        """Take in the next event, if there is one; raise the failure that is certain now."""
+        """Process the next event, if there is one; raise a failure once it is certain."""
         event, now = watching.next(0.2), time.monotonic()
         if event is not None and event.gone is not None:
             if not self._readiness.dying:
                 raise self._changer.left(HostSilent(event.gone.message, node=event.node, step="start"))
         elif event is not None:
             for rank in self._readiness.feed(event, now):
-                # once the head's API is ready, the others are past what their logs say late
+                # once the head's API is ready, late log lines of other ranks do not matter
                 if not self._readiness.ready or rank is self._readiness.head:
                     self._report.progress(rank.node, rank.progress.text)
             slowest = self._readiness.slowest
@@ -218,7 +217,7 @@ class _Attempt:
             raise failure
 
     def _tell_silence(self, now: float) -> None:
-        """Report nodes that fell silent, and that report again."""
+        """Report nodes that stopped reporting, and nodes that report again."""
         silent = self._readiness.silent(now)
         for node in silent.keys() - self._silent:
             self._report.note(f"{node}: no report for {silent[node]:.0f} s; its rank is left running")
@@ -227,19 +226,19 @@ class _Attempt:
         self._silent = {*silent}
 
     def _await_death(self, watching: Watching) -> None:
-        """Take in events for as long as it takes to see a death; raise it when there is one."""
+        """Process events for as long as it takes to notice a death, and raise it."""
         limit = time.monotonic() + INTERVAL_S + 2
         while time.monotonic() < limit:
             self._follow(watching)
 
 
 def launch_groups(changer: Changer, launches: Sequence[Launch], report: Report) -> dict[str, Outcome]:
-    """Launch every group; by name, its reply or why it failed. The ranks of a group that failed are stopped.
+    """Launch every group; returns by name its reply or its error. The ranks of a failed group are stopped.
 
-    After Ctrl-C the groups that have not answered yet are stopped; those that have go on serving. A second one leaves
-    all as they are.
+    Ctrl-C stops the groups that have not answered yet; the others keep serving. A second Ctrl-C leaves all ranks
+    running.
 
-    The last log lines of groups that failed are kept (``runtime.failed_logs``).
+    The last log lines of failed groups are kept (``runtime.failed_logs``).
     """
     cancelled = threading.Event()
     calls = Calls(lambda launch: run(changer, launch, report, cancelled), {each.group: each for each in launches})
@@ -248,7 +247,7 @@ def launch_groups(changer: Changer, launches: Sequence[Launch], report: Report) 
     except KeyboardInterrupt:
         try:
             cancelled.set()
-            report.note("stopping what was started; press Ctrl-C again to leave it running")
+            report.note("stopping the started ranks; press Ctrl-C again to leave them running")
             outcomes = calls.wait(WAIT_S)
         except KeyboardInterrupt:
             pending = calls.pending()

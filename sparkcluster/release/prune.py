@@ -1,4 +1,4 @@
-"""``models --prune``: remove from the nodes what staging wrote and nothing names."""
+"""``models --prune``: remove staged models that nothing uses from the nodes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIMIT_S = 600
 
 
 def prunable(found: Found, clusters: Collection[str]) -> tuple[dict[str, list[Model]], dict[str, str]]:
-    """What staging wrote for ``clusters`` alone and neither a playbook nor a release on any node names; by node. Pure.
+    """Models staged only for ``clusters`` that no playbook and no release on any node uses, by node. Pure.
 
-    Likewise what uses the other models that staging wrote, by their names.
+    Also returns the users of the other staged models, by the models' names.
     """
     staged = {node: [each for each in models if each.staged_bytes] for node, models in found.nodes.items()}
     users: dict[str, set[str]] = {model.name: set() for models in staged.values() for model in models}
@@ -37,14 +37,14 @@ def prunable(found: Found, clusters: Collection[str]) -> tuple[dict[str, list[Mo
 def prune(
     fleet: Fleet, spec: Spec, look: Callable[[], Found], report: Report, *, others: Sequence[Spec] = (), yes: bool
 ) -> dict[str, dict[str, int]]:
-    """Remove what is prunable of what ``look`` finds, after a question unless ``yes``; bytes by model, by node.
+    """Remove the prunable models that ``look`` finds, after a question unless ``yes``; returns bytes by model and node.
 
-    ``others`` are the models of the inventory, where it has several. It has the leases of all their clusters: what an
-    ``up`` has staged is named by nothing until its ranks start.
+    ``others`` are the specs of the inventory's models, if it has several. It holds the leases of all their clusters:
+    what an ``up`` has staged counts as unused until its ranks start.
 
     Raises:
         UsageError: it was not confirmed.
-        CommandFailed: a node did not answer, so it is unknown what is named there; or it could not remove something.
+        CommandFailed: a node did not answer, so the models it uses are unknown; or it could not remove a model.
         LeaseHeld: another operator is staging, or starting or stopping the cluster.
     """
     inventories = {each.inventory.cluster: each.inventory for each in (*others, spec)}
@@ -55,7 +55,7 @@ def prune(
                 staging = leases.enter_context(Lease(fleet, inventory, "prune", kind).acquire(nodes_of))
         found = look()
         for node, why in found.errors.items():
-            text = f"{why}; nothing is removed while it is unknown what {node} serves"
+            text = f"{why}; nothing was removed: the models that {node} uses are unknown"
             raise CommandFailed(text, node=node, step="prune")
         nodes, used = prunable(found, inventories)
         for name, by in used.items():
@@ -80,10 +80,10 @@ def _confirm(nodes: Mapping[str, list[Model]], report: Report) -> None:
         for node, models in nodes.items()
         for model in models
     ]
-    lines.append(f"remove what sparkcluster staged and nothing names, {_size(nodes)}?")
+    lines.append(f"remove these unused models, {_size(nodes)}?")
     if not report.confirm("\n".join(lines)):
-        hint = "sparkcluster models INVENTORY --prune, and y on a terminal; or with --yes"
-        raise UsageError(f"nothing was removed: {_size(nodes)} could be", hint=hint)
+        hint = "answer y on a terminal, or add --yes"
+        raise UsageError(f"nothing was removed; {_size(nodes)} are unused", hint=hint)
 
 
 def _size(nodes: Mapping[str, list[Model]]) -> str:

@@ -1,6 +1,6 @@
-"""From events to a verdict on one group: whether it is ready, which rank is dead and why. Pure; time is passed in.
+"""Derives the state of one group from events: whether it is ready, and which rank died and why. Pure.
 
-A node that reports nothing is silent, and its rank is not dead for that.
+The time is passed in. A node that does not report is silent, which does not mean that its rank is dead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
 SHOWN_LINES = 15
-# After the first death its last log lines, and those of the ranks that die with it, are still on their way.
+# After the first death, its last log lines and those of ranks that die with it still arrive.
 LAST_LINES_S = 1.5
 # A carrier that returns within this time was a flap, which NCCL survives.
 LINK_GRACE_S = 3
@@ -28,14 +28,14 @@ LINK_GRACE_S = 3
 
 @dataclasses.dataclass
 class RankState:
-    """One rank and its node as the events so far tell.
+    """One rank and its node, from the events so far.
 
     Attributes:
-        down: interfaces of its node that the group uses and that have no carrier, and since when.
+        down: interfaces of the group without carrier, with the time of the loss.
         reported: its state in the last report.
-        memory: what was available on its node, as last reported.
-        heard_at: when its node reported last, or watching began.
-        longest_silence_s: between two reports of its node.
+        memory: available memory of its node, as last reported.
+        heard_at: time of the node's last report, or of the start of watching.
+        longest_silence_s: longest time between two reports of its node.
     """
 
     node: str
@@ -58,19 +58,19 @@ class RankState:
 
     @property
     def end(self) -> RankEnd:
-        """What is known of its end."""
+        """How it ended, as far as known."""
         last, down = self.reported, tuple(self.down)
         return RankEnd(self.node, self.address, list(self.lines), self.died_at, last.exit_code, last.oom_killed, down)
 
     def reason(self, why: Cause | None) -> Reason | None:
-        """Where the line of ``why``, which was found in the log or its ``tail``, is in the log that is kept."""
+        """The line of ``why`` (found in the log or its ``tail``) with its number in the kept log."""
         if why is None or not why.line:
             return None
         number = max(at for at, line in enumerate(self.lines, 1) if plain([line])[0].strip() == why.line)
         return Reason(self.node, why.line, number)
 
     def feed(self, report: Report, now: float) -> None:
-        """Take in one report of its node."""
+        """Process a report of its node."""
         self.longest_silence_s = max(self.longest_silence_s, now - self.heard_at)
         self.heard_at = now
         if report.rank == self.name:
@@ -96,10 +96,10 @@ def warnings(event: Event) -> list[str]:
 
 
 class Readiness:
-    """Accumulates events of the launch of one group, started at the monotonic time ``now`` in seconds.
+    """Collects the events of one group's launch, which started at the monotonic time ``now`` in seconds.
 
     Attributes:
-        ranks: by node, head first; every node of a group has one.
+        ranks: by node, head first; every node of a group has one rank.
     """
 
     def __init__(self, plan: Plan, topology: Topology, *, now: float) -> None:
@@ -112,9 +112,9 @@ class Readiness:
         self.head = self.ranks[topology.groups[0].head.name]
 
     def feed(self, event: Event, now: float) -> list[RankState]:
-        """Take in one event; the ranks of which it tells something.
+        """Process an event; returns the ranks that it is about.
 
-        The log of the head has lines of Ray's workers on other nodes, with their addresses.
+        The head's log also has lines of Ray workers on other nodes, with their addresses.
         """
         found = [self.ranks[event.node]]
         found[0].feed(event.report, now)
@@ -127,29 +127,29 @@ class Readiness:
 
     @property
     def slowest(self) -> RankState:
-        """The rank that has come least far; of several the first. One that joined Ray does what the head tells it."""
+        """The rank with the least progress, the first of several; without Ray workers, which the head drives."""
         found = [rank for rank in self.ranks.values() if not rank.progress.joined_ray]
         return min(found, key=lambda rank: rank.progress.place, default=self.head)
 
     @property
     def ready(self) -> bool:
-        """Whether the API takes connections or says that it has started."""
+        """Whether the API accepts connections or reports that it has started."""
         return self.head.listening or self.head.progress.ready
 
     @property
     def footprint(self) -> dict[str, float]:
-        """What the ranks have logged of their memory."""
+        """Memory figures from the logs of the ranks."""
         return joined(rank.progress.footprint for rank in self.ranks.values())
 
     @property
     def taken(self) -> dict[str, float]:
-        """What the ranks took of the memory of their nodes since watching began, by keys of ``FOOTPRINT``."""
+        """Memory that the ranks took on their nodes since watching began, by keys of ``FOOTPRINT``."""
         seen = [rank.memory for rank in self.ranks.values() if rank.memory is not None]
         fell = [{"peak_gib": each.before - each.lowest, "used_gib": each.before - each.now} for each in seen]
         return joined({key: round(max(0, took) / 2**30, 2) for key, took in each.items()} for each in fell)
 
     def failure(self, now: float) -> LaunchError | None:
-        """Why the launch has failed, once that is certain and the last log lines are in."""
+        """Why the launch failed, once that is certain and the last log lines have arrived."""
         ranks = self.ranks.values()
         died_at = min((rank.died_at for rank in ranks if rank.died_at is not None), default=None)
         if died_at is not None and now - died_at >= LAST_LINES_S:
@@ -163,17 +163,17 @@ class Readiness:
         return None
 
     def silent(self, now: float) -> dict[str, float]:
-        """For how many seconds nodes have not reported, by name, from ``SILENCE_S`` on."""
+        """Seconds without a report by node, for nodes silent for ``SILENCE_S`` or longer."""
         silence_s = {name: now - rank.heard_at for name, rank in self.ranks.items()}
         return {name: seconds for name, seconds in silence_s.items() if seconds >= SILENCE_S}
 
     @property
     def dying(self) -> bool:
-        """Whether a rank has ended, also before its last log lines are in."""
+        """Whether a rank has ended, even if its last log lines are still missing."""
         return any(rank.died_at is not None for rank in self.ranks.values())
 
     def _death(self) -> LaunchError:
-        """The rank that failed first for a reason of its own, not one that ended because of it; or the link."""
+        """The error of the rank that failed first by itself, not as a consequence; or of the link."""
         failure = first_failure(self.engine, [rank.end for rank in self.ranks.values()])
         rank, reporter, why = self.ranks[failure.node], self.ranks[failure.reporter], failure.cause
         if why is not None and why.code == LINK:
@@ -187,12 +187,12 @@ class Readiness:
         return _error(f"the rank on {rank.node} failed{code}{error}", rank, hint, why=why)
 
     def unanswered(self, error: SparkclusterError) -> LaunchError:
-        """A missing or wrong answer, with its cause as the head's log tells it."""
+        """The error for a missing or wrong answer, with the cause from the head's log."""
         why = cause(self.engine, self.head.tail, None)
         return _error(error.message, self.head, error.hint, why=why, step=error.step)
 
     def overdue(self, limit_s: float) -> LaunchError:
-        """The group did not answer within ``limit_s``: how far each node got."""
+        """The error for a group that did not answer within ``limit_s``, with the progress of each node."""
         where = "; ".join(f"{name}: {rank.progress.text}" for name, rank in self.ranks.items())
         why = cause(self.engine, self.head.tail, None)
         hint = "a larger model may need a larger ready_timeout_s in its playbook"
@@ -208,9 +208,9 @@ def _error(
     why: Cause | None = None,
     step: str | None = "start",
 ) -> LaunchError:
-    """The failure of ``rank``, with the last log lines of ``reporter``, by default its own, and ``why`` with its line.
+    """The failure of ``rank``, with the last log lines of ``reporter`` (default: its own) and the line of ``why``.
 
-    ``hint`` is for where no cause is known, or none that has a hint.
+    ``hint`` is used if ``why`` has no hint.
     """
     reporter = reporter or rank
     text, hint = (text, hint) if why is None else (f"{text}: {why.summary}", why.hint or hint)

@@ -1,15 +1,15 @@
-"""Groups that serve are replaced in turn. Nothing is stopped before the way back is proven, and a failure takes it.
+"""Replaces running groups in turn. Nothing is stopped before the rollback target is proven; a failure rolls back.
 
 ::
 
-    staged ── way back proven ── journal ──▶ stopped ── started ── serving ── compared ──▶ recorded
+    staged ── target proven ── journal ──▶ stopped ── started ── serving ── compared ──▶ recorded
     (the old release serves)                    │ any failure
                                                 ▼
                             journal ── stopped ── old release started ── serving ──▶ recorded
 
-The journal is ``switch.json`` on every node, which ``plan.switch`` reads: written before the first rank is stopped, and
-again before a way back is begun, and removed at the end. It says what no label and no record does: from which release
-to which spec, or back to which one, and with which groups.
+The journal is ``switch.json`` on every node, read by ``plan.switch``. It is written before the first rank is stopped,
+rewritten before a rollback, and removed at the end. It has what no label and no record has: the old release, the new
+spec or the release to roll back to, and the groups.
 """
 
 from __future__ import annotations
@@ -62,26 +62,26 @@ PROMPTS = (
     "Explain to a curious twelve-year-old, without lists, why the sky is blue and sunsets are red.",
     "Write a letter to a friend about a train journey during which much went wrong.",
 )
-# Long enough for a speed: the answer that verifies a model may have three tokens.
+# Long enough to measure speed: the answer that verifies a model may have three tokens.
 TOKENS, FEWEST = 128, 16
-# A change waits half of its limit for the one before: for the longest stop of a head that drains.
+# A change waits half of its limit for the previous one, which may be the longest stop of a draining head.
 STOP_S = 2.0 * (DRAIN_MOST_S + GRACE_S) + 60
 DOCTOR_S = 30.0
 MEASURED_S = 900.0
 
 
 def to_replace(view: View, groups: Mapping[str, GroupState]) -> list[str]:
-    """Groups that are replaced though they are not dead, and those whose replacement was cut off."""
+    """Groups that are replaced although they are not dead, and groups whose replacement was interrupted."""
     begun = view.switch.groups if view.switch else ()
     unfinished = {Action.CLEAN, Action.START, Action.WATCH}
     return [name for name, each in groups.items() if each.replaced or (name in begun and each.action in unfinished)]
 
 
-def way_back(rollout: Rollout) -> RollbackTarget | None:
-    """The release to go back to where replacing groups fails, accepted; None if there is none, or none is wanted.
+def choose_target(rollout: Rollout) -> RollbackTarget | None:
+    """The release to roll back to if replacing groups fails, accepted; None if there is none, or none is wanted.
 
     Raises:
-        UsageError: it cannot be gone back to.
+        UsageError: it is not a rollback target.
     """
     view, groups, desired = rollout.view, rollout.groups, rollout.desired
     number, again = view.source, desired.release
@@ -93,15 +93,15 @@ def way_back(rollout: Rollout) -> RollbackTarget | None:
         records = node_records(rollout.fleet, view.spec)[0]
         return rollback_target.find(view.spec, number, records, rollout.report, yes=desired.options.yes)
     except UsageError as error:
-        # What one node says of a switch stops no start where nothing of it serves.
+        # If nothing of the switch serves, a faulty journal must not prevent a start.
         if view.switch is None or any(group.verdict for group in groups.values()):
             raise
-        rollout.report.note(f"warning: there is no way back: {error.message}")
+        rollout.report.note(f"warning: no rollback target: {error.message}")
         return None
 
 
 class Replacement:
-    """Replaces the groups ``names``, and goes back to ``target`` where that fails."""
+    """Replaces the groups ``names``, and rolls back to ``target`` if that fails."""
 
     def __init__(self, rollout: Rollout, names: Sequence[str], target: RollbackTarget | None) -> None:
         self.rollout = rollout
@@ -109,23 +109,23 @@ class Replacement:
         self.target = target
         self.desired, self.report = rollout.desired, rollout.report
         self.source = rollout.view.source
-        # After one that was cut off the way back is that of the whole: groups that were replaced before go back too.
+        # After an interrupted switch, groups that it had already replaced are rolled back too.
         self.touched = [*rollout.view.switch.groups] if rollout.view.switch else []
         self.before: dict[str, float | None] = {}
 
     def run(self) -> None:
-        """Replace them in turn, the first alone; one that fails takes those before it back.
+        """Replace the groups in turn, the first one alone; a failure rolls back all groups replaced so far.
 
         Raises:
-            RolledBack: what served before serves again.
-            SparkclusterError: something is missing for the new release, or for the way back; nothing was stopped.
+            RolledBack: the previous release serves again.
+            SparkclusterError: the new release or the rollback target is incomplete; nothing was stopped.
         """
         options = self.desired.options
         batches = in_turn(self.names, options.order, options.max_unavailable)
         self.prepare()
         self.rollout.left = not options.rollback
         try:
-            # Whoever ends what bench began ends it with what served before.
+            # An interrupted bench is always ended with the release that served before it.
             tried = self.desired.operation == "bench" and self.desired.release is None
             write_journal(self.rollout, {*self.names, *self.touched}, self.source, back=self.source if tried else None)
             for batch in batches:
@@ -134,7 +134,7 @@ class Replacement:
                     time.sleep(options.pause_s)
                 self.touched += batch
                 self.rollout.replace(batch, partial=batch is not batches[-1], accept=self.compare)
-        except (LeaseLost, HostSilent):  # what was begun goes on, and --resume continues it
+        except (LeaseLost, HostSilent):  # the switch may still be running; --resume continues it
             raise
         except (SparkclusterError, KeyboardInterrupt) as error:
             if not options.rollback and isinstance(error, LaunchError):
@@ -144,7 +144,7 @@ class Replacement:
             raise self.go_back(self.target.of_groups(self.touched), error) from error
 
     def prepare(self) -> None:
-        """Prove the new release and the way back, and measure what serves; nothing is stopped."""
+        """Prove the new release and the rollback target, and measure the current release; nothing is stopped."""
         view, fleet, reference = self.rollout.view, self.rollout.fleet, self.rollout.view.spec.reference
         nodes = view.ready()[1].of_groups(self.names).nodes
         images = {node: image.id for node in nodes if (image := read(view.facts[node].image)) is not None}
@@ -154,18 +154,18 @@ class Replacement:
             raise LaunchError(text, node=node, step="check", hint=hint)
         if self.target is not None:
             target = self.target.of_groups([*self.names, *self.touched])
-            hint = "with --no-rollback what serves is replaced without a way back"
+            hint = "add --no-rollback to replace it without a rollback target"
             rollback_target.prove(view.also[0], target, node_records(fleet, view.spec)[0], hint)
         groups = self.rollout.groups
         serving = {name: each.recorded for name in self.names if (each := groups[name]).answers and each.recorded}
         if self.desired.options.min_speed:
             serving = {name: group for name, group in serving.items() if group.verify.kind == "chat"}
             for name in serving:
-                self.report.progress(view.spec.inventory.called(name), "measuring the speed of what serves")
+                self.report.progress(view.spec.inventory.called(name), "measuring the speed of the current release")
             self.before = values(Calls(functools.partial(measure_speed, fleet), serving).wait(MEASURED_S))
 
     def compare(self, group: RecordedGroup) -> None:
-        """Compare the speed of a group with that before, where both are known; LaunchError where it is too slow."""
+        """Compare the speed of a group with its previous speed, if both are known; LaunchError if it is too slow."""
         if group.name not in self.before:
             return
         called = self.rollout.view.spec.inventory.called(group.name)
@@ -181,32 +181,32 @@ class Replacement:
             raise LaunchError(f"{called}: {text}", node=group.head, step="verify", hint=hint)
 
     def go_back(self, target: RollbackTarget, error: BaseException) -> SparkclusterError:
-        """Let the groups of ``target`` serve as it has them; the error that says how that ended."""
+        """Restart the groups of ``target`` as it recorded them; returns the error that reports the result."""
         kind: type[SparkclusterError] = RolledBack
         if isinstance(error, (KeyboardInterrupt, Interrupted)) or not isinstance(error, SparkclusterError):
             kind, error = Interrupted, Interrupted("interrupted")
         by_hand = f"sparkcluster rollback INVENTORY {target.number}"
         self.report.failed()
-        self.rollout.begin("go back", f"to release {target.number}")
+        self.rollout.begin("roll back", f"to release {target.number}")
         try:
-            # What runs is seen only after it.
+            # Running ranks are only read after this.
             write_journal(self.rollout, target.groups, target.number, back=target.number)
             self._serve_again(target)
         except (KeyboardInterrupt, Interrupted):
-            text = f"interrupted while going back to release {target.number}"
-            return Interrupted(text, step="go back", hint=by_hand)
+            text = f"interrupted while rolling back to release {target.number}"
+            return Interrupted(text, step="roll back", hint=by_hand)
         except (LeaseLost, HostSilent) as lost:
             return lost
         except SparkclusterError as failed:
-            text = f"{error.message}; going back to release {target.number} failed too: {cause(failed)}"
-            return LaunchError(text, node=failed.node, step="go back", hint=by_hand)
+            text = f"{error.message}; rolling back to release {target.number} failed too: {cause(failed)}"
+            return LaunchError(text, node=failed.node, step="roll back", hint=by_hand)
         forget(self.rollout)
         self.report.done()
         text = f"{error.message}; release {target.number} serves again, as release {self.rollout.number}"
         return kind(text, node=error.node, step=error.step, hint=error.hint)
 
     def _serve_again(self, target: RollbackTarget) -> None:
-        """Let the groups of ``target`` serve, in place of whatever is there of them."""
+        """Start the groups of ``target`` in place of their current ranks."""
         options = dataclasses.replace(self.desired.options, replace=True, clear_caches=False)
         desired, before = Desired(target.spec, options, self.desired.operation, target), self.rollout
         self.rollout = Rollout(before.fleet, desired, self.report)
@@ -218,17 +218,17 @@ class Replacement:
 
 
 def cause(error: SparkclusterError) -> str:
-    """What went wrong, in one line: of findings the first error."""
+    """The error in one line; for findings the first error."""
     findings = error.findings if isinstance(error, FoundErrors) else ()
     first = next((each for each in findings if each.severity == "error"), None)
     return error.message if first is None else f"{first.node or 'the cluster'}: {first.summary} ({first.code})"
 
 
 def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[list[str]]:
-    """``names`` in batches of ``at_once``, the first of them alone: those of ``order``, then the others as they come.
+    """``names`` in batches of ``at_once``, the first group alone; ``order`` comes first, then the others.
 
     Raises:
-        UsageError: ``order`` has a name that is none of a group.
+        UsageError: ``order`` has an unknown group.
     """
     for name in order:
         if name not in names:
@@ -238,9 +238,9 @@ def in_turn(names: Sequence[str], order: Sequence[str], at_once: int) -> list[li
 
 
 def write_journal(rollout: Rollout, groups: Collection[str], source: int, *, back: int | None = None) -> None:
-    """Write on every node that ``groups`` are replaced; ``back`` is the release that they go back to, if they do.
+    """Write to every node that ``groups`` are being replaced; ``back`` is the release that they roll back to, if any.
 
-    It waits until a stop has ended that was sent before.
+    Waits for a stop that was sent before.
     """
     number = next_number(rollout.view.facts, rollout.view.spec.inventory.cluster)
     switch = document(rollout.view.spec, number=number, source=source, groups=groups, back=back)
@@ -248,7 +248,7 @@ def write_journal(rollout: Rollout, groups: Collection[str], source: int, *, bac
 
 
 def document(spec: Spec, *, number: int, source: int, groups: Collection[str], back: int | None) -> dict[str, Any]:
-    """The journal of the replacement of ``groups`` of release ``source`` by ``spec`` as release ``number``."""
+    """The journal for replacing ``groups`` of release ``source`` by ``spec`` as release ``number``."""
     return {
         "number": number,
         "source": source,
@@ -261,20 +261,20 @@ def document(spec: Spec, *, number: int, source: int, groups: Collection[str], b
 
 
 def forget(rollout: Rollout) -> None:
-    """Remove the journal of a replacement that has ended; where a node is silent its record says so too."""
+    """Remove the journal of a finished replacement; on a silent node its record shows that it is finished."""
     with contextlib.suppress(HostError):
         _change_journal(rollout, {"do": "delete"})
 
 
 def _change_journal(rollout: Rollout, step: Step) -> None:
-    """Carry out ``step`` with the journal of every node."""
+    """Apply ``step`` to the journal on every node."""
     directory, view = f"clusters/{rollout.view.spec.inventory.cluster}", rollout.view
     paths = {node: f"{facts.state_dir}/{directory}/{SWITCH_FILE}" for node, facts in view.facts.items()}
     rollout.changer.apply({node: [{**step, "path": path}] for node, path in paths.items()}, timeout_s=STOP_S)
 
 
 def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
-    """Write a bundle about the ranks that a failed release left; ``error`` says where, and what ends it.
+    """Write a bundle about the ranks of a failed release; the hint of ``error`` gets its path and the next command.
 
     ``source`` is the release that served before.
     """
@@ -290,12 +290,12 @@ def keep_for_study(rollout: Rollout, error: LaunchError, source: int) -> None:
         written = f"bundle: {path}"
     except (SparkclusterError, OSError) as failed:
         written = f"no bundle was written: {failed}"
-    ends = f"sparkcluster rollback INVENTORY {source}   serves release {source} again"
+    ends = f"sparkcluster rollback INVENTORY {source}   rolls back to release {source}"
     error.hint = "; ".join(filter(None, [error.hint, written, ends]))
 
 
 def measure_speed(fleet: Fleet, group: RecordedGroup) -> float | None:
-    """Median of the tokens/s of three answers; None where other requests ran, or no answer tells one. Never raises."""
+    """Median tokens/s of three answers; None if other requests ran or no answer was long enough. Never raises."""
     found = []
     for reply in replies(fleet, group):
         if reply.counters.get("running", 0) > 1 or reply.counters.get("waiting", 0) > 0:
@@ -306,7 +306,7 @@ def measure_speed(fleet: Fleet, group: RecordedGroup) -> float | None:
 
 
 def replies(fleet: Fleet, group: RecordedGroup, **sampling: float) -> Iterator[Reply]:
-    """What ``group`` replies to each of ``PROMPTS``, with ``sampling`` over that of its release. Never raises."""
+    """The replies of ``group`` to ``PROMPTS``; ``sampling`` overrides its release's settings. Never raises."""
     endpoint = endpoints(group.plan, group.engine)[group.name]
     counters = engines.engine(group.engine).counters
     for prompt in PROMPTS:

@@ -1,6 +1,6 @@
-"""What is recorded of a release, and the way back to it: its record as the head has it, and the spec that it gives.
+"""Rollback targets: the record of a release as the head has it, and the spec made from it.
 
-A record is a document like any other: it is shown and accepted (``spec.consent``) unless that was done on this machine.
+A record is shown and accepted like a playbook (``spec.consent``), unless it was accepted before on this machine.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from sparkcluster.topology import recorded as networks
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """A recorded release that may serve again, accepted.
+    """A recorded and accepted release that can be started again.
 
     Attributes:
-        number: under which its images and secrets are kept.
-        groups: as it recorded them.
-        spec: what starts them again on the nodes of today's inventory, accepted.
+        number: the number under which its images and secrets are kept.
+        groups: its recorded groups.
+        spec: the spec that starts them again on the nodes of the current inventory.
     """
 
     number: int
@@ -50,30 +50,30 @@ class RollbackTarget:
     spec: Spec
 
     def of_groups(self, names: Collection[str]) -> RollbackTarget:
-        """The same of those of its groups that are among ``names``."""
+        """The same target with only the groups in ``names``."""
         groups = {name: group for name, group in self.groups.items() if name in names}
         return dataclasses.replace(self, groups=groups)
 
 
 def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report, *, yes: bool) -> RollbackTarget:
-    """The release ``number`` as the head of a group recorded it, accepted; ``yes`` accepts it unasked.
+    """The release ``number`` as recorded on the head of a group, accepted; ``yes`` accepts without asking.
 
-    A node that lacks the record or has another one is named: it was off when that was written, mostly.
+    Nodes without this record are reported; usually they were off when it was written.
 
     Raises:
         UsageError: no node has it, it is malformed, or it is not accepted.
     """
     node, release, others = as_recorded(records, number)
     if others:
-        text = f"no record of release {number}, or another one; that of {node} is used"
+        text = f"no record of release {number} or a different one; using the record of {node}"
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
     if not groups or len({json.dumps(group.playbook, sort_keys=True) for group in groups.values()}) > 1:
-        why = "no group has answered, or a switch was cut off between its groups"
+        why = "no group was verified, or a switch was interrupted between groups"
         hint = "sparkcluster releases INVENTORY   lists others"
-        raise UsageError(f"release {number} is none to go back to: {why}", hint=hint)
+        raise UsageError(f"release {number} is not a rollback target: {why}", hint=hint)
     first, recorded = next(iter(groups.values())), [group.secrets.get("hashes", {}) for group in groups.values()]
-    # A group that was started without a key gets that of today, which has to be here.
+    # A group that was started without a key gets the current key, which must exist on this machine.
     key = engines.engine(first.engine).api_key
     if spec.inventory.api.key is not None and any(key not in hashes for hashes in recorded):
         values.api_key(spec)
@@ -83,10 +83,10 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
-    """``spec`` with what nodes have of release ``number``, as ``origin_of`` wrote it; not accepted.
+    """``spec`` with the playbook of release ``number``; ``origin`` is from ``origin_of``. Not accepted.
 
     Raises:
-        UsageError: its playbook cannot be read by this version of sparkcluster.
+        UsageError: this version of sparkcluster cannot read its playbook.
     """
     try:
         playbook = Playbook.model_validate(origin["playbook"])
@@ -100,7 +100,7 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
         spec,
         playbook=playbook,
         playbook_path=Path(f"release-{number}"),
-        # The nodes still have what was mounted from beside it, and the image that was built.
+        # The nodes still have the mounted playbook files, and the image that was built.
         beside={source: each for source, each in files.items() if source in mounted},
         build=files.get(playbook.build.context) if playbook.build else None,
         places={},
@@ -110,18 +110,18 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
 
 
 def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
-    """``spec`` of a record or journal, accepted (``spec.consent``); ``yes`` accepts it unasked.
+    """``spec`` of a record or journal, accepted (``spec.consent``); ``yes`` accepts without asking.
 
     Raises:
-        UsageError: it is not accepted, or the inventory does not permit what its playbook wants.
+        UsageError: it is not accepted, or the inventory does not permit what its playbook needs.
     """
     found = powers.of(spec.playbook, spec.inventory)
     for power in found:
         if power.refused:
-            raise UsageError(f"the playbook of the release is refused: {power.text}: {power.refused}")
+            raise UsageError(f"the release's playbook is refused: {power.text}: {power.refused}")
     needed = powers.permit(found, spec.inventory)
     if needed:
-        raise UsageError("the inventory does not permit what the playbook of the release needs", hint=f"add {needed}")
+        raise UsageError("the release's playbook needs what the inventory does not permit", hint=f"add {needed}")
     spec = consent.accept(spec, report, yes=yes)
     if spec.image_is and not consent.is_remembered(accepted_image(spec, spec.image_is)):
         what = f"{spec.playbook_path}: {spec.reference} is recorded as {spec.image_is}"
@@ -133,17 +133,17 @@ def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
 
 
 def accepted_image(spec: Spec, build: str) -> str:
-    """By what it is remembered that the image of ``spec`` is ``build``: that of a record is a node's word."""
+    """Digest under which it is remembered that the image of ``spec`` is ``build``; a record is only a node's claim."""
     return hashlib.sha256(f"{spec.reference} {build}".encode()).hexdigest()
 
 
 def build_of(group: RecordedGroup) -> str:
-    """The build of the image of ``group``, as it is recorded; empty without one."""
+    """The recorded image build of ``group``; empty without one."""
     return str((group.image or {}).get("build", ""))
 
 
 def prove(view: View, target: RollbackTarget, records: Mapping[str, Records], hint: str) -> None:
-    """Raise LaunchError with ``hint`` unless every node has what starts the groups of ``target`` again.
+    """Raise LaunchError with ``hint`` unless every node has all that restarts the groups of ``target``.
 
     That is image, weights, files and secrets. ``view`` is of the recorded spec.
     """
@@ -157,13 +157,13 @@ def prove(view: View, target: RollbackTarget, records: Mapping[str, Records], hi
                 lost.append("secrets")
             why += [f"{node} lost the {each} of release {target.number}" for each in lost]
     if not why and view.plan is None:
-        why = [f"no plan can be made of release {target.number}"]
+        why = [f"no plan can be made for release {target.number}"]
     if why:
-        raise LaunchError(f"{'; '.join(why)}; nothing was stopped", step="go back", hint=hint)
+        raise LaunchError(f"{'; '.join(why)}; nothing was stopped", step="roll back", hint=hint)
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:
-    """What starts from ``spec`` again, in a record or a journal."""
+    """The part of a record or journal from which ``spec`` can be started again."""
     files = (*spec.beside.values(), *filter(None, [spec.build]))
     return {
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
@@ -175,9 +175,9 @@ def origin_of(spec: Spec) -> dict[str, Any]:
 def newly_recorded(
     view: View, outcomes: Mapping[str, Reply | SparkclusterError], secrets: Mapping[str, dict[str, Any]]
 ) -> list[RecordedGroup]:
-    """The groups of the next release: those of ``outcomes``, also one that failed, and those that serve on beside them.
+    """The groups of the next release: those in ``outcomes``, even failed ones, and the others that keep serving.
 
-    ``secrets`` are salt and hashes of what each was started with.
+    ``secrets`` are salt and hashes of the secrets that each was started with.
     """
     topology, plan = view.ready()
     others = recorded_groups(view.newest.record) if view.newest else {}
@@ -213,7 +213,7 @@ def newly_recorded(
 
 
 def last_start_s(newest: ReleaseFact | None, plan: Plan, name: str) -> float | None:
-    """Seconds that the recorded start of a group took; None unless it was of the model and image of ``plan``."""
+    """Seconds that the recorded start of a group took; None if it had another model or image than ``plan``."""
     recorded = recorded_groups(newest.record).get(name) if newest else None
     if recorded is None or any(recorded.plan.get(key) != getattr(plan, key) for key in ("model", "image")):
         return None

@@ -1,4 +1,4 @@
-"""What one command does to groups under its lease: clean, start, watch, verify and record them."""
+"""Changes groups under the lease of one command: clean, start, watch, verify and record."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ from sparkcluster.runtime.memory import evict
 from sparkcluster.spec import Spec, consent
 
 OBSERVE_S = 20.0
-# An engine that dies closes its API first; its rank is gone some seconds later.
+# A dying engine closes its API first; its rank ends some seconds later.
 DYING_S = 5.0
 
 
 class Rollout:
-    """A cluster on the way to what is desired: what is seen of it, and what was done.
+    """One change of a cluster: its current state, and what was done so far.
 
     Attributes:
-        view, groups: the cluster as it was last seen, and as it was changed since.
+        view, groups: the cluster as last read, updated by own changes.
         changer: changes nodes once ``take`` has taken the lease.
         former: nodes that left the inventory and may still have ranks, for the record.
-        step: the step that is under way, for an interruption.
-        number: of the release that was recorded last, or is; ``changed`` if one was.
-        downtime_s: from the begin of the stop of a group that served to its next verified answer; the longest.
-        speed: tokens/s before and after, by group that was replaced; None where it was not measured.
+        step: the current step, for an interruption.
+        number: number of the newest recorded release; ``changed`` if it is new.
+        downtime_s: longest time from stopping a serving group to its next verified answer.
+        speed: tokens/s before and after, by replaced group; None if not measured.
         source: the release that served before; 0 without one.
-        copied_bytes: of image and weights, while the release before served; ``seconds`` is how long all took.
-        left: whether ranks that fail are left as they are, for study.
+        copied_bytes: of image and weights, while the previous release served; ``seconds`` is the total duration.
+        left: whether failed ranks are kept for diagnosis.
     """
 
     def __init__(self, fleet: Fleet, desired: Desired, report: Report) -> None:
@@ -77,9 +77,9 @@ class Rollout:
         self.groups: dict[str, GroupState] = {}
 
     def see(self, probes: Calls[Answer] | None = None, also: Sequence[Spec] = ()) -> None:
-        """See the cluster, and decide what to do with every group; ``probes``, ``also`` are those of ``view_cluster``.
+        """Read the cluster, and decide what to do with every group; ``probes`` and ``also`` as in ``view_cluster``.
 
-        It is looked at again where an engine may be dying.
+        Reads it a second time if an engine may be dying.
         """
         for _ in range(2):
             self.view = whole(view_cluster(self.fleet, self.desired.spec, probes=probes, also=also))
@@ -91,20 +91,20 @@ class Rollout:
             time.sleep(DYING_S)
         newest = self.view.newest
         self.number = newest.number if newest else 0
-        # After down no rank is left, here or on nodes that are no longer in the inventory.
+        # After down no rank is left, not even on nodes that are no longer in the inventory.
         record = newest.record if newest and self.view.ranks.anything else {}
         nodes = former_nodes(self.desired.spec, {"": record})
         self.former = {**self.former, **{node.label: {"host": node.host} for node in nodes}}
 
     def to_start(self, *more: Action) -> list[str]:
-        """Groups whose ranks are to be started, or with which is to be done what ``more`` says."""
+        """Groups whose ranks are to be started, or whose action is in ``more``."""
         return [name for name, group in self.groups.items() if group.action in {Action.START, Action.CLEAN, *more}]
 
     def take(self, stack: contextlib.ExitStack, kind: LeaseKind = "cluster") -> Changer:
-        """Take the lease unless it is ours, which ``stack`` lets go of; it is waited for as the options say.
+        """Take the lease unless we hold it; ``stack`` releases it; waits for it as the options say.
 
         Raises:
-            LeaseHeld: another operator has it.
+            LeaseHeld: another operator holds it.
         """
         if kind == "cluster" and self.changer.epochs:
             return self.changer
@@ -118,12 +118,12 @@ class Rollout:
         return lease.changer
 
     def _lease(self, kind: LeaseKind, names: Collection[str], limit_s: float) -> Lease:
-        """The lease of ``kind`` on the nodes ``names``, which is waited for up to ``limit_s``."""
+        """The lease of ``kind`` on the nodes ``names``; waits up to ``limit_s`` for it."""
         inventory, operation = self.desired.spec.inventory, self.desired.operation
         return wait_for(lambda: Lease(self.fleet, inventory, operation, kind), names, self.report, limit_s)
 
     def _hold_start(self, names: Collection[str]) -> None:
-        """Have the start lock of the nodes ``names``, beside those that it is held of already."""
+        """Take the start lock on the nodes ``names`` where it is not held yet."""
         if needed := [name for name in names if name not in self.start_nodes]:
             if self.desired.spec.siblings:
                 self.begin("wait", "for the memory of other models to be stable")
@@ -131,21 +131,21 @@ class Rollout:
             self.start_nodes.update(needed)
 
     def let_start(self) -> None:
-        """Let other clusters start and stop."""
+        """Release the start locks, so that other clusters can start and stop."""
         self.start_locks.close()
         self.start_nodes.clear()
 
     def begin(self, step: str, text: str = "") -> None:
-        """Report that a step begins, and remember it for an interruption."""
+        """Report the begin of a step, and remember it for an interruption."""
         self.step = step
         self.report.step(step, text)
 
     def interrupted(self) -> Interrupted:
-        """What an interruption outside of the launch itself leaves behind."""
+        """The error for an interruption outside of the launch itself."""
         if self.step not in {"stop", "start", "verify"}:
             return Interrupted("interrupted; no rank was started", step=self.step)
         hint = "sparkcluster up INVENTORY; or sparkcluster down INVENTORY"
-        return Interrupted("interrupted; ranks may be left", step=self.step, hint=hint)
+        return Interrupted("interrupted; ranks may still run", step=self.step, hint=hint)
 
     def replace(
         self,
@@ -154,16 +154,16 @@ class Rollout:
         partial: bool = False,
         accept: Callable[[RecordedGroup], None] = lambda _group: None,
     ) -> None:
-        """Clean those of ``names`` that have to be, start what is empty, watch, verify and record all of them.
+        """Clean the groups ``names`` where needed, start empty ones, then watch, verify and record all of them.
 
-        Meanwhile no other cluster starts or stops on their nodes, until they have answered; where they do not, until
-        ``let_start``: what is gone back to needs the place.
+        Until they have answered, no other cluster starts or stops on their nodes; after a failure until ``let_start``,
+        since a rollback needs the memory.
 
-        ``accept`` raises what speaks against a group that has answered, before it is recorded; ``partial`` if more
-        groups are to be switched.
+        ``accept`` is called for each verified group and raises if it must not be recorded; ``partial``: more groups
+        are still to be switched.
 
         Raises:
-            SparkclusterError: a group did not come up; those that did are recorded.
+            SparkclusterError: a group did not come up; the groups that did are recorded.
         """
         dirty = {name: self.groups[name] for name in names if self.groups[name].action is Action.CLEAN}
         nodes = {node for group in dirty.values() for node, ranks in group.ranks.items() if ranks}
@@ -189,7 +189,7 @@ class Rollout:
         inventory = self.view.spec.inventory
         for name, group in groups.items():
             if group.dead:
-                self.report.note(f"{inventory.called(name)} is dead ({group.dead}): starting it again")
+                self.report.note(f"{inventory.called(name)} is dead ({group.dead}); restarting it")
         number = sum(len(found) for group in groups.values() for found in group.ranks.values())
         self.begin("stop", count(number, "rank") + (f" of {', '.join(groups)}" if inventory.groups else ""))
         ranks = {
@@ -203,7 +203,7 @@ class Rollout:
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=hint)
         gone = {rank.name for found in ranks.values() for rank in found}
         states = self._take_in(gone, {})
-        # A group that only its ranks named is gone with them.
+        # A group that exists only by its ranks is gone with them.
         for name in groups:
             del self.groups[name]
             if name in states:
@@ -212,9 +212,9 @@ class Rollout:
     def _take_in(
         self, gone: Collection[str], come: Mapping[str, Sequence[Rank]], **more: ReleaseFact
     ) -> dict[str, GroupState]:
-        """See the cluster as it is without the ranks ``gone``, with those that have ``come``; the state of its groups.
+        """Update the view: without the ranks ``gone``, with the ranks ``come``; returns the state of its groups.
 
-        ``more`` are other facts of the nodes that these are on.
+        ``more`` are other changed facts of the nodes in ``come``.
         """
         facts = {}
         for node, found in self.view.facts.items():
@@ -225,7 +225,7 @@ class Rollout:
         return group_states(self.view)
 
     def launch(self, names: Collection[str]) -> tuple[dict[str, Outcome], dict[str, dict[str, Any]]]:
-        """Start those of ``names`` that are empty, watch and verify all; outcomes, and hashes of secrets, by group."""
+        """Start the empty groups of ``names``, watch and verify all; returns outcomes and secret hashes by group."""
         spec, newest = self.view.spec, self.view.newest
         starting = [name for name in names if self.groups[name].state is State.EMPTY]
         topology, plan = self.view.ready()
@@ -246,7 +246,7 @@ class Rollout:
         return launch_groups(self.changer, launches, self.report), hashes
 
     def _start_steps(self, plan: Plan, group: str) -> tuple[dict[str, list[Step]], dict[str, Any]]:
-        """Steps that start ``group``, which is ``plan``, by node, and hashes of the secrets that it is started with."""
+        """By node, the steps that start ``group`` of ``plan``; and hashes of the secrets that it is started with."""
         spec, release = self.view.spec, self.desired.release
         if release is None:
             here = secrets.values(spec, plan)
@@ -258,25 +258,25 @@ class Rollout:
         steps: dict[str, list[Step]] = {}
         for name, node in plan.nodes.items():
             facts = self.view.facts[name]
-            # A guard would start the release before where this start fails, or is cut off.
+            # Otherwise a guard would start the previous release after a failed or interrupted start.
             before: list[Step] = [{"do": "stay-down"}] if read(facts.enabled) is not None else []
             if self.desired.options.clear_caches:
                 (rank,) = node.containers
-                # Those of other images may be in use by another cluster of the same user.
+                # Caches of other images may be in use by another cluster of the same user.
                 old = [path for path in rank.directories if path.startswith(f"{facts.state_dir}/caches/")]
                 before += [{"do": "delete", "path": path, "image": rank.image} for path in old]
             steps[name] = [*before, *start_steps(node, entry=entry, secrets=here, hashes=hashes, kept_secrets=kept)]
         return steps, hashes
 
     def _hashes_of_running(self, groups: Collection[GroupState]) -> dict[str, dict[str, Any]]:
-        """Salt and hashes of the secrets that ranks which run already were started with, by group."""
+        """Salt and hashes of the secrets that running ranks were started with, by group."""
         facts = {node: self.view.facts[node] for group in groups for node in group.ranks}
         seen = begin_observing(self.fleet, self.view.spec, facts, OBSERVE_S)
         heads = [rank for _, rank in running_heads(self.view.spec, facts, observed(seen, OBSERVE_S + ROUND_TRIP_S))]
         return {rank.group: dict(rank.launcher.get("secrets") or {}) for rank in heads}
 
     def record(self, groups: Sequence[RecordedGroup], outcomes: Mapping[str, Outcome], *, partial: bool) -> None:
-        """Record ``groups``; raise the failure of those of ``outcomes`` that did not come up."""
+        """Record ``groups``; then raise the error of groups in ``outcomes`` that did not come up."""
         spec, newest, plan = self.view.spec, self.view.newest, self.view.ready()[1]
         replies = values(outcomes)
         started = [group.release for group in groups if group.name in outcomes]

@@ -1,4 +1,4 @@
-"""What already serves, and whether it stays: each group is asked, and its answer judged by its own release."""
+"""Examines running groups: asks each one, judges its answer by its own release, and decides what to do with it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from sparkcluster.runtime import secrets
 
 UPGRADE = "sparkcluster upgrade INVENTORY"
 REPLACE = "sparkcluster up INVENTORY --replace; or sparkcluster down INVENTORY, then up"
-# HTTP 500 may be the failure of a single request; a dead engine fails the next one too.
+# HTTP 500 may be the failure of a single request; a dead engine also fails the next one.
 AGAIN_S = 2.0
 
 
 def whole(view: View) -> View:
-    """``view``, in which every node reports its ranks: a rank that is not seen is not gone.
+    """``view`` if every node reports its ranks, since an unseen rank may be running.
 
     Raises:
         FoundErrors: a node cannot be reached, or has an error.
@@ -63,15 +63,15 @@ def whole(view: View) -> View:
 def survey(
     fleet: Fleet, view: View, desired: Desired, report: Report, before: Mapping[str, GroupState]
 ) -> dict[str, GroupState]:
-    """Ask every group that should answer, all at once, and decide what to do with each.
+    """Ask every group that should answer, in parallel, and decide what to do with each.
 
-    A group that was asked ``before`` and has the same ranks as then is not asked again.
+    A group that was asked ``before`` and still has the same ranks is not asked again.
     """
     release, groups = desired.release, group_states(view)
     groups = {name: group for name, group in groups.items() if release is None or name in release.groups}
     to_ask = {name: group.recorded for name, group in groups.items() if group.state not in TABLE and group.recorded}
     begun = [name for name in (view.switch.groups if view.switch else ()) if name in groups]
-    # Where a switch that was cut off has stopped a group, the others go the same way.
+    # If an interrupted switch has stopped a group, its other groups are replaced as well.
     stopped = any(name not in to_ask for name in begun)
     found = {
         name: earlier.verdict
@@ -79,7 +79,7 @@ def survey(
         if earlier.verdict and name in to_ask and earlier.ranks == groups[name].ranks
     }
     found |= _ask(fleet, view, {name: group for name, group in to_ask.items() if name not in found}, report)
-    # Its guard loads or unloads it, and goes on with that.
+    # Its guard loads or unloads it, and must not be disturbed.
     loading = desired.operation == "up" and desired.spec.idle_s is not None and guard_works(view)
     for name, group in groups.items():
         replace = desired.options.replace or (stopped and name in begun)
@@ -97,7 +97,7 @@ def survey(
 
 
 def states(view: View) -> dict[str, GroupState]:
-    """``group_states``, with the names of secrets that have another value here."""
+    """``group_states``, with the secrets whose values have changed on this machine."""
     return {
         name: dataclasses.replace(group, rotated=rotated_secrets(view, group))
         for name, group in group_states(view).items()
@@ -105,22 +105,22 @@ def states(view: View) -> dict[str, GroupState]:
 
 
 def rotated_secrets(view: View, group: GroupState, kept: RecordedGroup | None = None) -> tuple[str, ...]:
-    """Names of secrets that have another value here, or in what is ``kept`` of it, than the ranks of ``group`` have."""
+    """Secrets whose values here, or in the release ``kept``, differ from those of ``group``'s ranks."""
     if group.recorded is None:
         return ()
-    rotated = secrets.rotated(group.recorded.secrets, view.spec)
+    rotated = secrets.rotated(group.recorded, view.spec)
     if kept is None:
         return rotated
-    key = engines.engine(view.spec.playbook.engine).api_key  # a release that serves again takes that of today
+    key = engines.engine(group.recorded.engine).api_key  # a restarted release uses the current key
     now, then = (each.secrets.get("hashes", {}) for each in (group.recorded, kept))
     differ = {name for name in now.keys() | then.keys() if now.get(name) != then.get(name)} - {key}
     return tuple(sorted(differ | (set(rotated) & {key})))
 
 
 def _ask(fleet: Fleet, view: View, groups: Mapping[str, RecordedGroup], report: Report) -> dict[str, Verdict]:
-    """How ``groups`` reply, and how that is judged."""
+    """The replies of ``groups``, and the verdicts on them."""
     if groups:
-        report.step("check", "asking what serves")
+        report.step("check", "asking the running groups")
 
     def check(group: RecordedGroup) -> Verdict:
         endpoint = endpoints(group.plan, group.engine)[group.name]
@@ -148,9 +148,9 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, RecordedGroup], report: 
 
 
 def refuse_elsewhere(view: View, names: Collection[str]) -> None:
-    """Raise LaunchError where ranks of the groups ``names`` run on machines that left the inventory, by their record.
+    """Raise LaunchError if ranks of the groups ``names`` are recorded on machines that left the inventory.
 
-    To start anything beside them would leave them behind: the next record would not name them.
+    A start would lose track of them, since the next record would not name them.
     """
     if view.newest is None or not view.ranks.of_release(view.newest):
         return
@@ -158,9 +158,9 @@ def refuse_elsewhere(view: View, names: Collection[str]) -> None:
     former = [node for node in former_nodes(view.spec, {"": view.newest.record}) if node.label in nodes]
     if former:
         raise LaunchError(
-            f"ranks of this release also run outside of the inventory, on {' and '.join(map(shown, former))}",
+            f"ranks of this release also run on machines outside the inventory: {' and '.join(map(shown, former))}",
             step="stop",
-            hint=f"{down_there(former)}   stops them there as well; then up again",
+            hint=f"{down_there(former)}   also stops them there; then run up again",
         )
 
 
@@ -168,7 +168,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     """Raise if a group conflicts with the plan and ``up`` does not replace it; nothing is changed.
 
     Raises:
-        OtherPlan: a group serves another plan, or was started with another secret.
+        OtherPlan: a group serves another plan, or was started with other secrets.
         LaunchError: ranks belong to another state directory.
         FoundErrors, PlanError: a group serves, and the new plan cannot be made.
     """
@@ -193,17 +193,17 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
     if not differing:
         rotated = {name for group in refused.values() for name in group.rotated}
         command = RESTART if rotated == {engines.engine(spec.playbook.engine).api_key} else UPGRADE
-        message = f"{cluster} with another secret than is set here"
-        hint = f"{command}   restarts it with the one that is set here"
+        message = f"{cluster} with a different secret than the one set here"
+        hint = f"{command}   restarts it with the secret set here"
     elif served is None:
-        message, hint = f"{cluster} a plan that no release recorded", REPLACE
+        message, hint = f"{cluster} an unrecorded plan", REPLACE
     else:
-        message = f"{cluster}, which is another plan"
-        hint = f"{UPGRADE}   switches to what {shlex.join(fill.flags) or spec.inventory_path.name} says"
+        message = f"{cluster}, which has a different plan"
+        hint = f"{UPGRADE}   switches to {shlex.join(fill.flags) or spec.inventory_path.name}"
         keeping = flags(served.selected, spec)
         if keeping and served.selected != spec.selected:
             keep = f"{fill._replace(flags=keeping)(UPGRADE)} --save"
-            hint = f"{keep}   keeps what serves, in {spec.inventory_path.name} too; or {hint}"
+            hint = f"{keep}   keeps the running release and saves it in {spec.inventory_path.name}; or {hint}"
     raise OtherPlan(
         "\n".join([f"{message}; nothing was changed", *(fill(line) for line in lines)]),
         [line for each in found for line in each.shown()],
@@ -212,7 +212,7 @@ def refuse(view: View, groups: Mapping[str, GroupState]) -> None:
 
 
 def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
-    """Raise NotServing for a group that serves this plan, is not dead, and does not answer as its release expects.
+    """Raise NotServing for a group of this plan that is not dead but does not answer as its release expects.
 
     It is left running, and the other groups are started.
     """
@@ -228,7 +228,7 @@ def stop_on_wrong_answers(view: View, groups: Mapping[str, GroupState]) -> None:
 
 
 def note_differences(view: View, groups: Mapping[str, GroupState], report: Report) -> None:
-    """Note how groups that are kept differ from what is written, and whose ranks are gone on with."""
+    """Note how kept groups differ from the files, and which ranks of an interrupted command are continued."""
     left = [view.spec.inventory.called(name) for name, group in groups.items() if group.state is State.STARTED]
     if left and view.lease is None:
         report.note(f"{', '.join(left)}: {LEFT}; continuing with the ranks that it started")
@@ -236,11 +236,11 @@ def note_differences(view: View, groups: Mapping[str, GroupState], report: Repor
         if group.action is not Action.KEEP or group.recorded is None:
             continue
         name = view.spec.inventory.called(group.name)
-        if warning := secrets.key_warning(group.recorded.secrets, view.spec):
+        if warning := secrets.key_warning(group.recorded, view.spec):
             report.note(hints(view.spec)(f"warning: {warning}"))
         since = f"since release {group.recorded.release} was started"
         if group.drift:
-            remedy = hints(view.spec)("sparkcluster up INVENTORY --replace   starts it with the new values")
+            remedy = hints(view.spec)("sparkcluster up INVENTORY --replace   restarts it with the new values")
             report.note(f"{name}: {'; '.join(group.drift)} {since}: {remedy}")
         if group.recorded.verify != view.spec.playbook.verifying:
             report.note(f"{name}: verify in the playbook was edited {since}; it takes effect at the next start")

@@ -1,4 +1,4 @@
-"""``stage``: copy weights, image and what the image lacks to every node; nothing is started."""
+"""``stage``: copy weights, image and what the image lacks to every node; starts nothing."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Options:
     """The flags of ``stage``.
 
     Attributes:
-        what: weights, image or both; Ray for an image without one comes with the image.
+        what: weights, image or both; with the image also Ray, if the image lacks it.
         dry_run: only report what would be done.
-        verify: compare the content of weights on all nodes, also where nothing is missing.
-        encrypt: whether copies are encrypted on cables too; None as the inventory says.
-        limit_bytes_s: the most that each node sends, likewise.
-        given: where on this machine the one artifact of ``what`` is, for the case that no node has it.
-        yes: accept without asking an image that is copied to nodes.
+        verify: compare the content of weights on all nodes, even if nothing is missing.
+        encrypt: whether copies over cables are encrypted too; None for the inventory's setting.
+        limit_bytes_s: limit of each node's sending rate; None for the inventory's setting.
+        given: local copy of the one artifact of ``what``, used if no node has it.
+        yes: accept an image that is copied to nodes without asking.
     """
 
     what: Sequence[Artifact] = ("weights", "image")
@@ -88,7 +88,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
 
 
 def expected(fleet: Fleet, view: View, options: Options, report: Report) -> StageReport:
-    """What ``stage`` would copy, Ray as well, and what each node would get from where; nothing is changed."""
+    """What ``stage`` would copy, including Ray, and from where each node would get it; changes nothing."""
     from sparkcluster.staging.expected import expect  # noqa: PLC0415 - few runs need it
 
     run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
@@ -100,15 +100,15 @@ def expected(fleet: Fleet, view: View, options: Options, report: Report) -> Stag
 
 
 def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Callable[[], Changer]) -> StageReport:
-    """Copy what is missing, but for Ray, to every node; what was copied.
+    """Copy what is missing, except Ray, to every node; returns what was copied.
 
-    ``acquire`` takes the lease of staging, which it does only where there is something to do.
+    ``acquire`` takes the staging lease; it is only called if there is something to do.
 
     Raises:
         LeaseHeld: something is missing, and another operator is staging.
         PlanError: no topology can be made.
         StageError: something did not reach a node.
-        LeaseLost: another operator has the lease.
+        LeaseLost: another operator holds the lease.
     """
     report.step("copy", " and ".join(options.what))
     run = _transfers(Lease(fleet, view.spec.inventory, "stage", "staging").changer, view, options, report)
@@ -123,7 +123,7 @@ def copy(fleet: Fleet, view: View, options: Options, report: Report, acquire: Ca
 
 
 def _transfers(changer: Changer, view: View, options: Options, report: Report) -> Transfers:
-    """Transfers to the nodes of ``view``, as the flags say, else the inventory."""
+    """Transfers to the nodes of ``view``, with settings from the flags, else the inventory."""
     if view.topology is None:
         raise view.unplanned or PlanError("these nodes have no usable topology", step="copy")
     staging, lines = view.spec.inventory.staging, observed.read(view.spec.inventory.cluster)
@@ -140,16 +140,16 @@ def _transfers(changer: Changer, view: View, options: Options, report: Report) -
 
 
 def lacking_ray(view: View) -> Staging | None:
-    """Which nodes lack the Ray that their image has not; None if none is brought."""
+    """The nodes that lack the Ray to be added to their image; None if none is added."""
     return ray.find_missing(view.spec, view.facts, view.topology) if view.topology and view.bring_ray else None
 
 
 def bring_ray(
     view: View, report: Report, acquire: Callable[[], Changer], options: Options | None = None
 ) -> tuple[StageReport, View]:
-    """Bring Ray to the nodes that lack it; what was copied, and the cluster then. ``acquire`` as in ``copy``.
+    """Copy Ray to the nodes that lack it; returns what was copied and the updated view. ``acquire`` as in ``copy``.
 
-    Where it cannot be fetched, executor native may do, but not where a copy to a node failed: that is an error to fix.
+    If Ray cannot be downloaded, executor native may be used instead; a failed copy to a node is an error.
     """
     lacking = lacking_ray(view)
     if lacking is None or not lacking.missing:
@@ -171,9 +171,9 @@ def bring_ray(
 
 
 def compare_pinned(view: View, report: Report) -> None:
-    """Record the commits and the image that are staged; report where one is not what its name stood for at first.
+    """Record the commits and the image that were staged; report names that now mean something else than at first.
 
-    Another image is recorded then: before other nodes got it somebody was asked.
+    A new image replaces its entry: the user was asked before other nodes got it.
 
     Raises:
         StageError: code of a repository would run, and it is not what was first staged.
@@ -189,16 +189,16 @@ def compare_pinned(view: View, report: Report) -> None:
             names[f"{model.revision} of {model.id}"] = weights.revision
     path, newer = staged_file(view.spec.inventory.cluster), dict[str, str]()
     image = next(iter(expected_images(view.spec, view.facts, view.topology.by_rank).values()), None)
-    # What a node builds has a name of its content.
+    # Images built on the nodes are named by their content.
     if image is not None and playbook.image and view.spec.build is None:
         newer[playbook.image] = f"{image.id} {image.build}"
         if first.get(playbook.image, image.build).rpartition(" ")[2] != image.build:
-            report.note(f"warning: {playbook.image} is another image than was staged before: {image.id[:19]}")
+            report.note(f"warning: {playbook.image} is a different image than the one staged before: {image.id[:19]}")
     asked = {power.kind for power in powers.of(playbook, view.spec.inventory) if power.asks} - {"image"}
     unpinned = [each for each in view.findings if asked and each.code == "MDL-004"]
     for name, found in names.items():
         if first.get(name, found) != found:
-            text = f"{name} changed since it was first staged: it was {first[name]}, it is {found}"
+            text = f"{name} changed since it was first staged: was {first[name]}, now {found}"
             # An adapter has no code.
             for finding in (each for each in unpinned if name.rpartition(" ")[2] in each.summary.split()):
                 hint = f"{finding.remedy[0]}; or accept the change: {shell('rm', path)}"

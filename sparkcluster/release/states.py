@@ -1,22 +1,21 @@
-"""The state table that ``up`` walks, once for each group. Pure: facts, plan and record in, states and actions out.
+"""The state table of ``up``, applied to each group. Pure: facts, plan and record in, states and actions out.
 
 ::
 
-    state     what is there of the group                                  what up does
+    state     ranks of the group                                          action of up
     EMPTY     no rank of ours                                             start
-    UNLOADED  no rank of ours, and guards load on demand what the plan    keep
-              would do
-    STARTED   the ranks of this plan run, and a node has no record that   watch
-              they have answered
-    SERVING   every rank that the newest release recorded runs, and the   ask
-              plan would do the same
-    OTHER     likewise, and the plan would do something else, or ranks    ask, if recorded
-              of another plan run on every node
-    REMAINS   anything else of ours: a rank is gone, or there are others  clean, then start
+    UNLOADED  no rank of ours, and guards would load the same plan        keep
+    STARTED   the ranks of this plan run, and a node has no record of     watch
+              their verification
+    SERVING   every rank of the newest release runs, and the plan is      ask
+              the same
+    OTHER     every rank of the newest release runs, and the plan         ask, if recorded
+              differs; or ranks of another plan run on every node
+    REMAINS   any other ranks of ours: some are missing or additional     clean, then start
     TAKEN     ranks with our name and another state directory             refuse
 
-After asking (``after_asking``) a group that answers is kept, a dead group (``endpoint.dead``) is cleaned, and any
-other is refused, or cleaned with ``--replace``.
+After asking (``after_asking``), a group that answers is kept, a dead group (``endpoint.dead``) is cleaned, and any
+other group is refused, or cleaned with ``--replace``.
 
 An ``up`` that was killed at any point leaves one of these states, from which the next ``up`` continues.
 """
@@ -28,6 +27,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkcluster import engines
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.docker import Rank
 from sparkcluster.facts.model import ReleaseFact
@@ -62,16 +62,16 @@ class Options:
 
     Attributes:
         timeout_s: overrides the playbook's readiness limit.
-        replace: whether to replace what serves another plan, has drifted, or does not answer as it should.
-        rollback: whether to go back where a switch fails.
-        yes: accept without asking what a kept release can do, and an image that is copied to nodes.
-        min_speed: the least speed of a new release, as a share of the one before; 0 compares nothing.
+        replace: whether to replace groups that serve another plan, have drifted, or answer wrongly.
+        rollback: whether to roll back if a switch fails.
+        yes: accept a kept release, and an image that is copied to nodes, without asking.
+        min_speed: minimum speed of a new release, relative to the previous one; 0 disables the comparison.
         wait_s: how long to wait for the lease.
-        order: groups that are switched first.
-        max_unavailable: how many groups are switched at once, after the first one.
-        pause_s: between groups that are switched.
-        on_demand: names of the inventory's models on demand, by cluster. Beside one that is loaded nothing starts, and
-            beside such models guards are installed where none run: after a reboot those would come back alone.
+        order: groups to switch first.
+        max_unavailable: number of groups to switch at the same time, after the first one.
+        pause_s: pause between switched groups.
+        on_demand: names of the inventory's on-demand models, by cluster. Nothing starts on the nodes of a loaded one.
+            If there are any, models without guards get guards: after a reboot only models with guards come back.
     """
 
     timeout_s: float | None = None
@@ -89,11 +89,11 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Desired:
-    """What is to serve.
+    """The desired state.
 
     Attributes:
-        release: the recorded release that ``spec`` is of, where one is to serve again: its groups start with the
-            secrets that the nodes have of it, and whatever checks find. Others are not looked at.
+        release: the recorded release of ``spec`` when rolling back: only its groups are considered. They start with the
+            secrets that the nodes kept of it, regardless of findings.
     """
 
     spec: Spec
@@ -102,13 +102,13 @@ class Desired:
     release: RollbackTarget | None = None
 
     def restarts(self, group: GroupState) -> bool:
-        """Whether a group is started anew though it serves as it should; one that was already has a later release."""
+        """Whether to restart a group although it serves as desired; a restarted group has a later release."""
         since = group.recorded.release if group.recorded else 0
         return self.operation == "restart" and self.release is not None and since <= self.release.number
 
 
 class State(enum.Enum):
-    """What a group is in."""
+    """The state of a group."""
 
     EMPTY = "empty"
     UNLOADED = "unloaded"
@@ -120,7 +120,7 @@ class State(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What ``up`` does next."""
+    """The next action of ``up``."""
 
     START = "start"
     WATCH = "watch"
@@ -136,17 +136,17 @@ TABLE: dict[State, Action] = {
     State.REMAINS: Action.CLEAN,
     State.TAKEN: Action.REFUSE,
 }
-"""What ``up`` does with a group that does not serve; see ``after_asking`` for others."""
+"""The action for a group that does not serve; for others see ``after_asking``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a group that was asked replied, and how that was judged.
+    """A group's reply, and the judgement of it.
 
     Attributes:
-        reply: what it replied, None if it could not be asked.
-        wrong: why that is not what its release expects, or None.
-        dead: why it is dead, or None.
+        reply: the reply; None if the group could not be asked.
+        wrong: why it is not what the group's release expects, or None.
+        dead: why the group is dead, or None.
     """
 
     reply: Reply | None
@@ -160,12 +160,12 @@ class GroupState:
 
     Attributes:
         ranks: its ranks by node, whatever their state.
-        recorded: what the newest release recorded of it; None where it has no record.
-        planned: what the plan would change of a group that serves.
-        drift: addresses and GID indices that are not those its ranks were started with, in lines.
-        verdict: how it answered; None where it was not asked.
-        rotated: names of secrets that have another value than its ranks were started with.
-        action: what ``up`` does with it; set by ``serving.survey``.
+        recorded: its record in the newest release; None without one.
+        planned: what the plan would change of a serving group.
+        drift: addresses and GID indices that have changed since its ranks were started, as lines.
+        verdict: how it answered; None if it was not asked.
+        rotated: secrets whose values have changed since its ranks were started.
+        action: the action of ``up``; set by ``serving.survey``.
     """
 
     name: str
@@ -180,7 +180,7 @@ class GroupState:
 
     @property
     def dead(self) -> str | None:
-        """Why it is dead, where it was asked."""
+        """Why it is dead, if it was asked."""
         return self.verdict.dead if self.verdict else None
 
     @property
@@ -195,14 +195,14 @@ class GroupState:
 
     @property
     def replaced(self) -> bool:
-        """Whether it is cleaned because the user said ``--replace``, though a release of it serves and is not dead."""
+        """Whether ``--replace`` cleans it, although it serves a release and is not dead."""
         return self.action is Action.CLEAN and self.verdict is not None and not self.dead
 
 
 def after_asking(group: GroupState, *, again: bool, replace: bool) -> Action:
-    """What to do with a group that is SERVING or OTHER, and was asked if a release recorded it.
+    """The action for a SERVING or OTHER group, which was asked if it is recorded.
 
-    ``replace`` allows to replace what is not dead; then ``again`` is whether it is, though it serves as it should.
+    ``replace`` allows to replace groups that are not dead; with ``again``, also groups that serve as desired.
     """
     if group.dead:
         return Action.CLEAN
@@ -213,7 +213,7 @@ def after_asking(group: GroupState, *, again: bool, replace: bool) -> Action:
 
 
 def group_states(view: View) -> dict[str, GroupState]:
-    """The state of every group that is planned, recorded and still running, or has ranks; by name."""
+    """The state of every group that is planned, recorded and running, or has ranks; by name."""
     present = view.ranks.groups()
     recorded = recorded_groups(view.newest.record) if view.newest else {}
     names = [group.name for group in view.spec.inventory.groups] or [ONLY_GROUP]
@@ -224,7 +224,7 @@ def group_states(view: View) -> dict[str, GroupState]:
 
 
 def _now(view: View, name: str) -> Group | None:
-    """The group of that name in the topology of today."""
+    """The group of that name in the current topology."""
     return next((group for group in view.topology.groups if group.name == name), None) if view.topology else None
 
 
@@ -246,15 +246,15 @@ def _group(view: View, name: str, ranks: Mapping[str, tuple[Rank, ...]], recorde
         changes, drifted = compared(view, recorded)
         serving = State.STARTED if runs_plan and _unrecorded_on_a_node(view, recorded) else State.SERVING
         return GroupState(name, State.OTHER if changes else serving, ranks, recorded, changes, drifted)
-    # They may answer, though no release recorded them.
+    # They may answer although they are not recorded.
     if not runs_plan and all_running(ranks) and ranks.keys() == nodes:
-        why = f"{view.spec.inventory.called(name)} runs a plan that no release recorded, as far as records can be read"
+        why = f"{view.spec.inventory.called(name)} runs a plan that is not in any readable record"
         return GroupState(name, State.OTHER, ranks, planned=(Change("arguments", why),))
     return GroupState(name, State.STARTED if runs_plan else State.REMAINS, ranks, recorded)
 
 
 def _unrecorded_on_a_node(view: View, recorded: RecordedGroup) -> bool:
-    """Whether a node of the group has no record of its release: ``up`` was killed while it recorded it."""
+    """Whether a node of the group lacks its release's record, because ``up`` was killed while recording."""
     found = [view.facts[node].release for node in recorded.ranks if node in view.facts]
     return any(each is None or (isinstance(each, ReleaseFact) and each.number < recorded.release) for each in found)
 
@@ -265,7 +265,7 @@ def all_running(ranks: Mapping[str, tuple[Rank, ...]]) -> bool:
 
 
 def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
-    """Everything in which a group that serves differs from what is written, by class, with what it costs."""
+    """All differences between a serving group and the files, by class, with their cost."""
     if group.state not in {State.SERVING, State.OTHER}:
         return ()
     found = [*group.planned, *(Change("addresses", line) for line in group.drift)]
@@ -281,7 +281,7 @@ def differences(view: View, group: GroupState) -> tuple[Difference, ...]:
 
 
 def brief(recorded: RecordedGroup | None, spec: Spec, more: str) -> Iterator[tuple[str, str]]:
-    """In what ``spec`` is another than what is recorded: model, image, and the first setting; ``more`` shows others."""
+    """The differences of ``spec`` from the record: model, image, and the first setting; ``more`` shows the others."""
     old = recorded.plan if recorded else {}
     image = spec.reference if spec.inventory.runtime.kind == "docker" else None
     for word, new in (("model", spec.playbook.model_name), ("image", image)):
@@ -293,11 +293,12 @@ def brief(recorded: RecordedGroup | None, spec: Spec, more: str) -> Iterator[tup
 
 
 def _settings(recorded: Mapping[str, Any], spec: Spec) -> Iterator[str]:
-    """A line for each argument and variable that differs from the ``recorded`` playbook; the context first."""
+    """A line per argument and variable that differs from the ``recorded`` playbook; the context length first."""
     now = spec.playbook.model_dump(mode="json", exclude_defaults=True)
+    context = engines.engine(spec.playbook.engine).common_arguments.get("context")
     for section in ("args", "env"):
         old, new = recorded.get(section) or {}, now.get(section) or {}
-        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != "max-model-len", name)):
+        for name in sorted(old.keys() | new.keys(), key=lambda name: (name != context, name)):
             if recorded and old.get(name) != new.get(name):
                 yield f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
 
@@ -307,10 +308,10 @@ def _shown(value: object) -> str:
 
 
 def compared(view: View, recorded: RecordedGroup) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """What the plan would change of a recorded group, and what has drifted since it was started.
+    """What the plan would change of a recorded group, and what has drifted since its start.
 
-    If the plan differs and the network section of the inventory does not, the plan is compared with the addresses,
-    interfaces and GID indices that the group was started with: where nothing differs then, it has drifted.
+    If the plan differs but the inventory's network section does not, the plan is compared with the addresses,
+    interfaces and GID indices of the group's start: if nothing differs then, it has drifted.
     """
     found = _changes(recorded, view.planned)
     before = restored(recorded.network) if recorded.network else None
@@ -330,7 +331,7 @@ def _changes(recorded: RecordedGroup, plan: Plan | None) -> tuple[Change, ...]:
 
 
 def _plan_with(view: View, group: Group) -> Plan | None:
-    """The plan where ``group`` has the topology given."""
+    """The plan with this topology for ``group``."""
     topology = view.topology or Topology(view.spec.inventory.cluster, (group,), ())
     groups = tuple(group if other.name == group.name else other for other in topology.groups)
     now = dataclasses.replace(topology, groups=groups)

@@ -1,4 +1,4 @@
-"""Stop the ranks of groups on every node, heads before workers, and report where that failed."""
+"""Stops the ranks of groups on every node, heads before workers, and reports failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkcluster.runtime.ranks import stop_limit_s
 
 
 def ranks_of(plan: Plan) -> dict[str, list[Rank]]:
-    """The ranks that ``plan`` starts, by node, as facts would show them."""
+    """The ranks that ``plan`` starts, by node, in the form of facts."""
     return {
         name: [Rank(name=rank.name, state="running", labels=rank.labels) for rank in node.containers]
         for name, node in plan.nodes.items()
@@ -35,10 +35,10 @@ def stop(
     *,
     drain: bool = True,
 ) -> dict[str, SparkclusterError]:
-    """Stop and remove ranks on all nodes, heads before workers; returns the nodes where that failed.
+    """Stop and remove ranks on all nodes, heads before workers; returns the errors of failed nodes.
 
-    With ``drain`` a head gets the time that its engine lets requests in flight finish; new ones it refuses at once.
-    Then the memory of all is watched until it has come back, and what has not is reported.
+    With ``drain``, a head gets time to finish requests in flight; it refuses new ones immediately. Afterwards the
+    memory of all nodes is watched until it is free again, and missing memory is reported.
     """
     failed: dict[str, SparkclusterError] = {}
     for head in (True, False):
@@ -47,8 +47,8 @@ def stop(
             name: max(stop_limit_s(rank, drain=drain) for rank in those) for name, those in stopping.items() if those
         }
         for name, limit_s in limits_s.items():
-            requests = f", of which requests in flight up to {limit_s - GRACE_S} s" if limit_s > GRACE_S else ""
-            report.progress(name, f"stopping its rank, which gets up to {limit_s} s{requests}")
+            requests = f", requests in flight within {limit_s - GRACE_S} s" if limit_s > GRACE_S else ""
+            report.progress(name, f"stopping its rank within {limit_s} s{requests}")
         steps = {name: stop_steps(those, drain=drain) for name, those in stopping.items()}
         failed |= failures(changer.attempt(steps, timeout_s=max(limits_s.values(), default=0) + 60))
     watch_return(changer, {name: present for name, present in ranks.items() if name not in failed}, report)
@@ -56,26 +56,26 @@ def stop(
 
 
 def guard_works(view: View) -> bool:
-    """Whether a guard has the lease of the cluster: it starts or stops its group."""
+    """Whether a guard holds the lease of the cluster, because it starts or stops its group."""
     return view.lease is not None and view.lease.operation == "restart"
 
 
 def end_guards(fleet: Fleet, view: View) -> None:
-    """End the guards of a cluster, one of which may have the lease; their units stay."""
+    """Stop the guards of a cluster, one of which may hold the lease; their units stay installed."""
     request = {"state_dir": view.spec.inventory.state_dir, "cluster": view.spec.inventory.cluster}
     ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
     all_values(ended, LeaseHeld)
 
 
 def is_head(rank: Rank) -> bool:
-    """Whether a rank drives its group; the driver is stopped first, so that it can drain."""
+    """Whether a rank drives its group; the head is stopped first, so that it can drain."""
     return rank.labels.get(LABEL_RANK, "0") == "0"
 
 
 def with_failed_stops(
     error: SparkclusterError, failed: Mapping[str, SparkclusterError], nodes: Collection[str]
 ) -> SparkclusterError:
-    """``error`` with what could not be stopped; LeaseLost where all ``nodes`` refused it."""
+    """``error`` extended by ranks that could not be stopped; LeaseLost if all ``nodes`` refused."""
     refused = [each for each in failed.values() if isinstance(each, LeaseLost)]
     final = refused[0] if len(refused) == len(nodes) else error
     running = [name for name, each in failed.items() if not isinstance(final, LeaseLost) or each not in refused]
@@ -86,21 +86,21 @@ def with_failed_stops(
 
 
 def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
-    """Raise StopError where ``command`` could not be carried out on nodes."""
+    """Raise StopError if ``command`` failed on any node."""
     for name, error in failed.items():
         raise StopError(
             f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step=command,
-            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   again"])),
+            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   to retry"])),
         )
 
 
 def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:
-    """Stop the gateway that is seen in ``view``, and its door, on every node but one.
+    """Stop the gateway in ``view``, and its door, on every node except ``but``.
 
     Raises:
-        StopError: its node could not be reached, or it could not be stopped on one.
+        StopError: a node could not be reached, or did not stop it.
         LeaseHeld: another operator changes it.
     """
     inventory, steps = view.spec.inventory, dict[str, list[Step]]()

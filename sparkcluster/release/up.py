@@ -1,4 +1,4 @@
-"""``up``: see, decide, stage, and under the lease see once more, start, verify and record, by the state table."""
+"""``up``: read, decide and stage; then under the lease read again, start, verify and record, by the state table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkcluster.node.shared import LABEL_CLUSTER
 from sparkcluster.plan.switch import anything
 from sparkcluster.release import stage
 from sparkcluster.release.enabled import disable, enable, guards, load_on_demand
-from sparkcluster.release.replacement import Replacement, forget, to_replace, way_back
+from sparkcluster.release.replacement import Replacement, choose_target, forget, to_replace
 from sparkcluster.release.rollback_target import prove
 from sparkcluster.release.rollout import Rollout
 from sparkcluster.release.serving import note_differences, refuse, refuse_elsewhere, stop_on_wrong_answers
@@ -30,16 +30,16 @@ from sparkcluster.staging.run import StageReport
 
 
 def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | None = None) -> Rollout:
-    """Bring the cluster from whatever it is in to a verified endpoint for every group.
+    """Bring the cluster from any state to a verified endpoint for every group.
 
-    ``probes`` are those that were sent already.
+    ``probes`` are probes that were already sent.
 
     Raises:
-        RolledBack: what was to be replaced serves again.
+        RolledBack: a replacement failed, and the previous release serves again.
         FoundErrors: findings of severity error; nothing was changed.
-        OtherPlan, NotServing: a group serves something else or not as expected, and is not dead; nothing was changed.
-        LeaseHeld: another operator has the lease.
-        StageError, LaunchError: with node, step and hint; no rank of the group that failed is left running.
+        OtherPlan, NotServing: a group serves another plan or answers wrongly, and is not dead; nothing was changed.
+        LeaseHeld: another operator holds the lease.
+        StageError, LaunchError: with node, step and hint; no rank of the failed group is left running.
     """
     began = time.monotonic() - report.asked_s
     rollout = Rollout(fleet, desired, report)
@@ -51,13 +51,13 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
             _refuse_beside(rollout)
         on_demand = any(each and each.on_demand for each in guards(rollout.view.facts))
         if on_demand and (rollout.to_start(Action.WATCH) or desired.spec.idle_s is None):
-            disable(fleet, desired.spec, report)  # they would stop what no client asks for
+            disable(fleet, desired.spec, report)  # they would stop a model without requests
             rollout.see()
         if rollout.view.lease is not None and any(each.action is not Action.KEEP for each in rollout.groups.values()):
-            # What would be refused may be about ranks that its holder is starting.
+            # Ranks that would be refused may be ranks that the lease holder is starting.
             rollout.take(leases)
             rollout.see()
-        if not desired.options.replace:  # what is refused then is no failure of this step
+        if not desired.options.replace:  # a refusal is not a failure of this step
             report.done()
         refuse(rollout.view, rollout.groups)
         note_differences(rollout.view, rollout.groups, report)
@@ -84,7 +84,7 @@ def up(fleet: Fleet, desired: Desired, report: Report, probes: Calls[Answer] | N
 
 
 def _refuse_beside(rollout: Rollout) -> None:
-    """Raise LaunchError where a model on demand is loaded on these nodes: only the gateway lets its requests finish."""
+    """Raise LaunchError if an on-demand model is loaded on these nodes: only the gateway can unload it safely."""
     model, names = rollout.desired.spec.model, rollout.desired.options.on_demand
     ranks = [rank for facts in rollout.view.facts.values() for rank in read(facts.ranks) or ()]
     running = {names.get(rank.labels.get(LABEL_CLUSTER, "")) for rank in ranks if rank.state == "running"}
@@ -95,7 +95,7 @@ def _refuse_beside(rollout: Rollout) -> None:
 
 
 def _guard(rollout: Rollout) -> None:
-    """Install guards where none run, for a model on demand, or beside one."""
+    """Install missing guards, for an on-demand model or next to one."""
     spec, options, on_demand = rollout.desired.spec, rollout.desired.options, rollout.desired.spec.idle_s is not None
     done = all(each and each.runs and each.on_demand is on_demand for each in guards(rollout.view.facts))
     if not done and (on_demand or options.on_demand):
@@ -104,22 +104,22 @@ def _guard(rollout: Rollout) -> None:
 
 
 def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
-    """Check and copy while what serves goes on; under the lease see and decide again, then start what is to."""
+    """Check and copy while the old release serves; under the lease read and decide again, then start."""
     with contextlib.ExitStack() as staging:
         refuse_elsewhere(rollout.view, rollout.to_start())
         reached = _check(rollout)
-        source, target = rollout.view.source, way_back(rollout)
+        source, target = rollout.view.source, choose_target(rollout)
         acquire = functools.cache(lambda: rollout.take(staging, "staging"))
         rollout.step, copied = "copy", StageReport(())
         if rollout.to_start():
-            # Who upgrades wants the image that the head has.
+            # An upgrade confirms the image that the head has.
             yes = rollout.desired.options.yes or rollout.desired.operation in {"upgrade", "bench"}
             copied = stage.copy(rollout.fleet, rollout.view, stage.Options(yes=yes), rollout.report, acquire)
         rollout.take(leases)
         rollout.see(also=[target.spec] if target else [])
         refuse(rollout.view, rollout.groups)
-        if rollout.view.source != source:  # another operator was faster
-            target = way_back(rollout)
+        if rollout.view.source != source:  # another operator came first
+            target = choose_target(rollout)
             rollout.see(also=[target.spec] if target else [])
         brought = _ready(rollout, reached, acquire)
     rollout.copied_bytes = sum(each.bytes for each in [*copied.copied, *brought.copied])
@@ -133,10 +133,10 @@ def _change(rollout: Rollout, leases: contextlib.ExitStack) -> None:
 
 
 def _check(rollout: Rollout) -> list[Finding]:
-    """Findings about the connections between the nodes; of a recorded release none: it is started whatever they are.
+    """Findings about the connections between the nodes; empty for a rollback, which starts regardless of findings.
 
     Raises:
-        UsageError: a secret has no value here.
+        UsageError: a secret has no value on this machine.
         FoundErrors: an error that copying does not fix; nothing was changed.
         PlanError: no topology can be made.
     """
@@ -160,7 +160,7 @@ def _check(rollout: Rollout) -> list[Finding]:
 
 
 def _ready(rollout: Rollout, reached: Sequence[Finding], acquire: Callable[[], Changer]) -> StageReport:
-    """Bring Ray, and raise where something is still missing for the groups that are to be started; what was copied.
+    """Copy Ray, and raise if anything is still missing for the groups to start; returns what was copied.
 
     Raises:
         FoundErrors, PlanError, StageError: nothing was stopped.
@@ -173,7 +173,7 @@ def _ready(rollout: Rollout, reached: Sequence[Finding], acquire: Callable[[], C
     rollout.view.ready()
     findings = rollout.view.findings_of(starting)
     if release is not None:
-        hint = "sparkcluster down INVENTORY, then sparkcluster up INVENTORY: with the secrets that are set here"
+        hint = "sparkcluster down INVENTORY, then sparkcluster up INVENTORY   uses the secrets set here"
         prove(rollout.view, release.of_groups(starting), node_records(rollout.fleet, rollout.view.spec)[0], hint)
     elif has_errors(findings):
         raise FoundErrors(findings)

@@ -1,4 +1,4 @@
-"""``upgrade``, ``rollback`` and ``restart``: which release is to serve, and ``up`` to let it."""
+"""``upgrade``, ``rollback`` and ``restart``: choose the release to serve, and call ``up`` with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparkcluster.staging.run import StageReport
 
 
 def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
-    """Let ``spec`` serve in place of what does, or go back.
+    """Replace the running release by ``spec``, or roll back.
 
     Raises:
         RolledBack: the new release failed, and the old one serves again.
@@ -41,44 +41,44 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
 
 
 def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
-    """End a switch that was cut off: forward if it went forward, back if it went back.
+    """Finish an interrupted switch, in its direction.
 
-    Where none is under way the newest release serves on, or is started again.
+    Without one, the newest release keeps serving, or is restarted.
 
     Raises:
-        UsageError: nothing was ever deployed, or what was begun is not accepted.
+        UsageError: there is no release yet, or the journal's playbook is not accepted.
     """
     view = _deployed(fleet, spec, report)
     switch = view.switch
     if switch is None:
-        report.note(f"no switch was cut off; release {view.source} is verified")
+        report.note(f"no interrupted switch; verifying release {view.source}")
         return rollback(fleet, spec, view.source, options, report)
     operator = switch.document["operator"]
-    # Not on every node for the first time or for the way back: back is safe in both cases.
+    # A journal that is not on every node was just being written; rolling back is safe in any case.
     back = switch.document["back"] if switch.whole else switch.source
     if back is None:
-        report.note(f"going on with the switch from release {switch.source} that {operator} began")
+        report.note(f"continuing the switch from release {switch.source}, started by {operator}")
         origin = spec_of(spec, switch.document, switch.document["number"])
         return upgrade(fleet, accept(origin, report, yes=options.yes), options, report)
-    report.note(f"going back to release {back}: {operator} began that, or a switch that not every node has")
+    report.note(f"rolling back to release {back}: {operator} left a rollback or an incomplete switch")
     return rollback(fleet, spec, back, options, report)
 
 
 def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
-    """Start anew what is recorded, with the API key of today.
+    """Restart the recorded release, with the current API key.
 
     Raises:
-        UsageError: nothing is recorded, or a switch was cut off; or as ``rollback``.
-        RolledBack: it failed, and was started once more.
+        UsageError: no release is recorded, or a switch was interrupted; or as ``rollback``.
+        RolledBack: the restart failed, and a second one succeeded.
     """
     view = _deployed(fleet, spec, report)
     if view.switch:
-        raise UsageError("a switch to another release was cut off", hint="sparkcluster upgrade INVENTORY --resume")
+        raise UsageError("a switch to another release was interrupted", hint="sparkcluster upgrade INVENTORY --resume")
     return rollback(fleet, spec, view.source, options, report, operation="restart")
 
 
 def _deployed(fleet: Fleet, spec: Spec, report: Report) -> View:
-    """The cluster as it is; UsageError where no release was ever recorded."""
+    """The current view; UsageError if no release was ever recorded."""
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = whole(see(fleet, spec))
     if not view.source:
@@ -89,18 +89,18 @@ def _deployed(fleet: Fleet, spec: Spec, report: Report) -> View:
 def rollback(
     fleet: Fleet, spec: Spec, number: int | None, options: Options, report: Report, *, operation: Operation = "rollback"
 ) -> Rollout:
-    """Let release ``number`` serve again; None stands for the last one that was another.
+    """Roll back to release ``number``; None for the last different one.
 
-    With ``operation`` restart its groups that serve are started anew.
+    With ``operation`` restart, its serving groups are restarted.
 
     Raises:
-        UsageError: there is none, it is not kept any more, or it is not accepted.
-        RolledBack: it failed, and what served before serves again.
+        UsageError: there is no such release, it is no longer kept, or it is not accepted.
+        RolledBack: it failed, and the previous release serves again.
     """
     report.step("connect", count(len(fleet.hosts), "Spark"))
     records, _ = node_records(fleet, spec)
     if number is None:
-        # Where a switch was cut off, or nothing runs, that is the one that served last.
+        # After an interrupted switch, or if nothing runs, this is the release that served last.
         view = _deployed(fleet, spec, report)
         number = view.source if view.switch or not view.ranks.anything else _before(records, spec)
     report.step("find", f"release {number}")
@@ -115,9 +115,9 @@ def rollback(
 
 
 def _before(answers: Mapping[str, Records], spec: Spec) -> int:
-    """The number of the newest release that is another than the last one, and is kept.
+    """The number of the newest kept release that differs from the last one.
 
-    None counts that is in the middle of a switch, or has a group that has not answered, or that ``bench`` made.
+    Releases in the middle of a switch, with an unverified group, or made by ``bench`` do not count.
     """
     documents = [document for answer in answers.values() for document in answer.records]
     found: list[ReleaseFact] = []
@@ -130,28 +130,28 @@ def _before(answers: Mapping[str, Records], spec: Spec) -> int:
         answered = all(group.verified for group in recorded_groups(release.record).values())
         if ended and answered and (not kept or release.number in kept) and _differ(release, found[0]):
             return release.number
-    hint = "sparkcluster releases INVENTORY   lists what was deployed"
-    raise UsageError(f"{spec.inventory.cluster} has no release to go back to", hint=hint)
+    hint = "sparkcluster releases INVENTORY   lists the releases"
+    raise UsageError(f"{spec.inventory.cluster} has no rollback target", hint=hint)
 
 
 def _differ(one: ReleaseFact, other: ReleaseFact) -> bool:
-    """Whether two releases run something else: what serves again has its arguments in another order."""
+    """Whether two releases differ; a release that serves again may have its arguments in another order."""
     old, new = ([group.plan for group in recorded_groups(each.record).values()] for each in (one, other))
     return len(old) != len(new) or any(difference(*plans) for plans in zip(old, new, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be done.
+    """The preview of an upgrade.
 
     Attributes:
-        view: the cluster as it is, with the plan.
-        serves: what the newest release recorded of its first group; None without one.
-        differences: between what runs and what would, with what each costs.
-        staging: what would move.
-        versions: changes of versions inside the image, in lines; unknown, so none, while no node has the image.
-        start_s: how long the last start of this model and image took, until its answer was verified: about the
-            downtime; None if unknown.
+        view: the current cluster, with the plan.
+        serves: the first group of the newest release; None without one.
+        differences: between the running and the new release, with their costs.
+        staging: what would be copied.
+        versions: changed versions inside the image, as lines; empty while no node has the image.
+        start_s: duration of the last start of this model and image until it was verified, about the downtime; None if
+            unknown.
     """
 
     view: View
@@ -175,7 +175,7 @@ class Preview:
 
 
 def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
-    """Look at the cluster as an upgrade to ``spec`` would find it.
+    """Preview an upgrade to ``spec``.
 
     Raises:
         FoundErrors: a node did not answer.
@@ -187,7 +187,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     groups = states(view)
     recorded = [group.recorded for group in groups.values() if group.recorded]
     changed: list[str] = []
-    # Without the image only the driver is known, which an upgrade leaves as it is.
+    # Without the image only the driver is known, which an upgrade does not change.
     for old in recorded if view.plan else ():
         now = images.versions(spec.playbook.engine, view.facts, [node for node in old.ranks if node in view.facts])
         changed += [f"{spec.inventory.called(old.name)}: {line}" for line in versions(old.versions, now)]

@@ -1,7 +1,7 @@
-"""A real completion, compared with what the playbook expects, and again after a pause.
+"""Verifies a group by real completions, compared with what the playbook expects, and again after a pause.
 
-``/health``, ``/v1/models``, an open port and an exit code have each been seen to say yes while
-generation was dead, so none of them is a verdict.
+``/health``, ``/v1/models``, an open port and an exit code have each been seen to succeed while
+generation was dead, so none of them is used.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ WEIGHTS = "sparkcluster stage INVENTORY weights --verify; or sparkcluster up INV
 def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float = 0, show: Show | None = None) -> Reply:
     """Ask, judge, and ask again after the playbook's pause; returns the last reply to its prompt.
 
-    Where the playbook says so, a tool call and a stream of reasoning are asked for as well. ``first_s`` is the time
-    that the very first token may take, if that is more than the ``timeout_s`` of every other: the engine may compile
-    before it. ``show`` is that of ``ask``.
+    If the playbook says so, a tool call and streamed reasoning are requested as well. ``first_s`` is the limit for the
+    very first token, if longer than ``timeout_s``, since the engine may compile first. ``show`` is that of ``ask``.
 
     Raises:
-        LaunchError: an answer did not come or was not what the playbook expects.
-        HostSilent: the head did not answer, which says nothing of its engine.
+        LaunchError: an answer is missing or not what the playbook expects.
+        HostSilent: the head did not answer, which says nothing about its engine.
     """
     verify = spec.playbook.verifying
 
     def asked(
         when: str, question: Verify, judge: Callable[[Reply], str | None], feature: str = "", **options: Any
     ) -> Reply:
-        """The reply to ``question``, where ``judge`` has nothing against it."""
+        """The reply to ``question``; raises LaunchError if ``judge`` rejects it."""
         reply = ask(host, endpoint, question, show=show, **options)
         if reply.problem == "unreachable":
             raise HostSilent(reply.message, node=host.name, step="verify")
@@ -64,7 +63,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
 
     asked("", verify, judged, first_s=first_s)
     time.sleep(verify.pause_s)
-    answer = asked("again after a pause, ", verify, judged)
+    answer = asked("after a pause, ", verify, judged)
     if verify.tools:
         asked(
             "verify.tools: ",
@@ -74,7 +73,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
             tools=(TOOL,),
         )
     if verify.reasoning:
-        # Where reasoning is off by default this is what turns it on; templates without it pass it over.
+        # If reasoning is off by default this turns it on; templates without it ignore it.
         named = [name for name in SWITCHES if name in verify.chat_template_kwargs] or SWITCHES[:1]
         options = {**verify.chat_template_kwargs, **dict.fromkeys(named, True)}
         asked(
@@ -87,7 +86,7 @@ def verify_group(host: Host, endpoint: Endpoint, spec: Spec, *, first_s: float =
 
 
 def _remedy(wrong: Reply, spec: Spec, feature: str) -> str | None:
-    """What helps where the answer to the prompt, or to what shows a ``feature`` of the API, is ``wrong``."""
+    """A remedy for a ``wrong`` reply to the prompt, or to the test of an API ``feature``."""
     playbook, engine = spec.playbook, engines.engine(spec.playbook.engine)
     parsers = engine.api_features(playbook).remedies
     if wrong.problem:
@@ -95,7 +94,7 @@ def _remedy(wrong: Reply, spec: Spec, feature: str) -> str | None:
     if feature:
         return parsers.get(feature)
     if not wrong.content.strip():
-        # A parser may take the whole answer for reasoning where that is off.
+        # A parser may treat the whole answer as reasoning if reasoning is off.
         parser = parsers.get("reasoning") if wrong.text and wrong.finish == "stop" else None
         return parser or f"raise verify.max_tokens in the playbook above {playbook.verifying.max_tokens}"
     if garbage(wrong.content):

@@ -1,4 +1,4 @@
-"""Changing nodes: lists of steps go to the agent on each, all nodes at once, under one lease."""
+"""Changes nodes: sends a list of steps to the agent on each, to all nodes at the same time, under one lease."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sparkcluster.hosts.program import call
 
 Step = dict[str, Any]
 LeaseKind = Literal["cluster", "staging", "start"]
-"""What a lease is for: ranks and records of a cluster, what is staged for it, or starting and stopping on a node."""
+"""What a lease protects: a cluster's ranks and records, its staging, or starting and stopping ranks on a node."""
 
 _AGAIN = {
     **dict.fromkeys(("upgrade", "rollback", "restart", "bench"), "upgrade INVENTORY --resume"),
     "prune": "models INVENTORY --prune",
     "measure": "preflight INVENTORY --deep",
 }
-"""What continues an operation that was cut off, if not the command of that name."""
+"""The command that continues an interrupted operation, if its name differs from the operation's."""
 
 
 class Failed(Fact):
@@ -34,13 +34,13 @@ class Failed(Fact):
 
 
 class Freed(Fact):
-    """The result of ``prune``: the bytes of what was removed, by root."""
+    """The result of ``prune``: bytes that were freed, by root directory."""
 
     freed: dict[Path, Number]
 
 
 class Evicted(Fact):
-    """The result of ``evict``: MemFree before and after the page cache was dropped, and why the image's was not."""
+    """The result of ``evict``: MemFree before and after the page cache was dropped; the error for the image."""
 
     free_before_bytes: int
     free_bytes: int
@@ -48,18 +48,18 @@ class Evicted(Fact):
 
 
 class Installed(Fact):
-    """The result of ``enable``: the guard's systemd unit, None without systemd, and the command that it runs."""
+    """The result of ``enable``: the guard's systemd unit (None without systemd) and its command."""
 
     unit: str | None
     command: tuple[str, ...]
 
 
 _RESULTS: Mapping[str, type[Fact]] = {"prune": Freed, "evict": Evicted, "enable": Installed}
-"""By step; what others result in is not used."""
+"""Models of results by step; other results are not used."""
 
 
 class Changed(Fact):
-    """The answer of the agent: one of the three."""
+    """The answer of the agent; exactly one field is set."""
 
     results: tuple[dict[str, Any], ...] | None = None
     refused: str | None = None
@@ -68,11 +68,11 @@ class Changed(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changer:
-    """The right to change a cluster's nodes under a lease, which has an epoch of its own on each.
+    """Changes the nodes of a cluster under a lease, which has its own epoch on each node.
 
     Attributes:
-        state_dir: the inventory's; ``~`` stands for the user's home on each node.
-        kind: of the lease.
+        state_dir: as in the inventory; ``~`` is the user's home on each node.
+        kind: kind of the lease.
         operation: the command that took the lease.
     """
 
@@ -84,18 +84,18 @@ class Changer:
     operation: str = ""
 
     def lease(self, node: str) -> dict[str, Any]:
-        """The lease as every request to ``node`` has it; no node grants epoch 0."""
+        """The lease in a request to ``node``; no node grants epoch 0."""
         epoch = self.epochs.get(node, 0)
         return {"state_dir": self.state_dir, "cluster": self.cluster, "epoch": epoch, "kind": self.kind}
 
     def attempt(
         self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float
     ) -> dict[str, list[Any] | SparkclusterError]:
-        """Run ``steps`` by node and return every node's results, one of its model for each step, or what stopped it.
+        """Run ``steps`` by node; return each node's results (a model for each step) or its error.
 
-        An attempt that comes after another is never overtaken by it, even where the other was given up.
+        A later attempt is never overtaken by an earlier one, even if the earlier one was given up.
         """
-        more = {"order": time.monotonic_ns(), "wait_s": timeout_s / 2}  # one process holds a lease
+        more = {"order": time.monotonic_ns(), "wait_s": timeout_s / 2}  # only one process holds a lease
 
         def change(host: Host) -> list[Any]:
             return _change(host, {**self.lease(host.name), **more, "steps": list(steps[host.name])}, timeout_s)
@@ -107,24 +107,24 @@ class Changer:
         return outcomes
 
     def apply(self, steps: Mapping[str, Sequence[Step]], *, timeout_s: float = 120) -> dict[str, list[Any]]:
-        """Run ``steps`` by node; raises the first error once every node has answered.
+        """Run ``steps`` by node; raise the first error once all nodes have answered.
 
         Raises:
-            LeaseLost: the lease on a node is over; nothing was changed there.
-            HostSilent: a node did not answer; what was begun there may go on.
+            LeaseLost: the lease on a node was lost; nothing was changed there.
+            HostSilent: a node did not answer; a step may still be running there.
             SparkclusterError: a step failed on a node.
         """
         return all_values(self.attempt(steps, timeout_s=timeout_s), LeaseLost)
 
     def left(self, error: HostSilent) -> HostSilent:
-        """``error`` with the command that continues what goes on without us on its node."""
+        """Add to ``error`` the command that continues the work still running on its node."""
         command = _AGAIN.get(self.operation, f"{self.operation} INVENTORY")
-        error.hint = f"sparkcluster {command}   continues, once {error.node} can be reached: its work goes on"
+        error.hint = f"sparkcluster {command}   continues the work that is running on {error.node}"
         return error
 
 
 def _change(host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
-    """What the agent answers to ``request``."""
+    """Send ``request`` to the agent and return its results."""
     steps = request["steps"]
     task = str(steps[-1]["do"])
     answer = call(host, "agent", request, answer=Changed, timeout_s=timeout_s, task=task)
@@ -143,10 +143,10 @@ def _change(host: Host, request: dict[str, Any], timeout_s: float) -> list[Any]:
 
 
 def refusal(node: str, why: str, step: str) -> LeaseLost:
-    """The error of a change that ``node`` refuses."""
+    """The error for a change that ``node`` refused."""
     return LeaseLost(
-        f"{node} refuses the change: {why}",
+        f"{node} refused the change: {why}",
         node=node,
         step=step,
-        hint="sparkcluster status INVENTORY   shows who is changing it; then run this again: it continues",
+        hint="sparkcluster status INVENTORY   shows who holds the lease; then retry: completed steps are kept",
     )

@@ -1,4 +1,4 @@
-"""Logs of a failed launch, kept on the machine where ``up`` was typed: its ranks are removed, and so are their logs."""
+"""Keeps the logs of a failed launch on the machine of the operator: the ranks and their logs are removed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ABOUT = "failure.json"
 
 
 class FailedLaunch(Fact):
-    """The last launch of a cluster that failed.
+    """The last failed launch of a cluster.
 
     Attributes:
-        at_s: when, in seconds since 1970.
-        message, hint, node: of the error; ``node`` is the one that failed, None where it is not known.
-        reason: the line that says why; None where none does.
-        logs: files with the last log lines of every rank of the groups that failed, by node.
+        at_s: seconds since 1970.
+        message, hint, node: of the error; ``node`` is the node that failed, None if unknown.
+        reason: the log line with the cause, if one was found.
+        logs: files with the last log lines of every rank of the failed groups, by node.
     """
 
     at_s: float
@@ -37,25 +37,26 @@ class FailedLaunch(Fact):
     logs: dict[str, Path]
 
     def ago(self, now_s: float) -> str:
-        """How long before ``now_s`` it failed, in words."""
+        """Time between the failure and ``now_s``, in words."""
         return f"{duration(max(0.0, now_s - self.at_s))} ago"
 
     def described(self, now_s: float) -> str:
-        """How long before ``now_s`` it failed and why, and the line that says so with its place."""
+        """The age of the failure, its message, and the log line with the cause."""
         line = f"; {self.reason.place}: {self.reason.line}" if self.reason else ""
         return f"the last launch that failed, {self.ago(now_s)}: {self.message}{line}"
 
 
 def directory(cluster: str) -> Path:
-    """Directory of the logs of the last failed launch of ``cluster``, below the user's state directory."""
+    """Directory with the logs of the last failed launch of ``cluster``, below the user's state directory."""
     return state_home() / "failed" / cluster
 
 
 def keep(place: Path, failed: Sequence[LaunchError]) -> None:
-    """Write one log for each node of the launches in ``failed`` into ``place``, and what they say themselves.
+    """Write the logs of the launches in ``failed`` into ``place``, one file for each node, and the error itself.
 
-    All are readable by the user alone. The reason of each gets the file that has its line. Where they cannot be
-    written, nothing is said of them.
+    All files are readable by the user only. The reason of each error gets the path of the log that has its line.
+    Failures
+    to write are ignored.
     """
     lines = {node: found for error in failed for node, found in error.logs.items()}
     logs = {node: place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log" for node in lines}
@@ -78,7 +79,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def read(place: Path) -> FailedLaunch | None:
-    """What ``keep`` has written into ``place``; None if there is nothing, or it is damaged."""
+    """What ``keep`` wrote into ``place``; None if it is missing or damaged."""
     try:
         return FailedLaunch.model_validate_json((place / _ABOUT).read_bytes())
     except (OSError, ValidationError):
@@ -86,7 +87,7 @@ def read(place: Path) -> FailedLaunch | None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of one log that was kept; none where it cannot be read."""
+    """The lines of a log that was kept; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,12 +1,13 @@
-"""The lease: one operator at a time may change a cluster, and one that fell silent may not.
+"""The lease: only one operator at a time may change a cluster, and none whose controller has gone silent.
 
-Staging has a lease of its own: it excludes another staging of the same cluster, and no start, stop or status. The
-start lock is a lease too, which all clusters of a node share: one of them at a time stops and starts ranks.
+Staging has its own lease, which excludes another staging of the same cluster, but no start, stop or status. The start
+lock is also a lease, shared by all clusters of a node: only one cluster at a time stops and starts ranks.
 
-On every node a small process holds a file lock for as long as heartbeats reach it over the operator's own
-connection. It lets go when that ends, or ``TTL_S`` seconds after the last one, so a controller that was stopped, cut
-off or killed loses the lease by itself. Every node counts its leases; a change carries the epoch of its node, which
-refuses one that is over.
+On every node a small process holds a file lock while heartbeats arrive over the operator's connection. It releases the
+lock when the connection ends, or ``TTL_S`` seconds after the last heartbeat; so a controller that was suspended, cut
+off
+or killed loses the lease. Every node counts its leases. A change carries the epoch of its node, which refuses an epoch
+that is over.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ TTL_S = SILENT_S
 HEARTBEAT_S = 3
 AGAIN_S = 2.0
 START_WAIT_S = 3600.0
-"""Longest wait for the start lock: twice the time that a playbook gives a start unless it says otherwise."""
+"""Longest wait for the start lock: twice the default time limit for a start."""
 _ANSWER_S = 20
 
 
 def this_operator() -> str:
-    """Who is changing the cluster, as user@host (pid), for those who wait."""
+    """Who is changing the cluster, as user@host (pid), for other operators."""
     return f"{getpass.getuser()}@{socket.gethostname()} (pid {os.getpid()})"
 
 
 class _Answer(Fact):
-    """Who holds the lease, or the last epoch; then why no epoch was granted, if none was."""
+    """Who holds the lease, or the last epoch; ``busy`` is why no epoch was granted."""
 
     held: LeaseFact | None = None
     epoch: Number = 0
@@ -56,9 +57,9 @@ class _Answer(Fact):
 
 
 class Lease(Closing):
-    """The right to change a cluster on all of its nodes, to stage for it, or to start. Use as a context manager.
+    """A lease on all nodes of a cluster: to change it, to stage for it, or to start ranks. Use as a context manager.
 
-    ``operation`` is for those who have to wait.
+    ``operation`` is shown to operators who have to wait.
 
     Attributes:
         changer: changes nodes under this lease.
@@ -72,11 +73,13 @@ class Lease(Closing):
     def acquire(self, names: list[str], *, lost: dict[str, SparkclusterError] | None = None) -> Self:
         """Take the lease on the nodes ``names``.
 
-        The first by name is asked before the others, so that of two operators one always goes on. With ``lost`` a node
-        that could not be asked, or gave a malformed answer, is put there, and the lease is that of the others.
+        The first node by name is asked before the others, so that one of two operators always proceeds. If ``lost`` is
+        given,
+        nodes that could not be asked or gave a malformed answer are put into it, and the lease covers the others.
 
         Raises:
-            LeaseHeld: another operator has it, or what one had begun has not ended; nothing was taken.
+            LeaseHeld: another operator has it, or a change of the previous operator is still running; nothing was
+                taken.
             HostError: a node could not be asked; nothing was taken.
         """
         names = sorted(names)
@@ -97,7 +100,7 @@ class Lease(Closing):
         all_values(outcomes, LeaseHeld)
 
     def _take(self, host: Host) -> None:
-        """Have ``host`` hold it."""
+        """Start the program that holds the lease on ``host``."""
         who = {"operator": this_operator(), "operation": self.changer.operation, "ttl_s": TTL_S}
         request = {**self.changer.lease(host.name), **who}
         holder = self._holders[host.name] = self._programs.start(host, request, silence_s=_ANSWER_S)
@@ -105,19 +108,19 @@ class Lease(Closing):
         if said.held is not None:
             about = said.held.describe(said.held.cluster or self.changer.cluster, time.time())
             raise LeaseHeld(
-                f"another start or stop is under way: {about}" if self.changer.kind == "start" else about,
+                f"another start or stop is running: {about}" if self.changer.kind == "start" else about,
                 node=host.name,
                 step="lease",
-                hint=f"wait until it ends, or stop it where it was typed; the lease of a killed command expires after "
-                f"{TTL_S:.0f} s; of a guard: sparkcluster disable INVENTORY; if it is held after that, reboot "
-                f"{host.name}, which ends what runs there",
+                hint="wait until it ends, or stop it where it was started; the lease of a killed command expires "
+                f"after {TTL_S:.0f} s; of a guard: sparkcluster disable INVENTORY; if it is still held then, reboot "
+                f"{host.name}, which stops everything on it",
             )
-        # In a thread of its own: a node that hangs starves no other.
+        # Each in its own thread, so that a hanging node does not delay the others.
         threading.Thread(target=self._feed, args=(holder,), name=f"lease {host.name}", daemon=True).start()
         self.changer.epochs[host.name] = said.epoch + 1
 
     def _feed(self, holder: Conversation) -> None:
-        """Send heartbeats; a holder that cannot be fed lets go by itself, and its node refuses the next change."""
+        """Send heartbeats; a holder that gets none releases the lease, and its node refuses the next change."""
         with contextlib.suppress(HostError):
             while not self._programs.closed:
                 holder.say({})
@@ -128,11 +131,11 @@ class Lease(Closing):
         holder.say({"grant": self.changer.epochs[host.name]})
         said = holder.answer(_Answer)
         if said.busy is not None:
-            hint = "run this again in a minute"
+            hint = "retry in a minute"
             raise LeaseHeld(f"on {host.name} {said.busy}", node=host.name, step="lease", hint=hint)
 
     def close(self) -> None:
-        """Let go on every node."""
+        """Release the lease on every node."""
         self._programs.close()
 
 
@@ -143,9 +146,9 @@ def wait_for(
     limit_s: float,
     lost: dict[str, SparkclusterError] | None = None,
 ) -> Lease:
-    """The lease that ``make`` makes, acquired on the nodes ``names``; while others have it, up to ``limit_s`` later.
+    """Create a lease with ``make`` and acquire it on ``names``; if it is held, retry for up to ``limit_s``.
 
-    Who has it is reported meanwhile. ``lost`` is that of ``Lease.acquire``.
+    The holder is reported meanwhile. ``lost``: as in ``Lease.acquire``.
 
     Raises:
         LeaseHeld: it is still held after that.

@@ -1,4 +1,4 @@
-"""The memory of the nodes around ranks: the page cache before they start, and what stays after they ended."""
+"""Memory of the nodes: dropping the page cache before ranks start, and checking what remains after they ended."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from sparkcluster.runtime.change import Changer, Step
 from sparkcluster.spec.playbook import Playbook
 
 RETURN_S = 60
-"""Seconds in which memory comes back after a rank ended, if it does."""
+"""Time limit for a rank's memory to be freed after it ended."""
 EVICT_S = 60
 IMPORTED_BYTES = 8 * 2**30
-"""An estimate of what an engine reads of its image before it looks at MemFree: PyTorch and libraries of CUDA."""
+"""Estimate of what an engine reads from its image before it checks MemFree: PyTorch and the CUDA libraries."""
 
 
 class SharedFile(Fact):
@@ -39,7 +39,7 @@ class SharedFile(Fact):
 
 
 class Remains(Fact):
-    """What ranks left behind on a node; ``difference_bytes`` includes what a node takes and releases by itself."""
+    """What ranks left behind on a node; ``difference_bytes`` includes normal fluctuation."""
 
     missing_bytes: int = 0
     difference_bytes: int = 0
@@ -48,14 +48,14 @@ class Remains(Fact):
 
 
 def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: Report) -> None:
-    """Wait until the memory of ranks that were stopped has come back; report what has not. Raises nothing.
+    """Wait until the memory of stopped ranks is free again, and report what is not. Raises nothing.
 
-    Nothing is changed, so no other change of the node waits for it.
+    Nothing is changed, so no other change of the node has to wait.
     """
     directories = {name: [rank.labels.get(LABEL_RANK_DIR, "") for rank in each] for name, each in ranks.items() if each}
 
     def wait(host: Host) -> Remains:
-        report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to come back")
+        report.progress(host.name, f"waiting up to {RETURN_S} s for its memory to be freed")
         request = {"rank_dirs": directories[host.name], "limit_s": RETURN_S}
         return call(host, "memory", request, answer=Remains, timeout_s=RETURN_S + 30)
 
@@ -66,14 +66,14 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
 
 
 def remains(node: str, found: Remains) -> list[str]:
-    """What is to be said of what ranks left behind on ``node``, and what to type; nothing where nothing is left."""
+    """A warning about what ranks left behind on ``node``, and a hint; empty if nothing is left."""
     files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
     parts = [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
-    hint = "stop other programs that use the GPU (nvidia-smi); if there is none, reboot this Spark"
+    hint = "stop other programs that use the GPU (nvidia-smi); if there are none, reboot it"
     if files:
         hint = f"unless {shell('sudo fuser -v', *files)} shows a program: {shell('sudo rm', *files)}; {hint}"
     if found.missing_bytes:
-        parts.append(f"{size(found.missing_bytes)} have not come back {found.waited_s} s after its rank ended")
+        parts.append(f"{size(found.missing_bytes)} not freed {found.waited_s} s after its rank ended")
     return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"] if parts else []
 
 
@@ -82,12 +82,12 @@ def evict(
 ) -> None:
     """Drop the weights and images of ranks that will start on ``nodes`` from the page cache.
 
-    CUDA on a Spark allocates MemFree, and takes the page cache for used (source: check HOST-022). Raises nothing.
+    CUDA on a Spark allocates from MemFree and counts the page cache as used (source: check HOST-022). Raises nothing.
     """
     steps: dict[str, list[Step]] = {}
     for name, node in nodes.items():
         steps[name] = [evict_step(playbook, facts[name], node.containers[0].image)]
-        report.progress(name, f"freeing its page cache, up to {EVICT_S} s")
+        report.progress(name, f"dropping its page cache, up to {EVICT_S} s")
     for name, (found,) in values(changer.attempt(steps, timeout_s=EVICT_S + 30)).items():
         observed.note(changer.cluster, "evict", node=name, **found.model_dump())
         if found.image_failed:
@@ -95,10 +95,11 @@ def evict(
 
 
 def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
-    """The agent's step that drops the weights of a playbook from the page cache of a node, and its ``image``.
+    """The agent's step that drops the weights of a playbook, and its ``image``, from the page cache of a node.
 
-    Only where MemFree is less than the engine takes: what stays is not read from the disk again. Of the image that
-    counts anew once the weights are dropped, since a container for that takes seconds.
+    Only if MemFree is less than the engine needs: files that stay cached need not be read from the disk again. MemFree
+    is
+    compared again after the weights are dropped, since dropping the image takes a container and so some seconds.
     """
     memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
     if memory and engine.takes_share(playbook):

@@ -1,6 +1,6 @@
-"""What commands saw of a cluster over time, kept on the machine where they were typed, for ``--bundle``.
+"""Observations that commands make of a cluster over time, kept on the operator's machine for ``--bundle``.
 
-One JSON document in each line; nothing here fails a command.
+A file with one JSON document per line. Errors here never fail a command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.output_file import state_home, write
 
 LINES = 500
-# Of the entries; as text they are in the order of time.
+# Format of the time of an entry; sorts as text.
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _writing = threading.Lock()
 
@@ -27,9 +27,9 @@ def path(cluster: str) -> Path:
 
 
 def note(cluster: str, what: str, **values: Any) -> None:
-    """Keep ``values``, which JSON can hold, as the newest of ``LINES`` lines.
+    """Append ``values`` (JSON) and keep the newest ``LINES`` lines.
 
-    A file that is damaged is begun anew. Of two commands that write at the same moment, one line may be lost.
+    A damaged file is replaced. If two commands write at the same moment, one line may be lost.
     """
     file = path(cluster)
     entry = {"time": time.strftime(TIME, time.gmtime()), "what": what, **values}
@@ -41,7 +41,7 @@ def note(cluster: str, what: str, **values: Any) -> None:
 
 
 def read(cluster: str) -> list[dict[str, Any]]:
-    """The lines of ``cluster``, oldest first; none of a file that is damaged."""
+    """The lines of ``cluster``, oldest first; empty if the file is damaged."""
     try:
         return [json.loads(line) for line in path(cluster).read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError):

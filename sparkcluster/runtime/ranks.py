@@ -1,4 +1,4 @@
-"""Steps that start and stop ranks. Pure; the agent on the node carries them out."""
+"""Builds the steps that start and stop ranks. Pure functions; the agent on the node runs the steps."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sparkcluster.plan.model import ContainerPlan, NodePlan
 from sparkcluster.runtime.change import Step
 
 DRAIN_MOST_S = 600
-"""The most seconds that requests in flight get before these, whatever a label says."""
+"""Limit in seconds for requests in flight to finish, whatever a label says."""
 
 
 def stop_limit_s(rank: Rank, *, drain: bool = True) -> int:
-    """Seconds from SIGTERM to SIGKILL of ``rank``; with ``drain`` also those in which its requests may finish."""
+    """Seconds from SIGTERM to SIGKILL of ``rank``; with ``drain`` they include the time for its requests to finish."""
     label = rank.labels.get(LABEL_DRAIN, "")
     drains = drain and rank.state == "running" and label.isdecimal() and len(label) < 10
     return (min(int(label), DRAIN_MOST_S) if drains else 0) + GRACE_S
@@ -41,15 +41,15 @@ def start_steps(
     """Steps that start every rank of ``node``.
 
     ``entry`` is the source of the launcher program, ``secrets`` the values of ``node.secrets`` by name, and ``hashes``
-    what a later ``up`` recognizes them by. With ``kept_secrets``, the number of a kept release, values that
-    ``secrets`` has not are those that the node kept of it.
+    the hashes by which a later ``up`` recognizes them. ``kept_secrets`` is the number of a kept release: secrets
+    that are missing in ``secrets`` are restored from it.
     """
     steps: list[Step] = []
     for rank in node.containers:
         steps += [{"do": "mkdir", "path": path, "shared": path in rank.shared} for path in rank.directories]
         launcher = {**rank.launcher, "secrets": hashes}
         contents = {LAUNCHER_FILE: json.dumps(launcher, sort_keys=True), ENTRY_FILE: entry}
-        # Read by the user of the container, who need not be the one that writes them.
+        # The user of the container reads it, who may differ from the user who writes it.
         steps += [
             {"do": "put", "path": f"{rank.rank_dir}/{name}", "content": text, "mode": 0o644}
             for name, text in contents.items()
@@ -68,7 +68,7 @@ def start_steps(
 
 
 def start_step(node: NodePlan, rank: ContainerPlan) -> Step:
-    """The step that starts ``rank`` of ``node``, once its files are there."""
+    """The step that starts ``rank`` of ``node`` after its files are written."""
     start = {"name": rank.name, "argv": list(rank.argv), "rank_dir": rank.rank_dir}
     if rank.image is not None:
         return {"do": "start-container", **start, "roots": rank.roots}
@@ -77,7 +77,7 @@ def start_step(node: NodePlan, rank: ContainerPlan) -> Step:
 
 
 def stop_steps(ranks: Iterable[Rank], *, drain: bool = True) -> list[Step]:
-    """Steps that stop and remove ``ranks`` of one node, whichever runtime holds them; ``drain`` as ``stop_limit_s``."""
+    """Steps that stop and remove ``ranks`` of one node, of any runtime; ``drain`` as in ``stop_limit_s``."""
     ranks = list(ranks)
     grace_s = max((stop_limit_s(rank, drain=drain) for rank in ranks), default=GRACE_S)
     directories = [rank.labels.get(LABEL_RANK_DIR, "") for rank in ranks if rank.labels.get(LABEL_RUNTIME) == "process"]

@@ -1,4 +1,4 @@
-"""Values of the variables that a plan only names: they go to a file of mode 0600 on the nodes alone."""
+"""Values of secrets, which a plan only names: on nodes they are only in a file of mode 0600."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from sparkcluster.spec.variables import RAY_TOKEN
 
 if TYPE_CHECKING:
     from sparkcluster.plan.model import Plan
+    from sparkcluster.plan.release_record import RecordedGroup
 
 MAKE = "sparkcluster key INVENTORY"
 
 
 def values(spec: Spec, plan: Plan) -> dict[str, str]:
-    """Values of all secrets that ``plan`` names.
+    """Values of all secrets in ``plan``.
 
-    Ray's token is made anew for every launch: nobody has to know it.
+    Ray's token is generated for every launch.
 
     Raises:
-        UsageError: one is not set, or holds what an env file cannot carry.
+        UsageError: one is not set, or has a value that an env file cannot hold.
     """
     return {name: secrets.token_hex(32) if name == RAY_TOKEN else _value(name, spec) for name in sorted(plan.secrets)}
 
 
 def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[str, Any]:
-    """Salt and hash of each value but Ray's token, for a record: what tells a rotated secret and reveals none.
+    """A salt and the hash of each value but Ray's token, for a record: detects a rotated secret without revealing it.
 
-    The salt is random for every start, and the hash slow (scrypt, 16 MiB), since a key may be short.
+    The salt is random for every start. The hash is slow (scrypt, 16 MiB), since a key may be short.
     """
     salt = salt or secrets.token_hex(16)
     hashes = {
@@ -49,12 +50,12 @@ def keyed_hashes(values: Mapping[str, str], *, salt: str | None = None) -> dict[
     return {"salt": salt, "hashes": hashes}
 
 
-def of_inventory(spec: Spec) -> dict[str, str]:
-    """The API key by its variable; empty without one, or where it has no value here.
+def of_inventory(spec: Spec, engine: str | None = None) -> dict[str, str]:
+    """The API key by its variable in ``engine``; empty if there is none, or if its value is not available here.
 
-    It is the inventory's and not a release's: a release that serves again takes the key of today.
+    The key belongs to the inventory, not to a release: after a rollback the current key is used.
     """
-    name = engines.engine(spec.playbook.engine).api_key
+    name = engines.engine(engine or spec.playbook.engine).api_key
     if name and spec.inventory.api.key is not None:
         with contextlib.suppress(UsageError):
             return {name: api_key(spec)}
@@ -62,20 +63,21 @@ def of_inventory(spec: Spec) -> dict[str, str]:
 
 
 def renewed(recorded: Mapping[str, Any], values: Mapping[str, str], names: Collection[str]) -> dict[str, Any]:
-    """``recorded``, from ``keyed_hashes``, of secrets ``names`` alone, with ``values`` in place of what some were."""
+    """``recorded`` (see ``keyed_hashes``) reduced to secrets ``names``, with the hashes of ``values`` replaced."""
     new = keyed_hashes({name: value for name, value in values.items() if name in names}, salt=recorded.get("salt"))
     hashes = {**recorded.get("hashes", {}), **new["hashes"]}
     return {"salt": new["salt"], "hashes": {name: hashes[name] for name in sorted(hashes.keys() & set(names))}}
 
 
-def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
-    """The secrets whose value is not the one that ``recorded``, from ``keyed_hashes``, has.
+def rotated(group: RecordedGroup, spec: Spec) -> tuple[str, ...]:
+    """The secrets whose value differs from the one that ``group`` was started with.
 
-    The API key also where the ranks were started without any. Of a secret that is not set here nothing can be said;
-    nor of a record that an older version wrote.
+    This includes an API key if the ranks were started without one. Secrets that are not set here are omitted, and so
+    are all secrets of a record by an older version. The engine may be another one than the inventory has now.
     """
-    now, then = of_inventory(spec), recorded.get("hashes", {})
-    # A record is a node's word: no other variable is read because it names one.
+    recorded = group.secrets
+    now, then = of_inventory(spec, group.engine), recorded.get("hashes", {})
+    # A record comes from a node, which must not choose the variables that are read here.
     for name in then.keys() & set(spec.playbook.secrets) - now.keys():
         with contextlib.suppress(UsageError):
             now[name] = _value(name, spec)
@@ -83,33 +85,30 @@ def rotated(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:
     return tuple(name for name in sorted(hashes) if not hmac.compare_digest(hashes[name], then.get(name, "")))
 
 
-def lost_key(recorded: Mapping[str, Any], spec: Spec) -> tuple[str, str] | None:
-    """What is wrong with the file of the API key that ranks were started with, and what makes another; else None.
+def lost_key(group: RecordedGroup, spec: Spec) -> tuple[str, str] | None:
+    """The reason and hint if the API key that ``group`` was started with cannot be read here; else None.
 
-    ``recorded`` is from ``keyed_hashes``. A variable may be set in another terminal.
+    Variables do not count: one may be set in another terminal.
     """
-    source, name = spec.inventory.api.key, engines.engine(spec.playbook.engine).api_key
-    if source is None or source.env or name not in recorded.get("hashes", {}):
+    source, name = spec.inventory.api.key, engines.engine(group.engine).api_key
+    if source is None or source.env or name not in group.secrets.get("hashes", {}):
         return None
     try:
         api_key(spec)
     except UsageError as error:
         return (
-            f"{error.message}, and what serves requires one; copy it from where it was made, or make another",
+            f"{error.message}, but the running model requires it; copy it from where it was made, or create another",
             error.hint or MAKE,
         )
     return None
 
 
-def key_warning(recorded: Mapping[str, Any], spec: Spec) -> str | None:
-    """What is to be said of the API key of ranks and the one that is here, with what to type; else None.
-
-    ``recorded`` is from ``keyed_hashes``.
-    """
-    if lost := lost_key(recorded, spec):
+def key_warning(group: RecordedGroup, spec: Spec) -> str | None:
+    """A warning with a hint, if the API key of ``group`` differs from the one here or is missing; else None."""
+    if lost := lost_key(group, spec):
         return f"{lost[0]}: {lost[1]} && {RESTART}"
-    key = engines.engine(spec.playbook.engine).api_key
-    return f"{KEY_NOT_IN_USE}: {RESTART}" if key in rotated(recorded, spec) else None
+    key = engines.engine(group.engine).api_key
+    return f"{KEY_NOT_IN_USE}: {RESTART}" if key in rotated(group, spec) else None
 
 
 def _value(name: str, spec: Spec) -> str:
@@ -119,39 +118,44 @@ def _value(name: str, spec: Spec) -> str:
 
 
 def check(spec: Spec) -> None:
-    """Raise UsageError for a secret that is not set or cannot be carried, before anything is changed."""
+    """Raise UsageError if a secret is not set or cannot be used, before anything is changed."""
     for name in spec.playbook.secrets:
         _value(name, spec)
     accepted_keys(spec)
 
 
 def accepted_keys(spec: Spec) -> dict[str, list[str] | None]:
-    """The models that each key of clients may use, None for all: of ``api.key`` and ``gateway.keys``.
+    """The models that each client key may use, None for all: from ``api.key`` and ``gateway.keys``.
 
     Raises:
-        UsageError: as ``api_key``.
+        UsageError: as in ``api_key``.
     """
     keys = spec.inventory.gateway.keys if spec.inventory.gateway else {}
-    make = "write one line into it, such as that of: openssl rand -hex 24"
+    make = "write one line into the file, for example: openssl rand -hex 24"
     found = {api_key(spec): None} if spec.inventory.api.key is not None else {}
     return {**found, **{_key(key, f"key {name}", make): key.models for name, key in keys.items()}}
 
 
 def api_key(spec: Spec) -> str:
-    """The API key that the inventory points at.
+    """The API key of the inventory.
 
     Raises:
-        UsageError: there is none, or the variable or file that it is in does not hold one line of text.
+        UsageError: there is none, its variable or file does not hold one line of text, or the engine would read it as
+            several keys.
     """
     if spec.inventory.api.key is None:
         raise UsageError("the inventory has no API key", hint="sparkcluster key INVENTORY")
-    return _key(spec.inventory.api.key, "API key", MAKE)
+    key, engine = _key(spec.inventory.api.key, "API key", MAKE), engines.engine(spec.playbook.engine)
+    if engine.key_separator and engine.key_separator in key:
+        why = f"the API key has {engine.key_separator!r}, by which {engine.title} separates several keys"
+        raise UsageError(why, hint="use another key, such as that of: openssl rand -hex 24")
+    return key
 
 
 def _key(source: ApiKey, called: str, make: str) -> str:
-    """The value of the key that is ``called`` so; ``make`` is how its file is made."""
+    """The value of a key; ``called`` is its name in messages, ``make`` the hint that creates its file."""
     if source.env:
-        return _from_environment(source.env, f"the inventory takes the {called} from it")
+        return _from_environment(source.env, f"the inventory reads the {called} from it")
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
@@ -159,14 +163,15 @@ def _key(source: ApiKey, called: str, make: str) -> str:
         why = getattr(error, "strerror", None) or "not text"
         raise UsageError(f"cannot read the {called} from {path}: {why}", hint=make) from error
     if not key or not key.isprintable():
-        # What else is in that file is not replaced.
+        # Does not overwrite other content of that file.
         hint = f"{MAKE} --file FILE" if key and make == MAKE else make
-        raise UsageError(f"the file {path} of the {called} has not one line of text", hint=hint)
+        raise UsageError(f"{path} must contain the {called} as one line of text", hint=hint)
     return key
 
 
 def _from_environment(name: str, why: str) -> str:
     value = os.environ.get(name, "")
-    if not value or not value.isprintable():  # it goes into one line of an env file, and into an HTTP header
-        raise UsageError(f"{name} is not set to one line of text, and {why}", hint=f"export {name}=VALUE")
+    if not value or not value.isprintable():  # used in a line of an env file, and in an HTTP header
+        problem = "is not one line of text" if value else "is not set"
+        raise UsageError(f"{name} {problem}, but {why}", hint=f"export {name}=VALUE")
     return value

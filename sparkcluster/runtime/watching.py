@@ -1,7 +1,7 @@
-"""What happens on every node while a group comes up, as one queue of events.
+"""Events on all nodes while a group starts, as one queue.
 
-On each node the watch program reports at least every two seconds the state of its ranks, the carrier of its interfaces
-and the new lines of the engine's log. A node that cannot be watched any more is an event as well.
+The watch program on each node reports, at least every two seconds, the state of its ranks, the carrier of its
+interfaces and new lines of the engine's log. A node that can no longer be watched is an event as well.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sparkcluster.node.shared import LABEL_RANK_DIR, LABEL_RUNTIME
 from sparkcluster.plan.model import ContainerPlan
 
 INTERVAL_S = 2
-# Three missed reports; one was seen to take over 2 s on a Spark that loads a model.
+# Three missed reports; on a Spark that loads a model, a report has taken over 2 s.
 SILENCE_S = 7
-# A stalled sshd goes on with the same connection; one that lost its network does so later than a new one.
+# After a stall of sshd the same connection recovers; after a loss of the network a new one works sooner.
 RENEW_S = 20
 AGAIN_S = 1.0
 _QUEUED = 64
 
 
 class RankReport(Fact):
-    """A rank's state in a report of the watch program."""
+    """The state of a rank in a report of the watch program."""
 
     state: str = "unknown"
     exit_code: int | None = None
@@ -44,7 +44,7 @@ class RankReport(Fact):
 
 
 class Available(Fact):
-    """MemAvailable of a node in bytes: as watching began, the lowest since then, and now."""
+    """MemAvailable of a node in bytes: at the start of watching, the lowest since, and now."""
 
     before: Number
     lowest: Number
@@ -52,16 +52,16 @@ class Available(Fact):
 
 
 class Report(Fact):
-    """One document of the watch program: log lines of a rank, or a sign of life with all states.
+    """A document of the watch program: log lines of a rank, or a heartbeat with the states of all ranks.
 
     Attributes:
-        rank: whose log has the ``lines``, oldest first; None in a sign of life.
-        at: where its log goes on after them.
-        times: when each was logged, by the node's clock in seconds since 1970; empty with runtime process.
-        states: by rank; None beside lines.
-        links: whether there is a carrier, by interface.
-        listening: whether the API takes connections.
-        memory: of the node; None beside lines.
+        rank: the rank whose log has the ``lines``, oldest first; None in a heartbeat.
+        at: position in the log after these lines.
+        times: when each line was logged, by the node's clock in seconds since 1970; empty with runtime process.
+        states: by rank; None with lines.
+        links: whether an interface has a carrier, by interface.
+        listening: whether the API accepts connections.
+        memory: memory of the node; None with lines.
     """
 
     rank: str | None = None
@@ -76,7 +76,7 @@ class Report(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """What a node reports, or that it is ``over``: it was read to the end, or is ``gone``, which says why."""
+    """A report of a node, or ``over``: its program ended, or the node was given up for the reason in ``gone``."""
 
     node: str
     report: Report = dataclasses.field(default_factory=Report)
@@ -85,10 +85,11 @@ class Event:
 
 
 def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: Any) -> dict[str, Any]:
-    """The request of the watch program for ``ranks``, beginning with the last ``tail`` lines of their logs.
+    """The request to the watch program for ``ranks``, starting with the last ``tail`` lines of their logs.
 
-    ``more`` are other fields of it: ``follow``, whether to go on after them; ``since``, to leave out those before a
-    time, by the node's clock in seconds since 1970.
+    ``more`` are further fields: ``follow``, whether to wait for new lines; ``since``, to skip lines before a time, by
+    the
+    node's clock in seconds since 1970.
     """
     asked = [
         {
@@ -102,14 +103,15 @@ def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: A
 
 
 class Watching(Closing):
-    """Watches ranks on their nodes; ``requests`` are those of the watch program, by node.
+    """Watches ranks on their nodes; ``requests`` are requests to the watch program, by node.
 
-    A node is given up once it was silent for ``SILENT_S``, or its connection broke. With ``reconnect`` it is connected
-    to again within that time, and its logs go on where they were.
+    A node is given up if it was silent for ``SILENT_S``, or if its connection broke. With ``reconnect`` it is
+    reconnected
+    within that time, and its logs continue where they stopped.
     """
 
     def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, reconnect: bool = False) -> None:
-        # Full where a node sends faster than its lines are read: it has to wait.
+        # Bounded: a node that sends faster than its lines are read has to wait.
         self._events: queue.Queue[Event] = queue.Queue(_QUEUED)
         self._over = threading.Event()
         self._reconnect = reconnect
@@ -118,18 +120,18 @@ class Watching(Closing):
             threading.Thread(target=self._follow, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def next(self, timeout_s: float) -> Event | None:
-        """The next event, or None when none came in ``timeout_s`` seconds."""
+        """The next event, or None if there is none within ``timeout_s`` seconds."""
         try:
             return self._events.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """End each watch program with its next report, without waiting for it."""
+        """End each watch program at its next report, without waiting for it."""
         self._over.set()
 
     def _follow(self, host: Host, request: dict[str, Any]) -> None:
-        """Pass on what the program says, until this is closed or the node is given up."""
+        """Pass on the program's reports until this is closed or the node is given up."""
         node, step, heard = host.name, "start", time.monotonic()
         while not self._over.is_set():
             try:

@@ -1,4 +1,4 @@
-"""An API key in a file of this machine that the inventory names: made, rotated, and named in the inventory."""
+"""Create or rotate the API key in a local file, and reference that file in the inventory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KEY_BYTES = 24
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """What became of the key.
+    """Result of ``make``.
 
     Attributes:
-        spec: the inventory as it is now.
-        file: that has the key, as the inventory names it.
+        spec: the updated inventory.
+        file: path of the key file, as written in the inventory.
         key: whether it was created, rotated or kept.
-        difference: of the inventory, in lines of a unified diff; empty where it named the file already.
+        difference: unified diff of the inventory, by line; empty if it is unchanged.
     """
 
     spec: Spec
@@ -40,26 +40,26 @@ class Made:
     difference: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``, without what uses the key."""
+        """For ``--json``; callers add which services use the key."""
         difference = list(self.difference)
         return {"file": self.file, "key": self.key, "changed": bool(difference), "difference": difference}
 
 
 def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
-    """Let the inventory at ``path`` name a file with an API key, and the file have one.
+    """Ensure that the inventory at ``path`` references a key file, and that the file contains a key.
 
-    A key that is there already is kept unless ``rotate``: in the file, or in the variable that the inventory names and
-    the operator accepted. The file is readable by its owner alone. What it holds is only replaced if it looks like a
-    key; if the inventory alone names it, it also has to be made here, or accepted.
+    An existing key is kept unless ``rotate``. It is read from the file, or from the variable that the inventory names
+    if the operator accepted that. Only the owner can read the file. Its content is replaced only if it looks like a
+    key; a file named only by the inventory must also have been created here or accepted.
 
     Args:
         path: the inventory.
-        file: the file, where the inventory names none or another source; absolute, or beginning with ``~/``.
-        rotate: whether to make a new key in any case.
+        file: path for the key if the inventory has no file or another source; absolute or starting with ``~/``.
+        rotate: replace an existing key.
 
     Raises:
         UsageError: the inventory takes the key from a variable and ``file`` is None; a file cannot be read or written,
-            or is something else than a key; or the inventory would have to be written anew.
+            or does not contain a key; or the inventory cannot be edited in place.
         SpecError: the inventory is malformed.
     """
     before, spec = existing.read(path), load(path, starts=False)
@@ -67,13 +67,13 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     if file is None and source is not None and source.env:
         raise UsageError(
             f"the inventory takes the API key from the variable {source.env}, not from a file",
-            hint=f"export {source.env}=$(openssl rand -hex {KEY_BYTES}); or sparkcluster key INVENTORY "
-            f"--file {default(spec)}",
+            hint=f"to use a file instead: sparkcluster key INVENTORY --file {default(spec)}; to keep the variable: "
+            f"export {source.env}=$(openssl rand -hex {KEY_BYTES})",
         )
     wanted = file or (source and source.file) or default(spec)
     if not file and consent.unaccepted(spec, "api.key"):
         hint = f"sparkcluster key INVENTORY --file {word(wanted)}"
-        raise UsageError(f"{wanted} is named by the inventory alone, and may be another's", hint=hint)
+        raise UsageError(f"{wanted} is named only by the inventory and may belong to someone else", hint=hint)
     variable = source.env if source and not consent.unaccepted(spec, "api.key") else None
     after = before
     if source is None or source.file != wanted:
@@ -87,7 +87,7 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     accepted = not consent.unaccepted(spec, "api.key")
     if had and not found and not ((accepted or (file and closed)) and re.fullmatch(r"\S{1,256}", now or "")):
         hint = f"sparkcluster key INVENTORY --file {default(spec)}"
-        raise UsageError(f"{wanted} may be something else than an API key, and is left as it is", hint=hint)
+        raise UsageError(f"{wanted} may not be an API key; left unchanged", hint=hint)
     if not found or (not closed and (accepted or file)):
         _write(there, found or secrets.token_hex(KEY_BYTES))
     if after != before:
@@ -99,14 +99,14 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
 
 
 def default(spec: Spec) -> str:
-    """Where the key goes if the inventory does not say."""
+    """Default path of the key file."""
     return f"{powers.KEYS}/{spec.inventory.cluster}.key"
 
 
 def _write(file: Path, key: str) -> None:
-    # A slip in a path must not become a directory: the default is below the home.
+    # A typo in a path must not create a directory outside the home.
     if file.is_relative_to(Path.home()):
-        with contextlib.suppress(OSError):  # then it is missing
+        with contextlib.suppress(OSError):  # check_path reports a missing directory
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     output_file.check_path(file, "--file", "api.key")
     output_file.write(file, lambda target: target.write(f"{key}\n".encode()), private=True)

@@ -1,9 +1,8 @@
-"""Which QSFP port is cabled to which, from what each machine hears on its ports. Pure.
+"""Which QSFP ports are connected, from the neighbours that each machine sees on its ports. Pure.
 
-Both twins of a port are on its one cable: what one of them sends arrives at both twins of the other end. So two ports
-are connected where any twin of one hears any twin of the other, and any of that one any of the first: what one machine
-says of another counts only where that one confirms it. Ports that were set up have no IPv6 address, and hear nobody
-until ``survey`` asks for their IPv4 addresses.
+Both twins of a port share its cable: a packet from one twin arrives at both twins of the other end. Two ports are
+connected if each sees a twin of the other; a neighbour reported by one side only is ignored. Ports configured by setup
+have no IPv6 address and see no neighbours until ``survey`` requests their IPv4 addresses.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Cabling:
     """How the nodes are cabled.
 
     Attributes:
-        nodes: every node once: the same machine under a second name is left out.
-        groups: nodes that are connected with each other, directly or through one another; in their order.
-        segments: in the order in which rails are numbered.
-        loose: ports whose other end is unknown, or does not confirm it.
-        swapped: nodes at which two cables have to be swapped.
-        troubles: what is wrong.
+        nodes: every node once; a second name of the same machine is omitted.
+        groups: sets of nodes connected directly or through other nodes, in node order.
+        segments: in rail order.
+        loose: ports whose other end is unknown or does not see them.
+        swapped: nodes whose two cables must be swapped.
+        troubles: problems found.
     """
 
     nodes: tuple[str, ...]
@@ -46,7 +45,7 @@ class Cabling:
 
 
 def cabling(surveys: Mapping[str, Survey]) -> Cabling:
-    """How the surveyed machines are cabled; their order is that of the nodes."""
+    """The cabling of the surveyed machines, in the order of ``surveys``."""
     doubled = doubles(surveys)
     single = {name: survey for name, survey in surveys.items() if name not in doubled}
     nodes = list(single)
@@ -87,7 +86,7 @@ def _is_unaddressed(port: Port, survey: Survey) -> bool:
 
 
 def _owners(ports: Iterable[Port]) -> dict[str, Port]:
-    """The port of each hardware address; one that several ports have says nothing."""
+    """Port by MAC address; an address used by several ports is ignored."""
     found: dict[str, list[Port]] = defaultdict(list)
     for port in ports:
         for mac in {twin.mac.lower() for twin in port.twins}:
@@ -99,7 +98,7 @@ def _owners(ports: Iterable[Port]) -> dict[str, Port]:
 def _heard(
     surveys: Mapping[str, Survey], cabled: Sequence[Port], owners: Mapping[str, Port]
 ) -> dict[Key, dict[str, Key | None]]:
-    """By port, who is heard there, in words: the port of a node, or None for a machine that is none of them."""
+    """By port, its neighbours by description: the port of a node, or None for a machine that was not surveyed."""
     by_interface = {(port.node, twin.name): port.key for port in cabled for twin in port.twins}
     nodes = {each.mac.lower() for survey in surveys.values() for each in read(survey.interfaces) or ()}
     found: dict[Key, dict[str, Key | None]] = {port.key: {} for port in cabled}
@@ -116,7 +115,7 @@ def _heard(
 
 
 def _components(keys: Sequence[_K], pairs: Iterable[tuple[_K, _K]]) -> list[set[_K]]:
-    """``keys`` in sets of those that ``pairs`` join."""
+    """Connected components of ``keys`` under ``pairs``."""
     found = {key: {key} for key in keys}
     for one, other in pairs:
         if found[one] is not found[other]:

@@ -1,4 +1,4 @@
-"""Logs in on machines that may be Sparks, and on those at the other end of their cables, and tells which are."""
+"""Log in to candidate machines and to machines at the other end of their cables, and identify the Sparks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sparkcluster.setup.ports import DRIVER, Trouble
 from sparkcluster.setup.survey import survey
 
 How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
-"""Why a machine was tried: it is in the inventory, ``--host`` named it, it is this one, it announced itself, or a
-Spark sees it at the other end of a cable."""
+"""Why a machine was tried: it is in the inventory, ``--host`` named it, it is the local machine, it announced itself by
+mDNS, or a Spark sees it at the other end of a cable."""
 
 HF_HOME = "~/.cache/huggingface"
 
@@ -35,9 +35,9 @@ class Target:
     """A machine to try.
 
     Attributes:
-        label: what it is called in messages until it has a name in an inventory: unlike all others.
-        address: how it is reached.
-        how: why it is tried.
+        label: unique name for messages until the machine has a name in an inventory.
+        address: how to reach it.
+        how: where it was found.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spark(Target):
-    """A machine that was reached as ``user``, and belongs into an inventory."""
+    """A machine that was reached as ``user`` and can be added to an inventory."""
 
     user: str
     survey: Survey
@@ -60,7 +60,7 @@ class Spark(Target):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skipped:
-    """A machine that is left out, and why."""
+    """A machine that is skipped, and why."""
 
     label: str
     host: str
@@ -69,13 +69,13 @@ class Skipped:
 
 @dataclasses.dataclass(slots=True)
 class Discovered:
-    """What came of it.
+    """Result of ``discover``.
 
     Attributes:
-        sparks: in the order of the targets, then those at their cables.
-        skipped: machines that were reached and are left out.
-        failed: why the others were not reached, by label.
-        troubles: what the operator should know of the machines that were found.
+        sparks: in the order of the targets, then machines found through cables.
+        skipped: machines that were reached but are not included.
+        failed: connection errors of the other machines, by label.
+        troubles: problems of the machines that were found.
     """
 
     sparks: list[Spark] = dataclasses.field(default_factory=list)
@@ -85,7 +85,7 @@ class Discovered:
 
 
 def by_name(sparks: Sequence[Spark]) -> dict[str, Spark]:
-    """``sparks`` by the names that an inventory has or gets: those of its nodes stay, others are hostnames."""
+    """``sparks`` by node name: the name in the inventory, or a new name made from the hostname."""
     listed = [spark.label for spark in sparks if spark.how == "inventory"]
     new = node_names([spark.survey.hostname for spark in sparks if spark.how != "inventory"], listed)
     names = iter(new)
@@ -97,11 +97,11 @@ def discover(
     networks: Sequence[Attached],
     prompts: Prompts,
 ) -> Discovered:
-    """Survey ``targets``, whose labels differ, and the machines at the other end of the cables of the Sparks.
+    """Survey ``targets``, whose labels differ, and the machines at the other end of their cables.
 
     Args:
-        targets: machines to try, all at once.
-        networks: those of this machine: a Spark that was reached over a cable is looked for in them.
+        targets: machines to try, in parallel.
+        networks: local networks; a Spark reached over a cable must also have an address in one of them.
         prompts: asks about host keys and for passwords.
 
     Raises:
@@ -135,29 +135,29 @@ class _Search:
             self._add(spark, spark.address.ssh if spark.how == "mDNS" and on_cable else None, spark.label)
 
     def _add(self, spark: Spark, ssh: SshSettings | None, name: str) -> None:
-        """Add ``spark`` if it belongs; with ``ssh`` at an address that does not lead over a cable."""
+        """Add ``spark`` if it is a new Spark; with ``ssh``, at an address that is not on a cable."""
         if self._belongs(spark):
             settled = self._outside(spark, ssh, name) if ssh else spark
             self.found.sparks += [settled] if settled is not None else []
 
     def _belongs(self, spark: Spark) -> bool:
-        """Whether it is a Spark, and none of those that were found already; else it is listed as skipped."""
+        """Whether it is a Spark that was not found before; otherwise it is listed as skipped."""
         same = next((each for each in self.found.sparks if same_machine(each.survey, spark.survey)), None)
         if same is not None:
-            self.found.skipped.append(Skipped(spark.label, spark.host, f"the same machine as {same.label}"))
+            self.found.skipped.append(Skipped(spark.label, spark.host, f"same machine as {same.label}"))
             return False
         if spark.survey.is_spark or spark.how == "inventory":
             return True
         if spark.how != "given":
-            self.found.skipped.append(Skipped(spark.label, spark.host, "no Spark: it has no /etc/dgx-release"))
+            self.found.skipped.append(Skipped(spark.label, spark.host, "not a Spark: no /etc/dgx-release"))
             return False
-        text = f"{spark.label} has no /etc/dgx-release, so it may be no Spark; it is included since --host names it"
-        hint = f"check {spark.label}, or leave it out"
+        text = f"{spark.label} has no /etc/dgx-release and may not be a Spark; included because --host names it"
+        hint = f"check {spark.label}, or remove it from --host"
         self.found.troubles.append(Trouble("no-dgx-release", spark.label, text, hint))
         return True
 
     def cables(self) -> None:
-        """Survey the machines that the Sparks found so far see on their QSFP ports; not those that these see."""
+        """Survey machines that the Sparks found so far see on their QSFP ports, one hop only."""
         tried: set[int] = set()
         for spark in list(self.found.sparks):
             ports = _ports(spark.survey)
@@ -175,7 +175,7 @@ class _Search:
         label = f"the machine at the other end of {port.port or port.name} of {spark.label} ({neighbour.mac})"
         scope = f"%{neighbour.interface}" if ":" in address else ""
         ssh = dataclasses.replace(spark.address.ssh, user=spark.user, port=None, jump=None, host_keys="reject")
-        # The host key of an address that is valid on this cable only is not kept.
+        # The address is valid only on this cable, so its host key is not kept.
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             once = dataclasses.replace(ssh, known_hosts=f"{directory}/known_hosts")
             node = Address(f"{address}{scope}", "ssh", once)
@@ -192,7 +192,7 @@ class _Search:
         self._add(found, ssh, f"{label[:-1]}, {found.label})")
 
     def _outside(self, spark: Spark, ssh: SshSettings, name: str) -> Spark | None:
-        """``spark`` at an address that does not lead over a cable, or None where it has none; ``name`` in messages."""
+        """``spark`` at an address that is not on a cable, or None; messages call it ``name``."""
         addresses = [str(address.ip) for address in spark.survey.outside()]
         near = [each for each in addresses if network_of(ipaddress.ip_address(each), self.networks)]
         if not near:
@@ -200,7 +200,7 @@ class _Search:
             self._unreached(spark.label, f"{name} has no address on your network{seen}")
             return None
         moved = _moved(spark, near[0], ssh)
-        # The address is what the machine says of itself: its host key is stored once the same machine answered there.
+        # The machine reports this address itself: store its host key only after the same machine answered there.
         with tempfile.TemporaryDirectory(prefix="sparkcluster-") as directory:
             keys = Path(directory, "known_hosts")
             first = _moved(spark, near[0], dataclasses.replace(ssh, new_keys=str(keys))).address
@@ -209,11 +209,11 @@ class _Search:
                 collected = survey(fleet, HF_HOME)
             if spark.label in collected.errors:
                 error = collected.errors[spark.label]
-                self._unreached(spark.label, f"{name} is not reached at {near[0]}: {error.message}")
+                self._unreached(spark.label, f"{name} is unreachable at {near[0]}: {error.message}")
                 return None
             answer = collected.surveys[spark.label]
             if not same_machine(answer, spark.survey):
-                self._unreached(spark.label, f"at {near[0]}, which {name} says is its address, another machine answers")
+                self._unreached(spark.label, f"another machine answers at {near[0]}, the address that {name} reports")
                 return None
             if keys.exists():
                 store_keys(
@@ -232,5 +232,5 @@ def _moved(spark: Spark, host: str, ssh: SshSettings | None = None) -> Spark:
 
 
 def _ports(found: Survey) -> dict[str, Interface]:
-    """QSFP ports by the names of their interfaces."""
+    """QSFP ports by interface name."""
     return {each.name: each for each in read(found.interfaces) or () if each.driver == DRIVER}

@@ -1,4 +1,4 @@
-"""An inventory that is there already: read, checked with more nodes in it, and replaced."""
+"""Read an existing inventory, check a changed text of it, and replace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.spec import Spec, load
 
 
 def read(path: Path) -> str:
-    """Its text, with the ends of lines as they are and without a byte order mark.
+    """Text of the inventory, with its line endings and without a byte order mark.
 
     Raises:
         UsageError, SpecError: it cannot be read.
@@ -22,16 +22,16 @@ def read(path: Path) -> str:
 
 
 def check(path: Path, text: str, model: str | None = None) -> Spec:
-    """The spec that ``path`` would describe with ``text`` in it, or that of ``model`` there.
+    """The spec (of ``model``, if given) that ``path`` would describe if it contained ``text``.
 
-    A file beside it has the text meanwhile.
+    The text is written to a temporary file in the same directory.
 
     Raises:
-        SpecError: what is wrong with it, by line of ``path``.
-        UsageError: that file cannot be written, or the playbook not be read.
+        SpecError: errors in the text, by line of ``path``.
+        UsageError: the temporary file cannot be written, or the playbook cannot be read.
     """
     target = path.expanduser().resolve()
-    trial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # a playbook is searched beside the inventory
+    trial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # playbook paths are relative to the inventory
     try:
         output_file.write(trial, lambda file: file.write(text.encode()), private=True)
         spec = load.load(trial, starts=False, model=model)
@@ -47,7 +47,7 @@ def check(path: Path, text: str, model: str | None = None) -> Spec:
 
 
 def difference(path: Path, before: str, after: str) -> list[str]:
-    """Lines of a unified diff of ``path``."""
+    """Unified diff of ``path``, by line."""
     name = str(path)
     return [
         line.rstrip("\r\n")
@@ -56,7 +56,7 @@ def difference(path: Path, before: str, after: str) -> list[str]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Let ``path`` have ``text``, at once; a byte order mark stays, and so does whether others may read it.
+    """Atomically replace the content of ``path``; keeps a byte order mark and the file's privacy.
 
     Raises:
         UsageError: it cannot be written.

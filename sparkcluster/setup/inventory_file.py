@@ -1,4 +1,4 @@
-"""The text of an inventory: a new one for the Sparks that were found, or an existing one with more nodes. Pure."""
+"""Text of an inventory: written for discovered Sparks, or edited in place. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.report import count
 from sparkcluster.spec.document import KeyPath, parse, parse_scalar, path_text
 
-# The examples in inventory/ serve the same: they fit one Spark, and a pair.
+# Also used by the examples in inventory/: the first fits one Spark, the second a pair.
 ONE_SPARK, PAIR = "qwen3.6-35b-a3b-nvfp4", "gpt-oss-120b"
 
 GONE = object()
-"""Of a value: it is removed."""
+"""Marks a value for removal."""
 
 USER = re.compile(r"[a-z_][a-z0-9_.-]*\$?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """A node to be written.
+    """A node to write.
 
     Attributes:
-        name: its name; see ``node_names``.
-        host: address or name by which it was reached.
-        user: login name there; None leaves it to ssh_config.
-        files: ``identity`` and ``known_hosts`` of its own ``ssh`` section.
+        name: from ``node_names``.
+        host: address or name of the node.
+        user: login name; None leaves it to ssh_config.
+        files: ``identity`` and ``known_hosts`` for the node's ``ssh`` section.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[str]:
-    """A name for each node: its hostname without a domain and characters that names cannot have, unlike all others."""
+    """A unique name for each node: its hostname without domain and invalid characters."""
     used = {name.lower() for name in taken}
     names = []
     for hostname in hostnames:
@@ -56,7 +56,7 @@ def node_names(hostnames: Sequence[str], taken: Collection[str] = ()) -> list[st
 
 
 def pairs(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[list[str]]:
-    """``names`` in groups of two, along the cables in ``cabled`` first, and of one where a node is left over."""
+    """``names`` in groups of two, cabled pairs first; a group of one for a node left over."""
     left, groups = list(names), list[list[str]]()
     while left:
         name = left.pop(0)
@@ -76,7 +76,7 @@ def new_text(
 ) -> str:
     """An inventory of ``entries``, the head first, with a comment for each section.
 
-    ``cabled`` are names of nodes that a cable or a switch joins; ``files`` those of SSH for all.
+    ``cabled`` are pairs of nodes joined by a cable or switch; ``files`` are the SSH files for all nodes.
     """
     user = common_user(entries)
     ssh = [f"  {pair}" for pair in _ssh_pairs(user, files or {})]
@@ -88,7 +88,7 @@ def new_text(
         f"cluster: {scalar(cluster)}",
         "",
         *([head, *ssh, ""] if ssh else []),
-        "# Reserve these addresses where your router gives them out (DHCP): a node whose address changes is not found.",
+        "# Reserve these addresses in your DHCP server: a node whose address changes is not found.",
         f"nodes:{first}",
         *node_lines(entries, user=user, indent=2),
         "",
@@ -109,7 +109,7 @@ def _ssh_pairs(user: str | None, files: Mapping[str, str | None]) -> list[str]:
 
 
 def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[str]:
-    """The playbook, and the groups that it is served by."""
+    """Lines for the playbook and the groups that serve it."""
     listed = "`sparkcluster playbooks` lists the others; for another model, copy one of them and set its path here."
     if len(names) == 1:
         return [f"# {listed}", f"playbook: {ONE_SPARK}"]
@@ -118,8 +118,8 @@ def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[s
         return playbook
     groups = pairs(names, cabled)
     return [
-        f"# {count(len(groups), 'group')}, each with the whole model and its own endpoint; the first node is its head.",
-        "# A model that needs more Sparks: one group of as many. Without groups all nodes serve one model together.",
+        f"# {count(len(groups), 'group')}, each with the complete model and an endpoint on its first node, the head.",
+        "# If the model needs more Sparks, write larger groups. Without groups, all nodes serve one model together.",
         "groups:",
         *(
             f"  - {{name: group-{number}, nodes: [{', '.join(map(scalar, group))}]}}"
@@ -131,13 +131,13 @@ def _serving(names: Sequence[str], cabled: Collection[frozenset[str]]) -> list[s
 
 
 def common_user(entries: Iterable[Entry]) -> str | None:
-    """The login name of most ``entries``, which the ``ssh`` section gets; None where ssh_config is to say it."""
+    """The most frequent login name of ``entries``, for the ``ssh`` section; None leaves it to ssh_config."""
     users = Counter(entry.user for entry in entries if entry.user is not None and USER.fullmatch(entry.user))
     return users.most_common(1)[0][0] if users else None
 
 
 def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> list[str]:
-    """Lines of the ``nodes`` list; a login name other than ``user``, and files of SSH, stand at their node."""
+    """Lines of the ``nodes`` list; nodes with SSH files or a login name other than ``user`` get an ``ssh`` section."""
     space = " " * indent
     lines = []
     for entry in entries:
@@ -149,7 +149,7 @@ def node_lines(entries: Iterable[Entry], *, user: str | None, indent: int) -> li
 
 
 def scalar(text: str) -> str:
-    """``text`` in YAML: unquoted where it is plainly a string, as most names and addresses are."""
+    """``text`` as a YAML scalar, unquoted if YAML reads it as a string."""
     if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", text):
         return text
     if re.fullmatch(r"([A-Za-z]|~?/)[A-Za-z0-9._/@:-]*[A-Za-z0-9._/@-]", text):
@@ -160,13 +160,13 @@ def scalar(text: str) -> str:
 
 
 def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | None) -> str:
-    """The inventory ``text`` with ``entries`` at the end of its nodes, and everything else as it was.
+    """The inventory ``text`` with ``entries`` appended to its nodes; all else unchanged.
 
-    ``file`` is its name for messages, ``user`` the login name of its ``ssh`` section.
+    ``file`` is its path for messages, ``user`` the login name of its ``ssh`` section.
 
     Raises:
-        UsageError: other lines would have to be written anew; the message has the lines to paste.
-        SpecError: it is not YAML.
+        UsageError: the text cannot be edited in place; the message has the lines to paste.
+        SpecError: the text is not YAML.
     """
     before = parse(text, file).data
     lines = "\n".join(node_lines(entries, user=user, indent=2))
@@ -174,22 +174,22 @@ def with_nodes(text: str, file: str, entries: Sequence[Entry], *, user: str | No
     entries_of = before.get("models") or []
     if before.get("groups") or (entries_of and all(each.get("nodes") or each.get("groups") for each in entries_of)):
         what = "models" if entries_of else "groups"
-        why, hint = f"every node has to be in one of its {what}", f"{hint}, and each name to one of its {what}"
-        raise UsageError(f"{file} is left as it is: {why}\n{lines}", hint=hint)
+        why, hint = f"every node must be in one of its {what}", f"{hint}, and each name to one of its {what}"
+        raise UsageError(f"{file} is unchanged: {why}\n{lines}", hint=hint)
     listed = before.get("nodes")
     nodes = [*(listed if isinstance(listed, list) else ()), *parse(f"nodes:\n{lines}", file).data["nodes"]]
-    why = f"its nodes are not a list with a line for each key\n{lines}"
+    why = f"its nodes are not a list with one key per line\n{lines}"
     return _as_wanted(_extended(text, entries, user), file, {**before, "nodes": nodes}, why, hint)
 
 
 def _extended(text: str, entries: Sequence[Entry], user: str | None) -> str | None:
-    """``text`` with ``entries`` behind the last node; None where it is unclear where that ends."""
+    """``text`` with ``entries`` after the last node; None if the end of the nodes is unclear."""
     root = _root(text)
     nodes = next((value for key, value in root.value if key.value == "nodes"), None) if root else None
     if not isinstance(nodes, yaml.SequenceNode) or nodes.flow_style or not nodes.value:
         return None
     at, indent = _after(text, nodes), nodes.start_mark.column
-    # A comment that is indented as the node's keys belongs to it.
+    # A comment indented like the node's keys belongs to the node.
     while (line := text[at : _next_line(text, at)]).lstrip(" ").startswith("#") and line.index("#") > indent:
         at = _next_line(text, at)
     return _inserted(text, at, node_lines(entries, user=user, indent=indent))
@@ -202,17 +202,17 @@ def _inserted(text: str, at: int, lines: Sequence[str]) -> str:
 
 
 def _as_wanted(made: str | None, file: str, wanted: Mapping[str, Any], why: str, hint: str) -> str:
-    """``made`` if that says what is ``wanted``, else a UsageError."""
+    """``made`` if it parses to ``wanted``; otherwise raises UsageError."""
     with contextlib.suppress(SpecError):
         if made is not None and parse(made, file).data == wanted:
             return made
-    raise UsageError(f"{file} is left as it is: {why}", hint=hint)
+    raise UsageError(f"{file} is unchanged: {why}", hint=hint)
 
 
 def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]) -> str:
-    """The inventory ``text`` with what ``new_text`` has nodes with these ``names`` serve, instead of one Spark.
+    """The inventory ``text`` with the default playbook and groups for ``names`` in place of those for one Spark.
 
-    As it is where it serves something else.
+    Unchanged if it serves anything else.
     """
     newline = "\r\n" if "\r\n" in text else "\n"
     one, more = (newline.join(["", *_serving(each, cabled), ""]) for each in (names[:1], names))
@@ -220,13 +220,13 @@ def for_more(text: str, names: Sequence[str], cabled: Collection[frozenset[str]]
 
 
 def with_values(text: str, file: str, values: Mapping[KeyPath, Any]) -> str:
-    """The inventory ``text`` with ``values`` by path, and everything else as it was; what is GONE is removed.
+    """The inventory ``text`` with ``values`` set by path and GONE values removed; all else unchanged.
 
-    A list is only passed through: ``("models", 0, "playbook")``.
+    A path may pass through a list, as in ``("models", 0, "playbook")``, but not end at an entry.
 
     Raises:
-        UsageError: other lines would have to be written anew; the message has the lines to write.
-        SpecError: it is not YAML.
+        UsageError: the text cannot be edited in place; the message has the lines to write.
+        SpecError: the text is not YAML.
     """
     wanted = parse(text, file).data
     made: str | None = text
@@ -245,11 +245,11 @@ def with_values(text: str, file: str, values: Mapping[KeyPath, Any]) -> str:
     first = next(iter(values))
     where = path_text(first[:2]) if first[0] == "models" else first[0]
     why = "\n".join([f"where its {where} section ends is unclear", *lines])
-    return _as_wanted(made, file, wanted, why, f"write these lines there, beside what is under {where} already")
+    return _as_wanted(made, file, wanted, why, f"add these lines to {where}")
 
 
 def _lines(path: KeyPath, value: Any) -> list[str]:
-    """Lines of a block that has ``value`` at ``path``; of an entry of a list, lines of that entry."""
+    """YAML lines that set ``value`` at ``path``, relative to the innermost list entry."""
     begins = max((at + 1 for at, each in enumerate(path) if isinstance(each, int)), default=0)
     path = tuple(map(str, path[begins:]))
     words = [*path[:-1], f"{path[-1]}: {scalar(value) if isinstance(value, str) else json.dumps(value)}"]
@@ -257,7 +257,7 @@ def _lines(path: KeyPath, value: Any) -> list[str]:
 
 
 def _put(text: str, path: KeyPath, value: Any) -> str | None:
-    """``text`` with ``value`` at ``path``; None where that is unclear."""
+    """``text`` with ``value`` at ``path``; None if the position is unclear."""
     holder: yaml.Node | None = _root(text)
     for depth, name in enumerate(path):
         if isinstance(holder, yaml.SequenceNode) and isinstance(name, int):
@@ -280,7 +280,7 @@ def _put(text: str, path: KeyPath, value: Any) -> str | None:
 
 
 def _added(text: str, holder: yaml.MappingNode, lines: Sequence[str]) -> str:
-    """``text`` with ``lines`` in ``holder``: behind ``playbook``, else at its end."""
+    """``text`` with ``lines`` in ``holder``: after ``playbook``, else at its end."""
     beside = [each for name, each in holder.value if lines[0] != "api:" and name.value == "playbook"]
     if not beside and holder.start_mark.column == 0:
         return _inserted(text, len(text), ["", *lines])
@@ -289,21 +289,21 @@ def _added(text: str, holder: yaml.MappingNode, lines: Sequence[str]) -> str:
 
 
 def _root(text: str) -> yaml.MappingNode | None:
-    """The mapping that the YAML ``text`` is; None where it is another thing, or in braces."""
+    """The top-level block mapping of the YAML ``text``; None if it is anything else."""
     try:
         root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError:  # an anchor that is used elsewhere is gone
+    except yaml.YAMLError:  # such as an alias whose anchor was removed
         return None
     return root if isinstance(root, yaml.MappingNode) and not root.flow_style else None
 
 
 def _after(text: str, node: yaml.Node) -> int:
-    """Where the line after the last one of ``node`` begins in ``text``."""
+    """Offset in ``text`` of the line after the last line of ``node``."""
     last = node
     while isinstance(last, yaml.CollectionNode) and not last.flow_style and last.value:
         last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
     at = last.end_mark.index
-    # the mark of a block scalar is after its last line already
+    # the end mark of a block scalar is already after its last line
     return at if text[:at].endswith("\n") else _next_line(text, at)
 
 

@@ -1,4 +1,4 @@
-"""What ``setup`` changed on a node, by its journals: in words, whether it still holds, and how to restore it. Pure."""
+"""Journal entries of ``setup``: their description, whether they still apply, and how to restore by hand. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _WORDS = {
 
 
 def describe(survey: Survey) -> list[dict[str, Any]]:
-    """What ``setup`` changed and did not undo, oldest first, as a node says.
+    """Changes that ``setup`` made and did not undo, oldest first, from the node's journals.
 
-    ``what`` is kind and target, ``text`` what was changed, in words; ``state`` tells of files whether they are as
-    ``setup`` left them, if the survey could read them.
+    ``what`` is kind and target, ``text`` the description, ``state`` whether a file is still as ``setup`` wrote it, if
+    the survey could read it.
     """
     rows = []
     for entry in sorted(survey.journal, key=lambda each: (each.at, each.number)):
@@ -45,25 +45,25 @@ def describe(survey: Survey) -> list[dict[str, Any]]:
 
 
 def described(entry: JournalEntry) -> str:
-    """What was changed, in one line; of a kind that this version does not know, the kind and its target."""
+    """One line that describes the change; kind and target if this version does not know the kind."""
     first, _, rest = entry.target.partition(":")
     before, after = entry.before.removeprefix(f"{entry.target}="), entry.after
-    if entry.kind == "link":  # without the mode of IPv6 addresses, which stands between MTU and addresses
+    if entry.kind == "link":  # omit the IPv6 address mode between MTU and addresses
         before, after = (re.sub(r"^(\d+) \d", r"\1", state).strip() for state in (before, after))
     words = _WORDS.get(entry.kind, "{kind} {target}")
     return words.format(kind=entry.kind, target=entry.target, first=first, rest=rest, before=before, after=after)
 
 
 def restoring(node: str, journal: Sequence[JournalEntry], left: str) -> tuple[str, ...]:
-    """What to type about a change that an undo left: how to look at it, and how to restore what was there before.
+    """Commands for a change that an undo skipped: how to inspect it, and how to restore the saved state.
 
     Args:
-        node: its name in the inventory.
-        journal: that of the node, before the undo.
-        left: ``TARGET: REASON``, as the script said it.
+        node: name of the node in the inventory.
+        journal: entries of the node before the undo.
+        left: ``TARGET: REASON``, as printed by the script.
 
     Returns:
-        Nothing where the journal has no such target.
+        Empty if the journal has no such target.
     """
     entry = next((each for each in journal if left.startswith(f"{each.target}: ")), None)
     if entry is None:

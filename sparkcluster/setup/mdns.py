@@ -1,7 +1,7 @@
-"""Machines that announce SSH by multicast DNS in the networks of this machine (RFC 6762, RFC 6763).
+"""Machines that announce SSH by multicast DNS in local networks (RFC 6762, RFC 6763).
 
-DGX OS announces ``_ssh._tcp``: NVIDIA's own ``discover-sparks`` looks for it with avahi.
-This module is imported late: zeroconf and asyncio take a while.
+DGX OS announces ``_ssh._tcp``; NVIDIA's ``discover-sparks`` browses for it with avahi. Import this module late:
+zeroconf and asyncio are slow to load.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparkcluster.setup.networks import Attached, IpAddress, network_of
 SERVICE = "_ssh._tcp.local."
 BROWSE_S = 3.0
 MAX_NAMES = 256
-"""The most names that are asked about: of those like a Spark's, and of all others, which hide no Spark."""
+"""Most names to resolve: counted separately for names like a Spark's and for others, so that these hide no Spark."""
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.local")
-# spark-1a2b of NVIDIA's, gx10-9641 and promaxgb10-5cd4 of others, as their owners posted them; avahi adds -2 to a name
+# As posted by owners: spark-1a2b (NVIDIA), gx10-9641 and promaxgb10-5cd4 (other vendors); avahi appends -2 to a name
 # that is taken.
 _SPARK_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{4}(-[0-9]{1,2})?\.local")
 
@@ -35,8 +35,8 @@ class Candidate:
     """A machine that announces SSH.
 
     Attributes:
-        name: its host name, such as ``spark-1a2b.local``.
-        address: in a network of this machine; IPv4 before IPv6, others before link-local ones.
+        name: host name, such as ``spark-1a2b.local``.
+        address: an address in a local network; IPv4 is preferred to IPv6, and both to link-local.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Candidate:
 
     @property
     def looks_like_spark(self) -> bool:
-        """Whether it has a name as Sparks have when they come out of the box."""
+        """Whether the name looks like a Spark's factory name."""
         return _is_like_a_spark(self.name)
 
 
@@ -54,11 +54,11 @@ def _is_like_a_spark(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Browsed:
-    """What was found.
+    """Result of ``browse``.
 
     Attributes:
-        candidates: by name.
-        problem: why mDNS cannot be used on this machine, or why some machines may be missing; None for neither.
+        candidates: machines in the order of their names.
+        problem: why mDNS does not work on this machine or may have missed machines; None if neither.
     """
 
     candidates: tuple[Candidate, ...] = ()
@@ -66,30 +66,30 @@ class Browsed:
 
 
 def browse(networks: Sequence[Attached], *, seconds: float = BROWSE_S) -> Browsed:
-    """Machines that announce SSH within ``seconds`` in the IPv4 ``networks``; sends to multicast addresses only."""
+    """Browse the IPv4 ``networks`` for SSH announcements for ``seconds``; sends only to multicast addresses."""
     own = [str(each.address.ip) for each in networks if each.address.version == 4]
     if not own:
         return Browsed(problem="this machine has no IPv4 address in a local network")
     try:
         announced, full = asyncio.run(_announced(own, seconds))
     except OSError as error:
-        return Browsed(problem=f"multicast DNS cannot be used here: {(error.strerror or str(error)).lower()}")
+        return Browsed(problem=f"multicast DNS does not work here: {(error.strerror or str(error)).lower()}")
     problem = f"{MAX_NAMES} or more machines announce SSH here, so some may be missing" if full else None
     return Browsed(judged(announced, networks), problem)
 
 
 async def _announced(own: list[str], seconds: float) -> tuple[dict[str, list[IpAddress]], bool]:
-    """Addresses by announced host name, and whether there are more names than are asked about."""
+    """Addresses by announced host name, and whether the limit of names was reached."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    # An answer by unicast may reach another program that listens on port 5353, such as avahi.
+    # A unicast answer may reach another program on port 5353, such as avahi.
     by_multicast = DNSQuestionType.QM
     requests: dict[bool, dict[str, tuple[AsyncServiceInfo, asyncio.Task[bool]]]] = {True: {}, False: {}}
 
     def announced(zeroconf: Any, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         alike = requests[_is_like_a_spark(f"{name.removesuffix(f'.{SERVICE}').lower()}.local")]
         if state_change is ServiceStateChange.Added and name not in alike and len(alike) < MAX_NAMES:
-            with contextlib.suppress(Error):  # a name with control characters; raised here, it would hide all others
+            with contextlib.suppress(Error):  # a name with control characters must not stop the others
                 info = AsyncServiceInfo(service_type, name)
                 left_ms = max(100.0, (end - loop.time()) * 1000)
                 alike[name] = info, loop.create_task(info.async_request(zeroconf, left_ms, by_multicast))
@@ -102,7 +102,7 @@ async def _announced(own: list[str], seconds: float) -> tuple[dict[str, list[IpA
         pairs = [pair for alike in requests.values() for pair in alike.values()]
         for _, request in pairs:
             request.cancel()
-        # An answer that cannot be parsed costs that answer alone.
+        # An answer that cannot be parsed does not affect the others.
         await asyncio.gather(*(request for _, request in pairs), return_exceptions=True)
     finally:
         await zeroconf.async_close()
@@ -115,14 +115,14 @@ async def _announced(own: list[str], seconds: float) -> tuple[dict[str, list[IpA
 
 
 def judged(announced: Mapping[str, Iterable[IpAddress]], networks: Sequence[Attached]) -> tuple[Candidate, ...]:
-    """``announced`` addresses by host name as candidates: names are host names, and addresses are in ``networks``."""
+    """Candidates among the ``announced`` names: valid host names with an address in ``networks``."""
     own = {each.address.ip for each in networks}
     candidates = []
     for name, addresses in sorted((name.rstrip(".").lower(), each) for name, each in announced.items()):
         near: list[tuple[int, bool, int, str]] = []
         for address in (each for each in addresses if each not in own):
             network = network_of(address, networks)
-            # link-local IPv6 comes without its interface
+            # link-local IPv6 addresses are announced without an interface
             if network is not None and (address.version == 4 or not address.is_link_local):
                 near.append((address.version, address.is_link_local, networks.index(network), str(address)))
         if near and _HOST_NAME.fullmatch(name) is not None:

@@ -1,4 +1,4 @@
-"""Networks that this machine is attached to: what ``discover`` contacts is in one of them, or was given."""
+"""Local networks; ``discover`` contacts addresses in them, and hosts named by the user."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import netifaces
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VIRTUAL = ("lo", "docker", "br-", "virbr", "veth")
-"""Beginnings of interface names behind which there are only containers and virtual machines of this machine."""
+"""Prefixes of interfaces that reach only this machine, its containers and its virtual machines."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attached:
-    """An address of this machine with the network that it is in, and its interface."""
+    """An address of this machine with its network and interface."""
 
     interface: str
     address: ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 def attached() -> tuple[Attached, ...]:
-    """Addresses of this machine's interfaces, without loopback and bridges of containers."""
+    """Addresses of this machine's interfaces, without loopback and container bridges."""
     return tuple(
         found
         for interface in netifaces.interfaces()
@@ -40,7 +40,7 @@ def _read(interface: str, entries: Iterable[Mapping[Any, str]]) -> Iterator[Atta
         try:
             mask = ipaddress.ip_address(entry["mask"].partition("/")[0])
         except (KeyError, ValueError):
-            continue  # of a tunnel: it has no network
+            continue  # a tunnel has no network
         yield Attached(interface, ipaddress.ip_interface((address, int(mask).bit_count())))
 
 

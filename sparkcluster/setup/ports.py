@@ -1,4 +1,4 @@
-"""QSFP ports of a machine, and what is known of a machine by its interfaces alone. Pure."""
+"""QSFP ports and other subnets of a machine, from its interfaces. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.topology.candidates import order_on_bus
 
 DRIVER = "mlx5_core"
-"""Driver of the ConnectX-7, which has the QSFP ports."""
+"""Driver of the ConnectX-7, the adapter with the QSFP ports."""
 
 Key = tuple[str, str]
-"""Node and name of a port."""
+"""Node and port name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Port:
-    """A QSFP port and its twins in the order of the PCI bus; ``name`` is p0 or p1, or that of its only interface."""
+    """A QSFP port and its twins in PCI order; ``name`` is p0, p1 or the name of its only interface."""
 
     node: str
     name: str
@@ -29,12 +29,12 @@ class Port:
 
     @property
     def key(self) -> Key:
-        """What tells it from all other ports."""
+        """Unique key of the port."""
         return self.node, self.name
 
     @property
     def cabled(self) -> bool:
-        """Whether there is a link."""
+        """Whether any twin has a link."""
         return any(twin.carrier for twin in self.twins)
 
     def __str__(self) -> str:
@@ -43,33 +43,33 @@ class Port:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Segment:
-    """Ports that hear each other; ``others`` names machines on it that were not surveyed."""
+    """Ports that see each other; ``others`` are machines on the segment that were not surveyed."""
 
     ports: tuple[Port, ...]
     others: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Literal["cable", "switch"]:
-        """A cable has two ends. A switch between two ports, of which nothing else is heard, counts as a cable."""
+        """A switch between two ports, with no other machine seen, counts as a cable."""
         return "switch" if len(self.ports) > 2 or self.others else "cable"
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of its nodes."""
+        """Names of the connected nodes."""
         return tuple(dict.fromkeys(port.node for port in self.ports))
 
     def ports_of(self, node: str) -> tuple[Port, ...]:
-        """The ports of ``node`` on it, in the order of the PCI bus."""
+        """The ports of ``node`` on this segment, in PCI order."""
         return tuple(port for port in self.ports if port.node == node)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loose:
-    """A port with a link, whose other end is none of the nodes, or does not confirm it.
+    """A port with a link whose other end is not a surveyed node, or does not see it.
 
     Attributes:
-        seen: who answers there, in words.
-        unaddressed: whether it has neither an IPv4 nor an IPv6 address, without which it finds no neighbour.
+        seen: descriptions of its neighbours.
+        unaddressed: whether it has no IP address and therefore cannot find neighbours.
     """
 
     port: Port
@@ -79,7 +79,7 @@ class Loose:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with the cabling: its stable ``name``, the node, one line of text, and what to do."""
+    """A problem with its stable ``name``, the node, one line of text, and a remedy."""
 
     name: str
     node: str | None
@@ -88,7 +88,7 @@ class Trouble:
 
 
 def ports_of(node: str, survey: Survey) -> tuple[Port, ...]:
-    """The QSFP ports of a node, in the order of the PCI bus; none where the ConnectX-7 is absent."""
+    """The QSFP ports of a node, in PCI order; empty if the ConnectX-7 is absent."""
     twins: dict[str, list[Interface]] = {}
     for interface in sorted(read(survey.interfaces) or (), key=order_on_bus):
         if interface.driver == DRIVER:
@@ -97,6 +97,6 @@ def ports_of(node: str, survey: Survey) -> tuple[Port, ...]:
 
 
 def foreign_subnets(surveys: Mapping[str, Survey]) -> list[IPv4Network]:
-    """Subnets of interfaces that are no QSFP ports, which are never a rail."""
+    """Subnets of interfaces other than QSFP ports; rails must not use them."""
     interfaces = [each for survey in surveys.values() for each in read(survey.interfaces) or ()]
     return [address.network for each in interfaces if each.driver != DRIVER for address in each.ipv4()]

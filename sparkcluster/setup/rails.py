@@ -1,6 +1,6 @@
-"""An address for every cabled twin: each segment has a subnet for each of its twins. Pure.
+"""An address for every cabled twin: each segment has one subnet per twin. Pure.
 
-What is right stays: a subnet that the ends of a cable already share, and the addresses in it.
+Existing addresses are kept if both ends of a cable share their subnet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkcluster.topology import netplan
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
 FILES = "/etc/netplan/*.yaml"
-"""Files that ``proposal`` looks for in surveys."""
+"""Files that ``proposal`` expects in surveys."""
 FIRST = 11
 """Host number of the first node, as in NVIDIA's guides."""
 _PREFIXES = range(16, 31)
@@ -35,7 +35,7 @@ Address = IPv4Interface
 
 @dataclasses.dataclass(slots=True)
 class Rail:
-    """One subnet of a segment, None until it is chosen: a twin of each node on it, and the addresses of these."""
+    """One subnet of a segment (None until chosen), with the twin and address of each node on it."""
 
     segment: Segment
     ends: dict[str, Interface]
@@ -48,10 +48,10 @@ class Proposal:
     """The addresses of all cabled twins.
 
     Attributes:
-        addresses: by node and interface, in the order of the rails; none of a node whose cables have to be swapped.
-        texts: the netplan file that sets them, by node that is not as proposed, or does not stay so after a reboot.
-        rails: in the order of the segments.
-        troubles: why some nodes get no addresses, or not only these.
+        addresses: by node and interface, in rail order; none for a node whose cables must be swapped.
+        texts: netplan file by node, for nodes that differ now or would differ after a reboot.
+        rails: in segment order.
+        troubles: why some nodes get no addresses, or additional ones.
     """
 
     addresses: dict[str, dict[str, Address]]
@@ -61,9 +61,9 @@ class Proposal:
 
 
 def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[str]) -> Proposal:
-    """Subnets and addresses for all nodes; a node has the number 11 and up by its place in ``order``, if that is free.
+    """Subnets and addresses for all nodes; host numbers start at 11 and follow ``order`` where they are free.
 
-    What is in use at the ends of a rail is avoided; what other nodes say of themselves takes no subnet from these.
+    Subnets in use at the ends of a rail are avoided; reports of other nodes do not affect the choice.
     """
     rails = list(_rails(cabling))
     for rail in rails:
@@ -91,7 +91,7 @@ def proposal(cabling: Cabling, surveys: Mapping[str, Survey], order: Sequence[st
 
 
 def _rails(cabling: Cabling) -> Iterator[Rail]:
-    """The rails of all segments, in order: of a switch with both ports of a node, those of the first port before."""
+    """The rails of all segments; if a switch has both ports of a node, rails of the first port come first."""
     for segment in cabling.segments:
         by_node = {node: segment.ports_of(node) for node in segment.nodes if node not in cabling.swapped}
         for place in range(max(map(len, by_node.values()), default=0)):
@@ -101,7 +101,7 @@ def _rails(cabling: Cabling) -> Iterator[Rail]:
 
 
 def _halves(port: Port) -> dict[int, Interface]:
-    """The twins of a port by their place; of one whose other twin is absent the place is told by its PCI domain."""
+    """The twins of a port by index; if one is absent, the PCI domain gives the index of the other."""
     if len(port.twins) != 1:
         return dict(enumerate(port.twins))
     (twin,) = port.twins
@@ -109,14 +109,14 @@ def _halves(port: Port) -> dict[int, Interface]:
 
 
 def _keep(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping[str, Survey]) -> None:
-    """Keep the subnet that most ends have, of those that no other interface of its nodes has, and its addresses."""
+    """Keep the most common subnet of the ends, and its addresses, unless another interface of these nodes uses it."""
     nodes = set(rail.segment.nodes)
     avoided = [other.subnet for other in rails if other.subnet is not None and nodes & set(other.segment.nodes)]
     avoided += [*_loose(cabling, rail.ends), *foreign_subnets({node: surveys[node] for node in rail.ends})]
     counts = Counter(
         network for twin in rail.ends.values() for network in dict.fromkeys(each.network for each in twin.ipv4())
     )
-    for subnet, _ in counts.most_common():  # of several that are equally frequent that of the first node
+    for subnet, _ in counts.most_common():  # on a tie, the first node decides
         room = subnet.num_addresses - 2 >= len(rail.ends)
         if _may_be_rail(subnet) and room and not any(subnet.overlaps(other) for other in avoided):
             rail.subnet = subnet
@@ -128,7 +128,7 @@ def _keep(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping[
 
 
 def _taken(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping[str, Survey]) -> Iterator[IPv4Network]:
-    """Subnets of other rails, and what is in use at the ends of this one."""
+    """Subnets of other rails and subnets in use at the ends of this rail."""
     yield from (other.subnet for other in rails if other.subnet is not None)
     ends = {node: surveys[node] for node in rail.ends}
     yield from foreign_subnets(ends)
@@ -137,26 +137,26 @@ def _taken(rail: Rail, rails: Sequence[Rail], cabling: Cabling, surveys: Mapping
 
 
 def _may_be_rail(subnet: IPv4Network) -> bool:
-    """Whether a subnet that a node has may stay: what a node says must not send others' traffic elsewhere."""
+    """Whether a reported subnet is safe for a rail; a node must not be able to divert other traffic."""
     special = subnet.is_loopback or subnet.is_link_local or subnet.is_multicast or subnet.is_reserved
     return subnet.prefixlen in _PREFIXES and subnet.is_private and not special and not subnet.is_unspecified
 
 
 def _loose(cabling: Cabling, nodes: Container[str]) -> list[IPv4Network]:
-    """Subnets of the ports of ``nodes`` whose other end is unknown."""
+    """Subnets of those ports of ``nodes`` whose other end is unknown."""
     twins = [twin for loose in cabling.loose if loose.port.node in nodes for twin in loose.port.twins]
     return [address.network for twin in twins for address in twin.ipv4()]
 
 
 def _heard(surveys: Mapping[str, Survey]) -> Iterator[IPv4Address]:
-    """IPv4 addresses that nodes hear on their cables."""
+    """IPv4 addresses that nodes see on their cables."""
     for neighbour in (each for survey in surveys.values() for each in survey.neighbours):
         with contextlib.suppress(ValueError):
             yield IPv4Address(neighbour.address or "")
 
 
 def _count(rails: Sequence[Rail], surveys: Mapping[str, Survey], numbers: Mapping[str, int]) -> None:
-    """Give each twin without address a number that is free: its node's, else the lowest from 11 on."""
+    """Give each twin without an address a free host number: its node's number, else the lowest from 11."""
     used = {address.ip for rail in rails for address in rail.addresses.values()} | set(_heard(surveys))
     for rail in rails:
         if (subnet := rail.subnet) is None:
@@ -182,10 +182,10 @@ def _is_live(survey: Survey, wanted: Mapping[str, Address]) -> bool:
 
 
 def _is_set(survey: Survey, wanted: Mapping[str, Address], text: str) -> bool:
-    """Whether netplan files set the addresses and the MTU, that of ``setup`` with this ``text`` or others.
+    """Whether netplan files set the addresses and the MTU: the file of ``setup`` with this ``text``, or others.
 
-    Of a file that only root may read the journal of ``setup`` tells that it wrote it. What it wrote may differ: it has
-    the addresses of a port, too, whose cable is out now.
+    If only root can read the file, its journal entry is enough. The file may then also contain addresses of a port that
+    is no longer cabled.
     """
     state = survey.files.get(NETPLAN, FileState())
     if state.text == text or (state.unread and any(each.root and each.target == NETPLAN for each in survey.journal)):
@@ -197,16 +197,16 @@ def _is_set(survey: Survey, wanted: Mapping[str, Address], text: str) -> bool:
 
 
 def _contradicting(node: str, survey: Survey, wanted: Mapping[str, Address]) -> Iterator[Trouble]:
-    """Other netplan files that give a twin another address: netplan adds the addresses of all files."""
+    """Netplan files that give a twin a second address; netplan merges the addresses of all files."""
     for path, name, settings in _ethernets(survey):
         others = [each for each in _addresses(settings) if name in wanted and each != str(wanted[name])]
         if path != NETPLAN and others:
-            text = f"{path} of {node} gives {name} the address {others[0][:64]}, beside {wanted[name]}"
+            text = f"{path} of {node} gives {name} the address {others[0][:64]} in addition to {wanted[name]}"
             yield Trouble("other-file", node, text, f"remove {name} from {path} of {node}")
 
 
 def _ethernets(survey: Survey) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Path, interface and settings of what the readable netplan files set; they apply in the order of their names."""
+    """Path, interface and settings from readable netplan files, in the order in which they apply."""
     for path, state in sorted(survey.files.items()):
         if _FILE.fullmatch(path) and state.text:
             document: Any = None
@@ -220,7 +220,7 @@ def _ethernets(survey: Survey) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _addresses(settings: Mapping[str, Any]) -> list[str]:
-    """The addresses of an interface; one with options is a mapping of one key."""
+    """The addresses of an interface; an address with options is a mapping of one key."""
     found = settings.get("addresses")
     listed = found if isinstance(found, list) else []
     return [str(next(iter(each), "")) if isinstance(each, dict) else str(each) for each in listed]

@@ -1,4 +1,4 @@
-"""``setup``: assess every node, and run on each the script of what was accepted.
+"""``setup``: assess every node, then run the scripts of the accepted changes.
 
 ::
 
@@ -31,20 +31,17 @@ from sparkcluster.setup.survey import survey
 from sparkcluster.spec.inventory import Inventory
 
 SILENCE_S = 300.0
-"""A step says nothing while apt-get downloads, or Docker restarts."""
+"""Steps print nothing while apt-get downloads or Docker restarts."""
 RUN_S = 1800.0
 CONFIRM_S = 30.0
-"""A node is tried again for so long, half of what it waits: WiFi and names in .local are away for seconds meanwhile."""
+"""Time to reconnect, half of the node's own limit: WiFi and .local names fail for seconds after a change."""
 TRIES = 3
-"""As many passwords as sudo takes (sudoers(5), passwd_tries)."""
+"""Password attempts, as in sudo (sudoers(5), passwd_tries)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assessment:
-    """What every node is like, what is wrong with the cabling, and what would be changed.
-
-    ``troubles`` also say why a node gets no addresses.
-    """
+    """Surveys of all nodes, problems of the cabling and addresses, and the changes to make."""
 
     surveys: dict[str, Survey]
     errors: dict[str, SparkclusterError]
@@ -53,14 +50,14 @@ class Assessment:
 
     @property
     def due(self) -> dict[str, list[str]]:
-        """By step that would change something, in their order, the nodes on which it would."""
+        """The nodes that each step would change, in step order."""
         made = [each for each in self.changes if not each.blocked]
         nodes = {step.name: [each.node for each in made if each.step == step.name] for step in STEPS}
         return {step: found for step, found in nodes.items() if found}
 
 
 class Scripts(NamedTuple):
-    """What a node runs: as its login, and as root; empty for nothing."""
+    """Scripts for the login and for root; empty if there is nothing to run."""
 
     login: str
     root: str
@@ -68,14 +65,14 @@ class Scripts(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Outcome:
-    """What became of a node.
+    """Result of one node.
 
     Attributes:
-        done: steps that were done.
-        failed: by step, why it was not.
-        left: what an undo left, and why.
-        by_hand: why root's script was not run, which somebody else may run by hand.
-        error: why a script did not run, or did not end.
+        done: completed steps.
+        failed: reason by failed step.
+        left: targets that an undo skipped, with reasons.
+        by_hand: why root's script was not run; an administrator can run it by hand.
+        error: why a script did not run or did not finish.
     """
 
     done: list[str] = dataclasses.field(default_factory=list)
@@ -86,7 +83,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it was done."""
+        """Whether everything was done."""
         return not (self.failed or self.left or self.by_hand or self.error)
 
 
@@ -99,16 +96,16 @@ def assess(
     keys: Callable[[str], str | None] = lambda _: None,
     changing: Collection[str] = (),
 ) -> Assessment:
-    """What would be changed, after one round trip to every node that has to be known for that.
+    """Survey the nodes in one round trip and compute the changes.
 
     Args:
         fleet: all nodes of the inventory.
-        inventory: the nodes, and the directory of their Hugging Face cache.
-        only: names of steps; empty for all that are no options.
-        options: names of options that are switched on.
-        keys: the public key that a node is to accept, None to leave its authorized_keys, empty if there is none.
-        changing: names of the nodes that may be changed; empty for all. If another one does not answer, the steps that
-            follow from all nodes are blocked.
+        inventory: gives the nodes and their Hugging Face cache directory.
+        only: names of steps; empty for all except optional steps.
+        options: names of optional steps to include.
+        keys: the public key to add on a node; None leaves authorized_keys, empty if the operator has no key.
+        changing: names of the nodes that may be changed; empty for all. If another node does not answer, joint steps
+            are blocked.
 
     Raises:
         UsageError: a step is unknown.
@@ -137,32 +134,32 @@ def assess(
 
 
 def _unknown(node: str, step: str, other: str, error: SparkclusterError) -> Change:
-    """A step on ``node`` that cannot be done, since ``other`` did not answer."""
-    reason = f"it follows from all nodes, and {other} did not answer: {error.message.removeprefix(f'{other}: ')}"
+    """A blocked step on ``node``, because ``other`` did not answer."""
+    reason = f"needs all nodes, and {other} did not answer: {error.message.removeprefix(f'{other}: ')}"
     return Change("", "", blocked=reason, hint=error.hint, node=node, step=step)
 
 
 def scripts(assessed: Assessment, node: str, steps: Collection[str]) -> Scripts:
-    """The scripts of ``node`` for these steps, that of the login and that of root; a script may be empty."""
+    """The scripts of ``node`` for these steps, for the login and for root."""
     accepted = [each for each in assessed.changes if each.node == node and each.step in steps]
     return Scripts(*(script(each, accepted) for each in _runs(assessed.surveys[node], node)))
 
 
 def undo_scripts(survey: Survey, node: str, only: Collection[str]) -> Scripts:
-    """The scripts that undo what the journals of ``node`` have, of these steps or, without, of all.
+    """The scripts that undo the journal entries of ``node``, of these steps or, if empty, of all.
 
     Raises:
-        SetupError: ranks run there, and need one of them.
+        SetupError: running ranks need one of these changes.
     """
     steps = {each.step for each in survey.journal if not only or each.step in only}
     if survey.ranks and steps & {"docker-group", *(step.name for step in STEPS if step.disruptive)}:
-        text = f"ranks run on {node}, and need what would be undone: {', '.join(survey.ranks)}"
+        text = f"running ranks on {node} need these changes: {', '.join(survey.ranks)}"
         raise SetupError(text, node=node, step="undo", hint="sparkcluster down INVENTORY")
     return Scripts(*(undo(each, steps) for each in _runs(survey, node)))
 
 
 def _runs(survey: Survey, node: str) -> tuple[Run, Run]:
-    """That of the login and that of root."""
+    """The run of the login and the run of root."""
     operator = f"{getpass.getuser()}@{socket.gethostname()}"
     root = Run(node, operator, survey.user, machine=survey.machine)
     return dataclasses.replace(root, root=False), root
@@ -177,15 +174,15 @@ def run(
     password: Callable[[Host, bool], str | None],
     root_first: bool = False,
 ) -> dict[str, Outcome]:
-    """Run the scripts of all nodes at once.
+    """Run the scripts of all nodes in parallel.
 
     Args:
         fleet: the nodes.
         surveys: by node.
-        texts: the scripts by node.
-        report: receives what they say.
-        password: asks for the password that sudo on a node wants, None for none; again, if true, after it was refused.
-        root_first: whether root's script comes before that of the login, which removes its key.
+        texts: scripts by node.
+        report: receives their output.
+        password: returns the sudo password of a node, or None; its second argument is true on a retry.
+        root_first: run root's script first; the login's script then removes its key.
     """
 
     def one(host: Host) -> Outcome:
@@ -196,8 +193,8 @@ def run(
             if text.root and sudo != "absent":
                 _as_root(host, text.root, outcome, report, sudo=sudo, password=password)
             elif text.root:
-                outcome.by_hand = "there is no sudo"
-            # Without the key nobody could go on with what root has left.
+                outcome.by_hand = "sudo is not installed"
+            # Keep the key while root's part is incomplete, so that a retry can log in.
             if text.login and root_first and outcome.ok:
                 _as_login(host, text.login, outcome, report)
         except SparkclusterError as error:
@@ -225,11 +222,11 @@ def _as_root(
     sudo: Sudo,
     password: Callable[[Host, bool], str | None],
 ) -> None:
-    """Run a script as root; where the login may not become root, note that it has to be run by hand."""
+    """Run a script as root; if the login cannot become root, note that it must be run by hand."""
     typed = None
     for number in range(TRIES):
         if sudo == "password" and (typed := password(host, number > 0)) is None:
-            outcome.by_hand = "sudo wants a password, and none was given"
+            outcome.by_hand = "sudo needs a password, and none was entered"
             return
         try:
             asking = f"{CONFIRMED_ANEW}{text}".encode()
@@ -254,7 +251,7 @@ def _as_root(
 
 
 def _once_reached(host: Host, task: Callable[[], None]) -> None:
-    """Call ``task`` once ``host``, whose addresses are changing, can be reached."""
+    """Call ``task`` as soon as ``host``, whose addresses are changing, is reachable."""
     until = time.monotonic() + CONFIRM_S
     while True:
         try:
@@ -267,7 +264,7 @@ def _once_reached(host: Host, task: Callable[[], None]) -> None:
 
 
 def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[[], None] | None = None) -> None:
-    """Read what a script says until it ends."""
+    """Read the output of a script until it ends."""
     name, step, failed = stream.name, "setup", False
     for line in stream.lines(SILENCE_S, within_s=RUN_S):
         event = parse_line(line.decode(errors="replace"))
@@ -282,17 +279,17 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
         elif event.kind == "left":
             outcome.left.append(event.text)
         elif event.kind == "confirm" and confirm is not None:
-            report.progress(name, f"connecting anew to confirm {step}")
+            report.progress(name, f"opening a new connection to confirm {step}")
             try:
                 confirm()
             except SparkclusterError as error:
-                # The node takes its network back by itself, and says so.
+                # The node rolls back its network by itself and reports it.
                 report.note(f"{name}: {step}: not confirmed: {error.message}")
             continue
         report.progress(name, f"{step}: {event.text or event.kind}")
     ended = stream.finish()
     if ended.exit_code == EXIT_BUSY:
-        hint = "run this again in a minute, when it has ended"
-        raise SetupError(f"another setup runs on {name}", node=name, step="setup", hint=hint)
+        hint = "retry when it has finished"
+        raise SetupError(f"another setup is running on {name}", node=name, step="setup", hint=hint)
     if not ended.ok and not failed:
-        raise SetupError(f"the script ended on {name}: {ended.reason}", node=name, step=step)
+        raise SetupError(f"the script failed on {name}: {ended.reason}", node=name, step=step)

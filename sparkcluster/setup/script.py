@@ -1,9 +1,8 @@
-"""The sh scripts that set a node up and undo that, as they are printed, run by hand and run by ``setup``. Pure.
+"""Shell scripts that set up a node or undo it; printed, run by hand, or run by ``setup``. Pure.
 
-A line of output is ``STEP: text``. The last line of a step is ``done``, ``failed: REASON`` or, where it undoes,
-``left TARGET: REASON``; ``confirm``, after ``CONFIRMED_ANEW``, asks the controller to connect anew and run ``CONFIRM``.
-It exits with 0 when all is done, 1 when a step failed, 2 on another machine or as another user, 75 while another one
-runs.
+An output line is ``STEP: text``. The last line of a step is ``done``, ``failed: REASON`` or, in an undo,
+``left TARGET: REASON``. With ``CONFIRMED_ANEW``, ``confirm`` asks the controller to open a new connection and run
+``CONFIRM``. Exit codes: 0 done, 1 a step failed, 2 wrong machine or user, 75 another setup is running.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Kind = Literal["text", "confirm", "done", "left", "failed"]
 EXIT_BUSY = 75
 PENDING = "/run/sparkcluster-setup"
 CONFIRMED_ANEW = "CONFIRM=controller\n"
-"""Before a script whose own look at the network is not enough."""
+"""Prefix of a script that waits for the controller's confirmation of a new network."""
 CONFIRM = f"""\
 #!/bin/sh
-# The controller reaches this node by its new network.
+# The controller reaches this node over its new network.
 if ! [ -e {PENDING}/kept ] && ! mv {PENDING}/links {PENDING}/kept; then
-  echo 'netplan: failed: nothing waits for a confirmation'
+  echo 'netplan: failed: no confirmation is pending'
   exit 1
 fi
 """
@@ -41,14 +40,14 @@ _LINE = re.compile(r"([a-z-]{1,32}): (?:(failed|confirm): |(left) |(done)$)?(.*)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a script is run.
+    """Where and as whom a script runs.
 
     Attributes:
         node: name in the inventory.
-        operator: who orders it, as user@machine.
-        user: name of the login.
+        operator: user@machine of the operator.
+        user: login name on the node.
         root: whether root runs it, or the login.
-        machine: SHA-256 of the node's /etc/machine-id; None not to look.
+        machine: SHA-256 of the node's /etc/machine-id; None to skip this check.
     """
 
     node: str
@@ -60,7 +59,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of output: of which step, None outside of one; what it says."""
+    """A line of output; ``step`` is None outside of steps."""
 
     step: str | None
     kind: Kind
@@ -68,12 +67,12 @@ class Event:
 
 
 def folder(root: bool) -> str:
-    """Where a node keeps the journal of root or of the login, and what was there before."""
+    """Directory on the node for the journal and saved files of root or of the login."""
     return "/var/lib/sparkcluster/setup" if root else "~/.local/state/sparkcluster/setup"
 
 
 def script(run: Run, changes: Iterable[Change]) -> str:
-    """The script for those of ``changes`` that ``run`` can make and that are not blocked; empty if there are none."""
+    """The script for the unblocked ``changes`` that ``run`` can make; empty if there are none."""
     made = {each.step: each for each in changes if not each.blocked and BY_NAME[each.step].root is run.root}
     steps = [step.name for step in STEPS if step.name in made]
     return _assembled(
@@ -82,9 +81,9 @@ def script(run: Run, changes: Iterable[Change]) -> str:
 
 
 def undo(run: Run, steps: Collection[str]) -> str:
-    """The script that undoes what the journal of ``run`` has of ``steps``; empty where they are none of its steps.
+    """The script that undoes the journal entries of ``steps`` on the node; empty if ``run`` has none of these steps.
 
-    It reads the journal itself: root believes root's alone, and that of the login undoes what the login may change.
+    The script reads the journal itself. Root trusts only root's journal; the login's journal is undone as the login.
     """
     mine = [step.name for step in STEPS if step.name in steps and step.root is run.root]
     bodies = {name: ["act undo_netplan" if name == "netplan" else "undo_step"] for name in mine}
@@ -92,7 +91,7 @@ def undo(run: Run, steps: Collection[str]) -> str:
 
 
 def parse_line(line: str) -> Event:
-    """What a line of output says."""
+    """Parse a line of output."""
     line = line.rstrip("\r\n")
     found = _LINE.fullmatch(line)
     if found is None or found[1] not in BY_NAME:
@@ -101,7 +100,7 @@ def parse_line(line: str) -> Event:
 
 
 def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = False) -> str:
-    """A whole script with a function for each step, or none; what an administrator reads is said before."""
+    """A complete script with a function for each step; empty without steps. Comments for administrators come first."""
     if not bodies:
         return ""
     top, below = ("/var/lib", "sparkcluster") if run.root else ("$HOME", ".local/state/sparkcluster")
@@ -117,9 +116,9 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
     by_hand = "sudo sh FILE" if run.root else f"sh FILE   (as {run.user})"
     lines = [
         "#!/bin/sh",
-        f"# Made by sparkcluster {__version__} for node {run.node}, where it can be run by hand: {by_hand}",
-        f"# What was there before is kept in {folder(run.root)}. It can be run again at any time.",
-        "# sparkcluster setup INVENTORY --undo undoes it.",
+        f"# Generated by sparkcluster {__version__} for node {run.node}; to run it there by hand: {by_hand}",
+        f"# The previous state is saved in {folder(run.root)}. This script can be run repeatedly.",
+        "# To undo: sparkcluster setup INVENTORY --undo",
         "set -u",
         *(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
         f"TOP={top} BELOW={below}",
@@ -129,9 +128,9 @@ def _assembled(run: Run, bodies: Mapping[str, Sequence[str]], *, undo: bool = Fa
     functions = {step: f"step_{step.replace('-', '_')}" for step in bodies}
     for step, body in bodies.items():
         title = shlex.join(["say", f"{'undo: ' if undo else ''}{BY_NAME[step].title}"])
-        # Here-documents are not indented, so nothing is.
+        # No indentation: it would end up in here-documents.
         lines += ["", f"# {BY_NAME[step].why}", f"{functions[step]}() {{", f"step={step}", title, *body, "}"]
-    # All of it has been read before any of it runs: what arrives in part does nothing.
+    # main is called last, so that a partially received script does nothing.
     calls = (f"  attempt {function}" for function in functions.values())
     lines += ["", "main() {", "  begin", *calls, "  end", "}", "", "main </dev/null"]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What a step of ``setup`` is: how it looks at a survey, and the lines of sh that change what differs. Pure."""
+"""A step of ``setup``: compares a survey with the wanted state and builds shell commands for the difference. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sparkcluster.facts.survey import FileState, Survey
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a node is to be like.
+    """Wanted state of a node.
 
     Attributes:
-        key: the operator's public key, a line of authorized_keys; empty if there is none, None to leave that file.
+        key: the operator's public key as a line of authorized_keys; empty if there is none, None to leave that file.
         netplan: text of the netplan file; None to leave the network.
-        addresses: what that text gives, with prefix, by interface.
+        addresses: addresses with prefix in that text, by interface.
     """
 
     key: str | None = None
@@ -27,15 +27,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one step would change on one node.
+    """The change of one step on one node.
 
     Attributes:
-        found, wanted: one line each.
-        commands: what ``command`` makes; none where it is blocked.
-        later: when it takes effect, if not at once.
-        blocked: why it cannot be done now.
-        hint: what to type about that.
-        node, step: added by ``steps.changes``.
+        found, wanted: present and wanted state, one line each.
+        commands: made by ``command``; empty if blocked.
+        later: when it takes effect, if not immediately.
+        blocked: why the change cannot be made now.
+        hint: command or advice that unblocks it.
+        node, step: set by ``steps.changes``.
     """
 
     found: str
@@ -50,16 +50,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that ``setup`` sees to; functions that its commands call are in ``steps/NAME.sh``.
+    """A step of ``setup``; its shell functions are in ``steps/NAME.sh``.
 
     Attributes:
         name: as in ``--only``.
-        why: one line, with the source of what is not obvious.
-        look: what it would change; None where all is as wanted.
-        root: whether root does it, or the login itself.
-        option: whether it is done only on request.
-        disruptive: whether it disturbs ranks that run.
-        joint: whether what it does on one node follows from all nodes.
+        why: reason in one line, with its source.
+        look: returns the change to make, or None.
+        root: whether root makes the change, or the login.
+        option: whether the step runs only on request.
+        disruptive: whether it disturbs running ranks.
+        joint: whether it needs the surveys of all nodes.
     """
 
     name: str
@@ -73,28 +73,28 @@ class Step:
 
 
 def command(*words: str, text: str | None = None) -> list[str]:
-    """Lines that call a function of sh, which reads ``text``, with a line end at its end."""
+    """Lines that call a shell function with ``text`` on standard input."""
     line = shlex.join(("act", *words))
     return [f"{line} || return 1"] if text is None else [f"{line} <<'END' || return 1", *text.splitlines(), "END"]
 
 
 def write_file(path: str, text: str) -> list[str]:
-    """The command that writes a file of root's."""
+    """The command that writes a file owned by root."""
     return command("write_file", path, text=text)
 
 
 def is_written(survey: Survey, path: str, text: str) -> bool:
-    """Whether a file of root's is as ``write_file`` makes it."""
+    """Whether the file has the text, mode and owner that ``write_file`` sets."""
     state = survey.files.get(path, FileState())
     return (state.text, state.mode, state.owner) == (text, 0o644, "root")
 
 
 def described(survey: Survey, path: str) -> str:
-    """How a file is that is not as wanted."""
+    """State of a file that differs from the wanted one."""
     state = survey.files.get(path, FileState(unread="not read"))
-    return f"{path} is {'unknown' if state.unread else 'another' if state.sha256 else 'missing'}"
+    return f"{path} is {'unreadable' if state.unread else 'different' if state.sha256 else 'missing'}"
 
 
 def without_docker(found: str, wanted: str) -> Change:
-    """What blocks a step that needs Docker."""
+    """A change blocked by missing Docker."""
     return Change(found, wanted, blocked="Docker is not installed", hint="on NODE: sudo apt-get install -y docker.io")

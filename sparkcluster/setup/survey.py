@@ -1,6 +1,6 @@
-"""Surveys of many machines at once, in one round trip.
+"""Survey many machines in parallel, in one round trip.
 
-Where the end of a cable is still unknown there is a second one, and where the ends of a cable do not agree a third.
+A second and a third round trip follow while ends of cables are unknown or disagree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SURVEY_S = 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Collected:
-    """Surveys by node, and the errors of nodes that did not answer."""
+    """Surveys by node, and errors of nodes that did not answer."""
 
     surveys: dict[str, Survey]
     errors: dict[str, SparkclusterError]
@@ -34,13 +34,13 @@ class Collected:
 def survey(
     fleet: Fleet, hf_home: str, names: Iterable[str] | None = None, requests: Mapping[str, Sequence[str]] | None = None
 ) -> Collected:
-    """Survey every node (or ``names``) in parallel. The netplan files are read in any case.
+    """Survey every node (or ``names``) in parallel, including netplan files.
 
     Args:
         fleet: the nodes.
-        hf_home: directory of the Hugging Face cache on them, as the inventory has it.
+        hf_home: Hugging Face cache directory from the inventory.
         names: the nodes to survey.
-        requests: ``files`` and ``packages`` whose state is wanted.
+        requests: ``files`` and ``packages`` to read.
     """
     request: dict[str, Any] = {"hf_home": hf_home, **(requests or {})}
     request["files"] = [*request.get("files", ()), rails.FILES]
@@ -49,8 +49,8 @@ def survey(
     asked = addresses(surveys)
     look = {"hf_home": hf_home, "look_for": asked}
 
-    # Linux notes who asks for an address of its own before it answers (arp_process in net/ipv4/arp.c), so who answered
-    # in the second round trip has heard since.
+    # Linux records the sender of an ARP request before it answers (arp_process in net/ipv4/arp.c), so machines that
+    # answered in the second round trip know their neighbour in the third.
     for _ in range(2 if asked else 0):
         nodes = {each.port.node for each in cabling(surveys).loose}
         for name, again in values(fleet.each(lambda host: _one(host, look), nodes)).items():
@@ -59,7 +59,7 @@ def survey(
 
 
 def addresses(surveys: Mapping[str, Survey]) -> list[str]:
-    """IPv4 addresses of QSFP ports: one that has such an address may have no IPv6 address, and then says nothing."""
+    """IPv4 addresses of QSFP ports; a port with only IPv4 does not answer IPv6 discovery."""
     interfaces = [each for found in surveys.values() for each in read(found.interfaces) or ()]
     found = (address for each in interfaces if each.driver == DRIVER for address in each.ipv4())
     return list(dict.fromkeys(str(address.ip) for address in found))

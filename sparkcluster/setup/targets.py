@@ -1,4 +1,4 @@
-"""Which machines ``discover`` tries: those of an inventory, those named, this one, and those that announce SSH."""
+"""Machines that ``discover`` tries: from the inventory, from ``--host``, the local machine, and from mDNS."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 RELEASE = Path("/etc/dgx-release")
 
-# A name or IPv4 address, or an IPv6 address, which has several colons.
+# A name, an IPv4 address, or an IPv6 address with several colons.
 _HOST = r"[0-9A-Za-z][0-9A-Za-z._-]{0,252}|[0-9A-Fa-f]*:[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*(?:%[0-9A-Za-z._-]+)?"
 _GIVEN = re.compile(rf"(?:(?P<user>[^@\s]+)@)?(?P<host>{_HOST})")
 
 
 def login_name(text: str) -> str:
-    """``text`` if an inventory can have it as a login name.
+    """Return ``text`` if it is a valid login name.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is not.
     """
     if USER.fullmatch(text) is None:
-        raise UsageError(f"not a login name: {text[:60]!r}", hint="it is the name that you type as ssh NAME@SPARK")
+        raise UsageError(f"not a login name: {text[:60]!r}", hint="use the name that you type in ssh NAME@SPARK")
     return text
 
 
 def of_inventory(inventory: Inventory) -> list[Target]:
-    """Its nodes, reached as it says."""
+    """Targets for the nodes of ``inventory``."""
     return [
         Target(
             node.label,
@@ -51,10 +51,10 @@ def of_inventory(inventory: Inventory) -> list[Target]:
 
 
 def given(texts: Iterable[str], ssh: SshSettings, flag: str = "--host") -> list[Target]:
-    """The machines of a ``flag``, each as name, address or user@host.
+    """Targets for the values of ``flag``: name, address or user@host.
 
     Raises:
-        UsageError: one is neither.
+        UsageError: a value is none of these.
     """
     found: dict[str, Target] = {}
     for text in texts:
@@ -77,13 +77,13 @@ def this_machine() -> list[Target]:
 
 
 def announced(candidates: Iterable[Candidate], ssh: SshSettings) -> list[Target]:
-    """Machines that were found by mDNS, at their first address; anybody can announce one: no key is stored unasked."""
+    """Targets for mDNS candidates; host keys are confirmed, since any machine can announce itself."""
     ssh = dataclasses.replace(ssh, host_keys="reject")
     return [Target(each.name.removesuffix(".local"), Address(each.address, ssh=ssh), "mDNS") for each in candidates]
 
 
 def joined(*parts: Sequence[Target]) -> list[Target]:
-    """All ``parts`` with labels that differ; a host that is in one before is left out."""
+    """All ``parts`` with unique labels and without duplicate hosts."""
     found: dict[str, Target] = {}
     for target in (each for part in parts for each in part):
         if any(target.address.host.lower() == each.address.host.lower() for each in found.values()):
@@ -94,7 +94,7 @@ def joined(*parts: Sequence[Target]) -> list[Target]:
 
 
 def without_login(targets: Iterable[Target]) -> list[str]:
-    """Labels of ``targets`` for which no login name is known: ssh_config leaves it at that of this user.
+    """Labels of ``targets`` without a login name, for which ssh_config falls back to the local user name.
 
     Raises:
         UsageError: ssh_config cannot be used.

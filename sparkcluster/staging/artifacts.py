@@ -1,4 +1,4 @@
-"""The kinds of artifacts that nodes must have, and the request that downloads one from the hub or a registry."""
+"""The kinds of artifacts, and the request that downloads one from the hub or a registry."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sparkcluster.spec import Spec
 Artifact = Literal["weights", "image", "vocabulary", "ray", "files"]
 Request = dict[str, Any]
 Sending = tuple[Path | IO[bytes], Request]
-"""A file of this machine, which may be open, and the request that takes it (``node.upload``)."""
+"""A local file, by path or open, and the request that stores it (``node.upload``)."""
 SendingTo = Callable[[str], Iterable[Sending]]
-"""What is sent to a node, by its state directory."""
+"""The files to send to a node, by its state directory."""
 
 
 def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None) -> dict[str, Any]:
-    """Request on the node of ``facts``, for ``node.pull`` of an image, else for ``node.fetch``.
+    """Request for the node of ``facts``: to ``node.pull`` for an image, else to ``node.fetch``.
 
-    The image that downloads weights is the recipe's, so it gets no ``token``. That goes to the hub that this machine
-    asks, and to no other that the node may be configured for.
+    The image that downloads weights comes from the playbook, so it gets no ``token``. The token is sent only to the hub
+    that this machine uses, not to another hub in the node's configuration.
     """
     if what == "image":
         return {"reference": spec.image}
@@ -40,5 +40,5 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
 
 
 def endpoint(token: str | None) -> str | None:
-    """Address of the hub that this machine asks, if it names one. A ``token`` goes to no other."""
+    """Address of the hub that this machine uses, if configured; a ``token`` is sent to no other."""
     return os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None)

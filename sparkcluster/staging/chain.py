@@ -1,8 +1,8 @@
-"""Which node pulls from which, over what, and how long that takes. Pure.
+"""Decides which node pulls from which, over which network, and estimates how long it takes. Pure.
 
-The order is a ring: each node pulls from the one before it, so that every byte goes over every cable once and a file
-that one node has reaches all. In the usual case, where one node has everything, that is a chain. Which of two addresses
-that look alike belongs to which node is known only once it proved its token.
+The order is a ring: each node pulls from the previous one, so that every byte crosses every cable once, and a file that
+one node has reaches all. In the usual case one node has everything, and the ring is a chain. If two nodes have the same
+address, only a node's token proves which one answered.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from sparkcluster.topology.model import Topology
 _MEDIA: tuple[Medium, ...] = ("tunnel", "wifi", "wire", "rail")
 _UNKNOWN_MBPS = 1000
 
-# What a copy gets of a link, what an NVMe writes at most, and what one core does under TLS: 0.5 GB/s were measured on
-# one EPYC core. A cluster's own rates replace them after the first copy (``last_rates``).
+# The share of a link that a copy gets, the write rate of an NVMe, and the rate of one core under TLS (0.5 GB/s were
+# measured on an EPYC core). The cluster's own rates replace them after the first copy (``last_rates``).
 _SHARE, _DISK_BYTES_S, _TLS_BYTES_S, _WIFI_BYTES_S = 0.9, 2e9, 0.4e9, 0.03e9
-_RATE_BYTES = 10**9  # a copy of less tells no rate
+_RATE_BYTES = 10**9  # smaller copies give no reliable rate
 
 Rates = Mapping[tuple[str, bool], float]
-"""Bytes per second by medium, and by whether they were encrypted."""
+"""Bytes per second by medium and by whether the copy was encrypted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """How ``target`` may reach ``source``.
+    """A connection by which ``target`` may reach ``source``.
 
     Attributes:
-        address: of the source.
-        interface: the slower one of both sides.
-        speed_mbps: of that interface; 0 where it is unknown.
-        medium: what carries the bytes.
-        encrypted: whether they go under TLS: on a rail only where the user wants that.
+        address: address of the source.
+        interface: the slower of both interfaces.
+        speed_mbps: speed of that interface; 0 if unknown.
+        medium: kind of network.
+        encrypted: whether TLS is used; on a rail only if requested.
     """
 
     source: str
@@ -56,16 +56,16 @@ class Way:
 
 
 Source = tuple[Way, ...]
-"""How one node may pull from another: by all rails to it at once, or by one other way."""
+"""How a node may pull from another: over all rails at the same time, or over one other connection."""
 
 
 def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
-    """Every way that is worth a try between two of ``nodes``; which of them work, only a look can tell.
+    """All connections between two of ``nodes`` that may work; only a test can tell which do.
 
-    ``encrypt`` rails too.
+    ``encrypt``: use TLS on rails too.
 
-    Two addresses in networks of the same number may be on two cables, and nodes without a network in common may reach
-    each other through a router.
+    Two addresses in the same subnet may be on different cables, and nodes without a common subnet may reach each other
+    through a router.
     """
     rails = {name: _rails(facts, topology, name) for name in nodes}
     found = []
@@ -77,7 +77,7 @@ def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *
             if any(its == address for its, _, _ in own):
                 continue
             if not near and (rail or interface.name.startswith(TUNNEL_INTERFACES)):
-                continue  # nothing is sent in clear through a router
+                continue  # nothing is sent unencrypted through a router
             sides = [interface, *sorted(near, key=_speed)[-1:]]
             slower, medium = min(sides, key=_speed), _medium(sides, rail=rail)
             found.append(Way(source, target, address, slower.name, _speed(slower), medium, encrypt or not rail))
@@ -85,7 +85,7 @@ def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *
 
 
 def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
-    """The ways that probably work, where nobody looks: by no rail between groups to an address that two nodes have."""
+    """The connections that probably work, without a test: no rail between groups to an address that two nodes have."""
     owners = Counter(address for node in nodes for address in _rails(facts, topology, node))
     return tuple(
         way
@@ -99,13 +99,15 @@ def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str
 def chain(
     nodes: Sequence[str], found: Iterable[Way], has_bytes: Mapping[str, int], total: int
 ) -> dict[str, tuple[Source, ...]]:
-    """Whom each of ``nodes`` pulls from over ``found`` (verified ways), in order of preference.
+    """The sources of each of ``nodes`` over ``found`` (tested connections), in order of preference.
 
-    ``has_bytes`` are those of ``total`` that each node has. Each island, nodes that are connected by rails in both
-    directions, is a ring: each next node is the last one's neighbour; where that has none left, one of an earlier one.
-    An island in which no node has everything gets it over one bridge: the best way, and of those alike from and to the
-    nodes with most bytes. Each node comes after the first that it pulls from, unless it has everything itself; those
-    that reach nobody who has it are left out.
+    ``has_bytes`` is how many of ``total`` bytes each node has. Each island (nodes connected by rails in both
+    directions)
+    is a ring: the next node is a neighbour of the last one; if that has none left, of an earlier one. An island in
+    which
+    no node has everything gets it over one bridge: the best connection, if equal from and to the nodes with most bytes.
+    Each node comes after its first source, unless it has everything itself. Nodes that reach no complete node are
+    omitted.
     """
 
     def quality(way: Way) -> tuple[int, ...]:
@@ -138,10 +140,10 @@ def chain(
 
 
 def _sources(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way | None) -> tuple[Source, ...]:
-    """Whom ``node`` pulls from: by rail those before it in its ``ring``, the nearest first, then over any other way.
+    """The sources of ``node``: first the previous nodes of its ``ring`` by rail, nearest first, then other connections.
 
-    The node at the end of a ``bridge`` pulls over that, else over another way from outside, and only then by rail: its
-    neighbours have what comes from itself.
+    The node at the end of a ``bridge`` pulls over it first, then over other connections from outside, and only then by
+    rail: its neighbours have only what they got from it.
     """
     place = ring.index(node)
     before = [*reversed(ring[:place]), *reversed(ring[place + 1 :])]
@@ -153,19 +155,19 @@ def _sources(node: str, ring: Sequence[str], found: Iterable[Way], bridge: Way |
 
 
 def last_rates(lines: Iterable[Mapping[str, Any]], artifact: str = "weights") -> Rates:
-    """The rates of the last copies of an ``artifact`` of at least 1 GB, from ``lines`` of ``runtime.observed``."""
+    """Rates of the last copies of ``artifact`` with at least 1 GB, from ``lines`` of ``runtime.observed``."""
     rates = {}
     for line in lines:
         size, seconds = line.get("bytes"), line.get("seconds")
         if (line.get("what"), line.get("artifact")) != ("stage", artifact):
-            continue  # what an image takes is Docker's time
+            continue  # the time for an image is mostly Docker's
         if isinstance(size, int) and isinstance(seconds, int | float) and size >= _RATE_BYTES and seconds > 0:
             rates[str(line.get("medium")), bool(line.get("encrypted"))] = size / seconds
     return rates
 
 
 def expected_s(size_bytes: int, way: Way, rates: Rates) -> float:
-    """Seconds that ``size_bytes`` probably take over ``way``: by the last copy, else by the speed of the link."""
+    """Expected seconds for ``size_bytes`` over ``way``: from the last copy, else from the link speed."""
     if (way.medium, way.encrypted) in rates:
         return size_bytes / rates[way.medium, way.encrypted]
     rate = min(_DISK_BYTES_S, _SHARE * (way.speed_mbps or _UNKNOWN_MBPS) * 1e6 / 8)
@@ -177,7 +179,7 @@ def expected_s(size_bytes: int, way: Way, rates: Rates) -> float:
 
 
 def _rails(facts: Mapping[str, Facts], topology: Topology, node: str) -> Collection[str]:
-    """Addresses of ``node`` on the interconnect; of a node alone in its group those of its cabled twins."""
+    """Addresses of ``node`` on the interconnect; for a single-node group, of its cabled twins."""
     member = topology.members.get(node)
     if member is not None and member.links:
         return {link.address for link in member.links}
@@ -188,7 +190,7 @@ def _rails(facts: Mapping[str, Facts], topology: Topology, node: str) -> Collect
 
 
 def _addresses(facts: Facts) -> list[tuple[str, str, Interface]]:
-    """Addresses of a node with their network and interface, without those of container networks."""
+    """Addresses of a node with network and interface, without container networks."""
     return [
         (str(address.ip), str(address.network), interface)
         for interface in read(facts.interfaces) or ()

@@ -1,4 +1,4 @@
-"""Follows programs that stage, checks what they say, and makes errors of how they fail."""
+"""Follows staging programs on nodes, validates their output, and turns failures into errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ A = TypeVar("A", bound="Answer")
 
 HERE = "this machine"
 VERIFY = "sparkcluster stage INVENTORY weights --verify"
-RESUME = "run this again: it resumes where it stopped"
-"""Hint for failures that have no better one."""
-_STUCK_S = 3600  # docker load says nothing of its bytes for 20 minutes at most; nor does hashing what is there
+RESUME = "retry: it resumes where it stopped"
+"""Hint for failures without a better one."""
+_STUCK_S = 3600  # docker load and hashing report no progress for up to 20 minutes
 
 Report = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
@@ -33,10 +33,10 @@ Progress = Callable[[str, str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """The step that programs on nodes belong to, as ``stage weights``.
+    """The step that a program on a node belongs to, such as ``stage weights``.
 
     Attributes:
-        lease: the lease on a node, as requests have it.
+        lease: the lease in requests to a node.
         stopped: whether the step was stopped.
     """
 
@@ -47,7 +47,7 @@ class Step:
 
 @contextlib.contextmanager
 def stage_errors(step: Step, node: str) -> Iterator[None]:
-    """Turn a lost connection into a StageError with node and step."""
+    """Turn a HostError into a StageError with node and step."""
     try:
         yield
     except HostError as error:
@@ -60,11 +60,13 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
 
 
 class Done(Fact):
-    """Bytes that were downloaded or sent.
+    """The result of a download or copy: its bytes.
 
-    Also the ``seconds`` from the first to the last rename, of a copy; the bytes of files that are not served, or that
-    the ``whole`` repository was downloaded, as the hub did not list it; the path that the user's file has now that was
-    ``kept`` beside the one that was sent; and the ID of an image that was loaded.
+    Also: the ``seconds`` from the first to the last rename of a copy; the bytes of files that are not served; ``whole``
+        if
+    the complete repository was downloaded since the hub did not list it; ``kept``, the new path of a user's file that
+    was
+    replaced; and the ID of an image that was loaded.
     """
 
     bytes: Number = 0
@@ -76,12 +78,12 @@ class Done(Fact):
 
 
 class Answer(Fact):
-    """One line of a program that stages: how far it is, a file that it lists, or how it ended.
+    """A line of a staging program: progress, a file that it lists, or the end.
 
     Attributes:
-        offset: what a node has of a file that it is sent.
-        log: of a build, the last lines of its output.
-        failed: why it ended, of a ``kind`` as ``stage_error`` has them.
+        offset: how much of a file the node already has.
+        log: the last lines of a build's output.
+        failed: the error message; ``kind`` as in ``stage_error``.
         refused: the lease is over.
     """
 
@@ -98,7 +100,7 @@ class Answer(Fact):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """How a program on a node failed; ``kind`` as the program names it."""
+    """A failure of a program on a node; ``kind`` as named by the program."""
 
     node: str
     kind: str
@@ -106,13 +108,13 @@ class Failure:
 
 
 def list_files(step: Step, source: Host, request: Request, report: Report, *, program: str = "listing") -> Manifest:
-    """The files of ``request`` that ``source`` has, checked; its ``files`` are what receivers are asked to write.
+    """The validated list of files that ``source`` has for ``request``; its ``files`` are sent to the receivers.
 
-    A ``program`` of the node lists them. Blobs may have another content than their names say (``staging.trust``).
+    A ``program`` of the node lists them. A blob's content may differ from its name (``staging.trust``).
 
     Raises:
-        StageError: it cannot read them, or they are not what an honest node has.
-        LeaseLost: it knows a newer epoch.
+        StageError: it cannot read them, or the list is not plausible.
+        LeaseLost: it has a newer epoch.
     """
     listing = {**request, **step.lease(source.name)}
     found: list[ListedFile] = []
@@ -139,11 +141,11 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, pr
 def follow(
     step: Step, node: str, running: Stream, report: Report, heard: Callable[[Answer], None] = lambda _: None
 ) -> Done | Failure:
-    """The result of a program; its progress goes to ``report``, all that it says to ``heard``.
+    """The result of a program; ``report`` gets its progress, ``heard`` every line.
 
     Raises:
-        StageError: it was stopped, or its bytes no longer grow.
-        LeaseLost: the node refuses the change.
+        StageError: it was stopped, or made no progress for too long.
+        LeaseLost: the node refused the change.
         HostError: the connection broke, or the answer is malformed.
     """
     moved, since = None, time.monotonic()
@@ -155,7 +157,7 @@ def follow(
         if last.bytes is None or last.bytes != moved:
             moved, since = last.bytes, time.monotonic()
         if time.monotonic() - since > _STUCK_S:
-            why = f"{step.name} on {node}: nothing moved for {_STUCK_S / 60:.0f} min"
+            why = f"{step.name} on {node}: no progress for {_STUCK_S / 60:.0f} min"
             raise StageError(why, node=node, step=step.name, hint=RESUME)
         if last.bytes is not None:
             report(last.bytes, last.total)
@@ -168,11 +170,11 @@ def follow(
 def answers(
     step: Step, node: str, running: Stream, kind: type[A], silence_s: float = SILENT_S
 ) -> Iterator[A | Failure]:
-    """What a program on ``node`` says, up to its end or a Failure.
+    """The output of a program on ``node``, up to its end or a Failure.
 
     Raises:
-        LeaseLost: the node refuses the change.
-        HostError: the connection broke, nothing came for ``silence_s`` seconds, or the answer is malformed.
+        LeaseLost: the node refused the change.
+        HostError: the connection broke, nothing arrived for ``silence_s`` seconds, or the answer is malformed.
     """
     for line in running.lines(silence_s):
         found = document(line)
@@ -189,21 +191,21 @@ def answers(
 
 
 def stage_error(step: Step, failure: Failure, *, source: str = "") -> StageError:
-    """The StageError for a failure, of what comes from ``source`` if that is known, with a hint."""
+    """The StageError for a failure, with a hint; ``source`` is the node that the data came from, if known."""
     path, source = word(failure.text.rpartition(": ")[2]), source or failure.node
     hints = {
         "disk": f"{'sparkcluster models INVENTORY --prune; or ' * ('weights' in step.name)}df -h   on {failure.node}",
         "permission": f"ls -ld {path}   on {failure.node}, and sparkcluster preflight INVENTORY",
         "tree": f"mv {path} {path}.old   on {failure.node}",
         "docker": f"docker info   on {failure.node}",
-        "hash": f"{VERIFY}   reads every copy, and names the one that is wrong",
+        "hash": f"{VERIFY}   checks every copy and names the corrupt one",
         "blobs": f"docker image rm IMAGE and the images that share its layers, then docker pull IMAGE   on {source}",
-        "archive": f"docker image rm --force IMAGE   on {source}, then run this again",
+        "archive": f"docker image rm --force IMAGE   on {source}, then retry",
         "unreached": f"ping from {failure.node} to {source}, and sudo ufw status on both",
         "source": f"{VERIFY}   once {failure.node} is repaired",
     }
-    if source == HERE:  # a file that was given is not what it says
-        hints |= dict.fromkeys(("archive", "hash"), "make the file again where it was made, then run this again")
+    if source == HERE:  # a local file does not have the expected content
+        hints |= dict.fromkeys(("archive", "hash"), "create the file again at its origin, then retry")
     elif "weights" not in step.name:
         hints |= dict.fromkeys(("source", "hash"), RESUME)
     comes = source != failure.node and failure.kind in {"archive", "blobs", "link", "partial"}

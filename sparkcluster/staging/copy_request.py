@@ -1,6 +1,6 @@
-"""What a copy to many nodes begins with: the files, its settings, each worker's request and its certificate.
+"""Builds the start of a copy to many nodes: the files, the settings, and each worker's request and certificate.
 
-The certificate is for what leaves the interconnect; its key lives as long as the worker.
+The certificate protects data that leaves the interconnect; its key exists only as long as the worker.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.chain import Rates
 
-# Sparks that were off for long have any clock; what counts is who has the key, which is gone with the job.
+# A Spark that was off for long may have any clock. Security depends on the key, which ends with the job.
 _BEGIN = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 _END = dt.datetime(2049, 12, 31, tzinfo=dt.UTC)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How files are copied.
+    """Settings of a copy.
 
     Attributes:
-        encrypt: on cables too.
-        limit_bytes_s: the most that each node sends.
-        rates: of earlier copies of weights in this cluster, for what people are told.
-        image_rates: likewise of images, of which they are mostly Docker's.
-        yes: whether nobody is asked before an image goes to other nodes.
-        verify: whether every copy of weights is read, also where nothing is missing, and replaced where it is wrong.
+        encrypt: encrypt on cables too.
+        limit_bytes_s: maximum rate that each node sends.
+        rates: of earlier copies of weights in this cluster, for estimates.
+        image_rates: of earlier copies of images, which are mostly Docker's time.
+        yes: copy an image to other nodes without asking.
+        verify: read every copy of the weights, even if nothing is missing, and replace corrupt ones.
     """
 
     encrypt: bool = False
@@ -42,12 +42,12 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """What is copied.
+    """Files to copy.
 
     Attributes:
-        what: as people know it, such as ``weights``.
-        requests: for the worker by node, of those that have all of it, some or nothing.
-        files: as ``Manifest.files`` has them.
+        what: name for messages, such as ``weights``.
+        requests: request to each node's worker, whether it has all, some or none of the files.
+        files: as in ``Manifest.files``.
     """
 
     what: str
@@ -56,10 +56,11 @@ class Files:
 
 
 def begin_request(request: Request, listen: Mapping[str, bool], files: int, settings: Settings) -> Request:
-    """The request that begins a worker by its node's ``request`` of the artifact, without the lease.
+    """The request that starts a worker, from the node's ``request`` for the artifact; without the lease.
 
-    It is to ``listen`` on these addresses, under TLS or not; ``files`` is how many the list has. ``token`` is what
-    dialers of this worker must know. The key that belongs to ``cert`` it keeps in memory alone.
+    ``listen`` are the addresses to listen on, and whether with TLS; ``files`` is the length of the list. Clients of
+    this
+    worker need ``token``. The private key of ``cert`` is kept in memory only.
     """
     certificate, private_key = new_key()
     return {
@@ -74,9 +75,9 @@ def begin_request(request: Request, listen: Mapping[str, bool], files: int, sett
 
 
 def new_key() -> tuple[str, str]:
-    """A certificate, which every node of the job gets, and the key to it, which one node gets; both in PEM.
+    """A certificate for every node of the job, and its private key for one node; both in PEM.
 
-    The key is new (P-256). The certificate is signed by itself: whoever is to trust it has that very certificate.
+    The key is new (P-256) and the certificate is self-signed: clients trust exactly this certificate.
     """
     from cryptography import x509  # noqa: PLC0415 - 50 ms, and most commands copy nothing
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Copies a model's files to the nodes that lack them; those that are right, where several nodes have them."""
+"""Copies a model's files to the nodes that lack them; if several nodes have them, selects correct copies."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ RequestOf = Callable[[str], Request]
 def copy(
     run: Transfers, staging: Staging, request: RequestOf, *, verify: bool = False
 ) -> tuple[tuple[str, ...], list[Corrupt]]:
-    """Copy what the first of ``staging.sources`` has to the nodes that lack it.
+    """Copy the files of the first of ``staging.sources`` to the nodes that lack them.
 
-    With ``verify`` every copy is read, and what is corrupt is replaced by what another node has right.
+    With ``verify`` every copy is read, and a corrupt one is replaced by a correct one from another node.
 
     Returns:
-        The nodes that were read, and the copies that were corrupt.
+        The nodes that were read, and the corrupt copies.
 
     Raises:
-        StageError: a file cannot be read, is corrupt, or did not reach a node; or it is unknown which copy is right.
+        StageError: a file cannot be read, is corrupt, or did not reach a node; or no copy can be trusted.
         LeaseLost: another operator has the lease.
     """
     sources, facts = staging.sources, _facts(run)
     some = {node for node, its in facts.items() if its.files and its.revision == facts[sources[0]].revision}
     nodes = (*sources, *(node for node in staging.nodes if node in some)) if verify else sources[:1]
     lists = _look(run, staging, nodes, request)
-    for node in set(nodes).difference(sources):  # what it has in another size it lacks
+    for node in set(nodes).difference(sources):  # a file with another size counts as missing
         whole = {(each.name, each.size) for source in sources for each in lists[source].values()}
         lists[node] = {name: each for name, each in lists[node].items() if (name, each.size) in whole}
-    hint = f"{VERIFY}   takes it from a node that has it right" if len(nodes) < len(sources) else ""
+    hint = f"{VERIFY}   copies it from a node with a correct copy" if len(nodes) < len(sources) else ""
     found, corrupt = compare(lists, lists[sources[0]], staging.name, facts, hint)
     revision = request(sources[0]).get("revision")
     files = _files(run, staging, found, revision)
@@ -48,7 +48,7 @@ def copy(
     for each in corrupt:
         name = f"snapshots/{revision}/{each.file}" if revision else each.file
         replace.setdefault(each.node, []).append(numbers[name])
-    # of a file whose SHA-256 is unknown, other nodes may have another version
+    # if the SHA-256 of a file is unknown, other nodes may have another version of it
     having = sources if all(file["sha256"] for file in files) else sources[:1]
     if staging.missing or replace:
         run.move(staging.what, request, [*having, *staging.nodes], files, replace)
@@ -56,13 +56,14 @@ def copy(
 
 
 def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ...]:
-    """Copy to each node of ``staging.parts`` the files that only others of them have.
+    """Copy to each node of ``staging.parts`` the files that only the other parts have.
 
-    Where all files together are what the model needs, the other nodes get them in the same copy. In a directory of the
-    user's every file is read before, since no name tells its content.
+    If all files together make the model complete, the other nodes get them in the same copy. In a user's directory
+    every
+    file is read first, since names do not identify content.
 
     Returns:
-        The nodes that have them now.
+        The nodes that have all these files now.
 
     Raises:
         StageError: a file differs between two nodes; nothing was changed. Or one did not reach a node.
@@ -90,7 +91,7 @@ def _look(run: Transfers, staging: Staging, nodes: Sequence[str], request: Reque
 
 
 def _files(run: Transfers, staging: Staging, found: list[ListedFile], revision: str | None) -> list[dict[str, Any]]:
-    """The list of the files that were ``found``, for all nodes."""
+    """The list of the files ``found``, for all nodes."""
     try:
         return Manifest.of(found, revision).files
     except BadAnswer as error:

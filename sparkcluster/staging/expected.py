@@ -1,4 +1,4 @@
-"""What a dry run says of every copy: which node gets it from where, over what, how much, and about how long."""
+"""The dry run: for every copy its node, source, network, size and expected time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ BUILD = "build"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expected:
-    """What a node would get.
+    """A copy that a node would get.
 
     Attributes:
-        source: the node, registry or hub that has it, ``this machine``, or ``build``.
-        bytes: None where nobody said yet.
-        over: network and interface, or another way, in words.
-        medium: of a copy between nodes that of its ``Way``.
-        encrypted: whether it is encrypted on the way.
-        seconds: about how long it takes; None where nothing tells: of downloads, builds, and an image that was never
-            copied in this cluster, since Docker takes longer to load it than a cable to carry it.
+        source: the node, registry or hub that it comes from, ``this machine``, or ``build``.
+        bytes: None if unknown.
+        over: network and interface, or another kind of connection, in words.
+        medium: between nodes, the medium of the ``Way``.
+        encrypted: whether it is sent encrypted.
+        seconds: estimate; None if unknown: for downloads, builds, and an image that was never copied in this cluster,
+            since Docker takes longer to load it than the network to transfer it.
     """
 
     node: str
@@ -44,7 +44,7 @@ class Expected:
 
 
 def expect(run: Transfers, staging: Staging) -> tuple[Expected, ...]:
-    """What would move to each node that lacks it."""
+    """The copies for all nodes that lack something."""
     total = staging.size_bytes
     if staging.files is not None:
         return tuple(from_outside(node, HERE, total) for node in staging.nodes)
@@ -57,17 +57,17 @@ def expect(run: Transfers, staging: Staging) -> tuple[Expected, ...]:
 
 
 def moves(run: Transfers, staging: Staging, sizes: Mapping[str, int | None], outside: str) -> tuple[Expected, ...]:
-    """What would move to each node that lacks ``staging``, if all ways that the facts promise work.
+    """The copies for all nodes that lack ``staging``, if all ``probable`` connections work.
 
-    ``sizes`` are the bytes that each would receive, None where that is unknown. ``outside`` is where it comes from if
-    no node has it; the first node that gets it passes it on.
+    ``sizes`` are the bytes for each node, None if unknown. ``outside`` is the source if no node has it; the first node
+    that gets it passes it on.
     """
     settings = run.settings
     rates: Rates = {"image": settings.image_rates, "weights": settings.rates}.get(staging.what, {})
     ways = probable(run.facts, run.topology, [*staging.sources, *staging.nodes], encrypt=settings.encrypt)
 
     def passed_on(having: Sequence[str], nodes: Sequence[str]) -> list[Expected]:
-        """What each of ``nodes`` gets of those ``having`` all of it."""
+        """The copies for each of ``nodes`` from nodes ``having`` all of it."""
         lacks = {node: size for node in nodes if (size := sizes.get(node)) is not None}
         total = max([1, *lacks.values()])
         has = {**dict.fromkeys(having, total), **{node: total - lacks.get(node, total) for node in nodes}}
@@ -98,7 +98,7 @@ def moves(run: Transfers, staging: Staging, sizes: Mapping[str, int | None], out
 
 
 def from_outside(node: str, source: str, size_bytes: int | None) -> Expected:
-    """What ``node`` gets from no other node."""
+    """The copy for ``node`` from outside the cluster."""
     if source == HERE:
         return Expected(node, HERE, size_bytes, "SSH", True, None, "ssh")
     if source == BUILD:

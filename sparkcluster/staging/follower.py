@@ -1,4 +1,4 @@
-"""The worker on one node, as it is seen from here: begun or found at work, ordered, and followed to its end."""
+"""Controls the worker on one node from here: starts or finds it, sends orders, and follows it to its end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from sparkcluster.staging.copy import Failure, Step, answers, stage_errors
 from sparkcluster.staging.order import WorkerLine
 
 Event = WorkerLine | Failure | BaseException
-"""All that a worker said last, or how it ended."""
+"""The last state of a worker, or how it ended."""
 
 
 class Follower:
-    """Follows the worker on ``host`` that ``request`` and the list of files ``content`` begin.
+    """Starts the worker on ``host`` with ``request`` and the list of files ``content``, and follows it.
 
-    ``heard`` gets the name of the node and what happens, from the thread of ``run``. What follows it on the node ends
-    with the worker, else with the connection.
+    ``heard`` gets the name of the node and each event, in the thread of ``run``. The program that follows on the node
+    ends
+    with the worker or with the connection.
     """
 
     def __init__(
@@ -36,15 +37,15 @@ class Follower:
         self._lock = threading.Lock()
 
     def order(self, order: dict[str, Any]) -> None:
-        """Order this, of which each name replaces what was ordered by it before."""
+        """Send an order; each of its keys replaces an earlier order with that key."""
         with self._lock:
             self._ordered |= order
-            with contextlib.suppress(HostError):  # who reads hears of it
+            with contextlib.suppress(HostError):  # the reader reports it
                 if self._running is not None:
                     self._running.send(json.dumps(order).encode() + b"\n")
 
     def run(self) -> None:
-        """Begin, and follow the worker to the end."""
+        """Start the worker and follow it to its end."""
         node, said = self._host.name, WorkerLine()
         try:
             request = {**self._request, **self._step.lease(node)}
@@ -60,5 +61,5 @@ class Follower:
                     said = said.model_copy(update={name: getattr(line, name) for name in line.model_fields_set})
                     self._heard((node, said))
                 self._heard((node, Failure(node, "other", running.finish().reason)))
-        except BaseException as error:  # noqa: BLE001 - raised by who hears of it
+        except BaseException as error:  # noqa: BLE001 - raised by the receiver of ``heard``
             self._heard((node, error))

@@ -1,6 +1,6 @@
-"""Copies an image to all nodes that lack it; where no source can save it, they pull it.
+"""Copies an image to all nodes that lack it; if no source can save it, they pull it.
 
-One node saves it as files, which are copied as any, and then all load it (``node.image_files``).
+One node saves it as files, which are copied like others; then all nodes load it (``node.image_files``).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ImageCopy:
     """The copy of the image of ``staging`` from the nodes that have it.
 
     Attributes:
-        images: the image on each node that has it by now.
+        images: the image on each node that already has it.
     """
 
     def __init__(self, run: Transfers, spec: Spec, staging: Staging) -> None:
         self.images = {node: image for node in staging.sources if isinstance(image := run.facts[node].image, Image)}
-        self._image = next(iter(self.images.values()))  # what all are to get
+        self._image = next(iter(self.images.values()))  # the image that all nodes get
         self._run, self._spec, self._staging = run, spec, staging
 
     @property
@@ -46,10 +46,10 @@ class ImageCopy:
         return [node for node in self._staging.nodes if node not in self.images]
 
     def run(self) -> None:
-        """Copy it to all at once; from another node where one fails or has it without its layers, else all pull it.
+        """Copy to all nodes at the same time; try the next source if one fails or lacks layers; as a last resort, pull.
 
         Raises:
-            UsageError: it is not known, and nobody says yes to it.
+            UsageError: the image is unknown, and the operator did not confirm.
         """
         if not self._missing:
             return
@@ -59,7 +59,7 @@ class ImageCopy:
             errors = self._copy(source)
             if absent := [error for error in errors if isinstance(error, LayersAbsent)]:
                 for error in absent:
-                    text = f"{error.message}: copying the whole image, {size(self._image.size_bytes)}"
+                    text = f"{error.message}: copying the complete image, {size(self._image.size_bytes)}"
                     self._run.progress(str(error.node), text)
                 errors = self._copy(source, whole=True)
             if errors and not any(isinstance(error, ImageIncomplete) or error.node == source for error in errors):
@@ -69,16 +69,16 @@ class ImageCopy:
             if not self._missing:
                 return
             failed += errors
-        # What is built is in no registry.
+        # An image that is built is in no registry.
         if self._spec.build is not None or not any(isinstance(error, ImageIncomplete) for error in failed):
             raise combined(failed)
         if errors := _errors(lambda: self._run.at_once(self._pull, self._missing)):
             raise combined([*failed, *errors])
 
     def _ask(self) -> None:
-        """Ask before nodes get an image that is another than was staged, or than theirs where none was.
+        """Ask before nodes get an image that differs from the staged one, or from their own if none was staged.
 
-        Where neither was, that of the head is copied unasked: it is where people build and pull.
+        Without other images on the nodes, the head's image is copied without asking: users build and pull there.
         """
         name, nodes, facts = self._staging.name, self._staging.nodes, self._run.facts
         others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
@@ -87,18 +87,18 @@ class ImageCopy:
         if is_known(self.images[first], self._spec) if recorded else first == head and not others:
             return
         ids = ", ".join(f"{node} has {image.id[:19]}" for node, image in {**self.images, **others}.items())
-        why = "was built or pulled apart" if others else f"is not on {head}, the head"
-        why = "is another image than was staged before" if recorded else why
+        why = "differs between nodes" if others else f"is not on {head}, the head"
+        why = "is a different image than the one staged before" if recorded else why
         if self._run.settings.yes:
-            self._run.shown.note(f"{name} {why}: {ids}; copying that of {first}")
-        elif not self._run.shown.confirm(f"{name} {why}: {ids}\ncopy that of {first} to {', '.join(nodes)}?"):
-            hint = f"to copy that of {first}, add --yes, or answer y on a terminal"
+            self._run.shown.note(f"{name} {why}: {ids}; copying the image of {first}")
+        elif not self._run.shown.confirm(f"{name} {why}: {ids}\ncopy the image of {first} to {', '.join(nodes)}?"):
+            hint = f"to copy the image of {first}, add --yes, or answer y in a terminal"
             raise UsageError(f"{name} {why}: {ids}", step="copy image", hint=hint)
 
     def _copy(self, source: str, *, whole: bool = False) -> list[SparkclusterError]:
-        """Copy the image from ``source`` to all that lack it, without the layers that all of them have.
+        """Copy the image from ``source`` to all nodes that lack it, without the layers that all of them have.
 
-        The errors: of the source, and of each node that it did not reach.
+        Returns the errors: of the source, and of each node that did not get it.
         """
         run, missing, begin, arrived = self._run, self._missing, time.monotonic(), dict[str, Arrived]()
         have = {} if whole else shared(self._image, [run.facts[node] for node in missing])
@@ -119,11 +119,11 @@ class ImageCopy:
             self.images[node] = self._image.model_copy(update={"id": str(done.image_id)})
             if node in arrived:
                 run.record_copy("image", node, dataclasses.replace(arrived[node], seconds=time.monotonic() - begin))
-            else:  # its files had arrived in an earlier run
+            else:  # its files arrived in an earlier run
                 run.record("image", node, source, 0, begin)
             run.progress(node, "image complete")
 
-        # Where that fails, so does what follows.
+        # If this fails, so does the copy below.
         _errors(lambda: run.at_once(lambda node: ask(run, node, "clear", request(node), blobs), missing))
         errors = _errors(lambda: run.move("image", request, nodes, files, arrived=keep))
         failed = {error.node for error in errors}
@@ -131,7 +131,7 @@ class ImageCopy:
         return errors or _errors(lambda: ask(run, source, "clear", request(source), []))
 
     def _save(self, source: str, request: Request) -> Sequence[dict[str, Any]]:
-        """The files that ``source`` has made of its image."""
+        """The files that ``source`` saved of its image."""
         step, report = self._run.step("image"), self._run.report("image", source, "saved")
         request = {**request, "do": "save"}
         files = list_files(step, self._run.fleet[source], request, report, program="image_files").files
@@ -140,7 +140,7 @@ class ImageCopy:
         return files
 
     def _pull(self, node: str) -> None:
-        """Pull on ``node`` what no source can save."""
+        """Pull the image on ``node`` if no source can save it."""
         from sparkcluster.staging.outside import Download  # noqa: PLC0415 - few runs need it
 
         run, staging, begin = self._run, self._staging, time.monotonic()
@@ -154,7 +154,7 @@ class ImageCopy:
 
 
 def _errors(action: Callable[[], object]) -> list[SparkclusterError]:
-    """Why ``action`` failed, on each node."""
+    """The errors of ``action``, one for each node."""
     try:
         action()
     except StageError as error:
@@ -166,9 +166,9 @@ def _errors(action: Callable[[], object]) -> list[SparkclusterError]:
 
 
 def image_request(run: Transfers, node: str, reference: str, image: Image, have: Mapping[str, str]) -> Request:
-    """What all programs that copy an image are asked on ``node``.
+    """The request to ``node.image_files`` on ``node``, without its action.
 
-    ``image`` is what the node has, or is to get, by the name ``reference``; ``have`` is what ``shared`` found.
+    ``image`` is the image that the node has or gets, named ``reference``; ``have`` is the result of ``shared``.
     """
     facts = run.facts[node]
     docker = read(facts.docker)
@@ -182,10 +182,10 @@ def image_request(run: Transfers, node: str, reference: str, image: Image, have:
 
 
 def ask(run: Transfers, node: str, do: str, request: Request, blobs: Sequence[str], *, source: str = "") -> Done:
-    """What ``node.image_files`` did on ``node`` with ``blobs`` (SHA-256) that came from ``source``.
+    """Run ``node.image_files`` on ``node`` with ``blobs`` (SHA-256) from ``source``, and return the result.
 
     Raises:
-        StageError: Docker does not load the image, or it is another one; LayersAbsent where it may if all layers come.
+        StageError: Docker cannot load the image, or loaded another; LayersAbsent if it may work with all layers.
         LeaseLost: another operator has the lease.
     """
     step = run.step("image")
@@ -198,7 +198,7 @@ def ask(run: Transfers, node: str, do: str, request: Request, blobs: Sequence[st
 
 
 def _announced(image: Image, going: int, have: Mapping[str, str], receivers: Sequence[str]) -> str:
-    """Which part of ``image`` are the ``going`` bytes that go to all ``receivers``, and why it is the whole."""
+    """Message: which part of ``image`` the ``going`` bytes are, or why all ``receivers`` get the complete image."""
     if have and going < image.size_bytes:
         return f"gets {share(going, image.size_bytes)} of the image: it has {len(have)} of {len(image.layers)} layers"
-    return f"the whole image, {size(going)}: none of its files is known to be on {' and '.join(receivers)}"
+    return f"the complete image, {size(going)}: no layers found on {' and '.join(receivers)}"

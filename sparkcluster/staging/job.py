@@ -1,7 +1,7 @@
-"""Copies files from the nodes that have them to those that do not: one worker on each, all at once.
+"""Copies files from the nodes that have them to the other nodes: one worker on each, all at the same time.
 
-The workers move the bytes, and go past a failure of each other by themselves. This begins them, finds out who reaches
-whom, says who pulls from whom, both once, and follows them to the end.
+The workers transfer the bytes, and handle each other's failures. This module starts them, tests which nodes reach each
+other, assigns the sources (both once), and follows the workers to their end.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sparkcluster.staging.order import WorkerLine, files_lines
 from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
-_ANSWER_S = 300.0  # until a worker listens, or has looked who reaches it: it may wait for another copy, or its disk
+_ANSWER_S = 300.0  # for a worker to listen or to test connections: it may wait for another copy, or its disk
 _END_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrived:
-    """What reached a node: from whom at last and over what, how many bytes, and in how many seconds."""
+    """The copy that a node got: last source and medium, bytes and seconds."""
 
     source: str
     bytes: int
@@ -43,10 +43,10 @@ class Arrived:
 
 
 class Job:
-    """One copy of ``files`` to all nodes of its requests.
+    """A copy of ``files`` to all nodes of its requests.
 
     Attributes:
-        loud: what has to be said once more at the end: copies that left the interconnect.
+        loud: warnings to repeat at the end: copies that left the interconnect.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Job:
         self._step, self._files, self._settings, self._report = step, files, settings, report
         self._total: int = sum(file["size"] for file in files.files)
         self._unknown = {str(number) for number, file in enumerate(files.files) if file["sha256"] is None}
-        self._hashes: dict[str, str] = {}  # of these files, by number
+        self._hashes: dict[str, str] = {}  # of files with unknown hash, by number
         content = files_lines(files.files)
         self._ways = ways(facts, topology, list(files.requests), encrypt=settings.encrypt)
         self._events: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
@@ -67,18 +67,18 @@ class Job:
             begin = begin_request(request, listen, len(files.files), settings)
             self._followers[node] = Follower(step, fleet[node], begin, content, self._events.put)
         self._said = dict.fromkeys(files.requests, WorkerLine())
-        self._errors: dict[str, StageError] = {}  # by node that is no longer followed
+        self._errors: dict[str, StageError] = {}  # of nodes that are no longer followed
         self._sources: dict[str, tuple[Source, ...]] = {}
         self._warned: set[Way] = set()
 
     @property
     def _living(self) -> list[str]:
-        """The nodes that are followed."""
+        """The nodes that are still followed."""
         return [node for node in self._files.requests if node not in self._errors]
 
     @property
     def arrived(self) -> dict[str, Arrived]:
-        """What reached each node that lacked something and has everything."""
+        """The copy of each node that lacked something and is now complete."""
         return {
             node: Arrived(way.source, said.done.bytes, said.done.seconds, way.medium, way.encrypted)
             for node, said in self._said.items()
@@ -86,10 +86,10 @@ class Job:
         }
 
     def run(self) -> dict[str, Arrived]:
-        """Copy, and return what ``arrived``.
+        """Copy, and return ``arrived``.
 
         Raises:
-            StageError: of a node that failed, with those of the others. All that are not in it have the files.
+            StageError: of a node that failed, with the errors of others. Nodes without an error have the files.
             LeaseLost: another operator has the lease.
         """
         calls = Calls(Follower.run, self._followers)
@@ -106,21 +106,21 @@ class Job:
             for follower in self._followers.values():
                 follower.order({how: True})
             calls.ended(_END_S)
-        if not all(self._said[node].done for node in self._errors):  # all others have it from another node
+        if not all(self._said[node].done for node in self._errors):  # all others got the files from another node
             raise combined([self._errors[node] for node in self._files.requests if node in self._errors])
         return self.arrived
 
     # the steps
 
     def _check(self) -> None:
-        """Raise what keeps it from beginning: disks that are too small, or that nobody has any of the files."""
+        """Raise if the copy cannot start: a disk is too small, or no reachable node has any of the files."""
         rooms = {node: room for node in self._living if (room := self._said[node].room) is not None}
         short = notes.no_room(self._step.name, self._files.what, rooms)
         if short or (self._errors and not any(self._has(node) for node in self._living)):
             raise combined([*self._errors.values(), *short])
 
     def _look(self) -> dict[Way, dict[str, Any]]:
-        """How the ways are dialed that work."""
+        """Test all connections; return how to dial the ones that work."""
         dials = {}
         for way in self._ways:
             said = self._said[way.source]
@@ -136,12 +136,12 @@ class Job:
         return {way: dial for way, dial in dials.items() if works[way] and way.source in reached}
 
     def _arrange(self, dials: Mapping[Way, dict[str, Any]]) -> None:
-        """Order who pulls from whom, once it was said what leaves the interconnect."""
+        """Assign the sources of each node, after warning about connections that leave the interconnect."""
         living = self._living
         self._sources = chain(living, dials, {node: self._has(node) for node in self._said}, self._total)
         for node in living:
             if not self._sources.get(node) and self._has(node) < self._total:
-                why = Failure(node, "unreached", f"it reaches no node that has the {self._files.what} over any network")
+                why = Failure(node, "unreached", f"it cannot reach any node that has the {self._files.what}")
                 other = next((each for each in self._files.requests if each != node), node)
                 self._ended(node, stage_error(self._step, why, source=other))
                 continue
@@ -155,12 +155,12 @@ class Job:
     # what the nodes say
 
     def _until(self, said: Callable[[WorkerLine], bool], limit_s: float = math.inf) -> None:
-        """Take in what the nodes say until each that is still followed has ``said`` that; who has not is left out."""
+        """Process events until ``said`` is true for each followed node; after ``limit_s``, drop the others."""
         until = time.monotonic() + limit_s
         while waiting := [node for node in self._living if not said(self._said[node])]:
             late = waiting if time.monotonic() > until and self._events.empty() else []
             for node in late:
-                self._ended(node, Failure(node, "stuck", f"its worker did not answer in {limit_s:.0f} s"))
+                self._ended(node, Failure(node, "stuck", f"its worker did not answer within {limit_s:.0f} s"))
             with contextlib.suppress(queue.Empty):
                 node, event = self._events.get(timeout=1.0)
                 if node in self._errors:
@@ -177,7 +177,7 @@ class Job:
         self._errors[node] = error
         if self._sources:
             why = how.text if isinstance(how, Failure) else error.message
-            self._report.note(f"{node} was left out: {why}")
+            self._report.note(f"{node} was skipped: {why}")
         if not self._said[node].done:
             self._transfer(node, "left out")
 
@@ -197,7 +197,7 @@ class Job:
             self._pass_on(said.sha256 or {})
 
     def _pass_on(self, found: Mapping[str, str]) -> None:
-        """Tell all nodes the SHA-256 of files that nobody knew, as one ``found`` it that had them from the start."""
+        """Send missing SHA-256 of files to all nodes; ``found`` is from a node that had the files from the start."""
         hashes = {number: sha256 for number, sha256 in found.items() if number in self._unknown} | self._hashes
         if hashes != self._hashes:
             self._hashes = hashes
@@ -209,7 +209,7 @@ class Job:
         return self._total if said.done or not said.lacked else min(said.bytes or 0, self._total)
 
     def _way(self, node: str) -> Way | None:
-        """By which way a node pulls now, or would at first."""
+        """The connection over which a node pulls, or will pull first."""
         said, sources = self._said[node], self._sources.get(node, ())
         now = [each for each in sources if (each[0].source, each[0].medium) == (said.source, said.medium)]
         return next((each[0] for each in [*now, *sources]), None)
@@ -217,7 +217,7 @@ class Job:
     # what people read
 
     def _warn(self, node: str, *, planned: bool) -> None:
-        """Say once that ``node`` pulls by a way that is no cable."""
+        """Warn once that ``node`` pulls over a connection other than a cable."""
         way, lacks = self._way(node), self._total - self._has(node)
         if lacks and way is not None and way.medium != "rail" and way not in self._warned:
             self._warned.add(way)

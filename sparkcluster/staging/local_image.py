@@ -1,4 +1,4 @@
-"""An image that is in an archive on this machine: ``stage image --from FILE`` sends it to one node, for all of them."""
+"""Stages an image from a local archive: ``stage image --from FILE`` sends it to one node, which passes it on."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.transfers import Transfers
 
 _STEP = "stage image"
-_SAVE = "docker save {} -o FILE   on the machine that has it"
+_SAVE = "docker save {} -o FILE   on a machine that has it"
 _DOCUMENT_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Archive:
-    """An image as ``docker save`` wrote it.
+    """An image as written by ``docker save``.
 
     Attributes:
-        members: names in the archive of configuration, manifest and layers, by their SHA-256.
+        members: names in the archive of configuration, manifest and layers, by SHA-256.
     """
 
     path: Path
@@ -38,17 +38,17 @@ class Archive:
 
 
 def read(path: Path, reference: str) -> Archive:
-    """The image ``reference`` in the archive at ``path``: by its name there, or by its digest if that has one.
+    """Find image ``reference`` in the archive at ``path``: by name, or by digest if the reference has one.
 
     Raises:
-        StageError: it has no such image, or not whole.
+        StageError: the image is missing or incomplete.
     """
     try:
         with tarfile.open(path, "r:") as archive:
             return _found(path, archive, reference)
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = f"{_SAVE.format(reference)}; a compressed one: gunzip FILE"
-        raise StageError(f"{path} is no archive of an image: {error}", step=_STEP, hint=hint) from None
+        hint = f"{_SAVE.format(reference)}; if it is compressed: gunzip FILE"
+        raise StageError(f"{path} is not an image archive: {error}", step=_STEP, hint=hint) from None
 
 
 def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
@@ -63,8 +63,8 @@ def _found(path: Path, archive: tarfile.TarFile, reference: str) -> Archive:
 
     image = next(filter(is_named, images), None)
     if image is None:
-        tags = ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()})) or "no image with a name"
-        raise StageError(f"{path} is not {reference}: it has {tags}", step=_STEP, hint=_SAVE.format(reference))
+        tags = ", ".join(sorted({tag for each in images for tag in each["RepoTags"] or ()})) or "untagged images"
+        raise StageError(f"{path} does not contain {reference}, only {tags}", step=_STEP, hint=_SAVE.format(reference))
     text = _text(archive, image["Config"])
     config, layers = _sha256(text), json.loads(text)["rootfs"]["diff_ids"]
     members = {config: image["Config"]}
@@ -87,7 +87,7 @@ def _sha256(text: bytes) -> str:
 
 
 def _manifests(archive: tarfile.TarFile, index: dict[str, Any]) -> dict[str, str]:
-    """SHA-256 of the manifests below an index, by that of the configuration; Docker before 25 writes none."""
+    """SHA-256 of the manifests in an index, by SHA-256 of the configuration; Docker before 25 writes none."""
     found = {}
     for each in index.get("manifests", ()):
         name = str(each["digest"])[7:]
@@ -100,16 +100,16 @@ def _manifests(archive: tarfile.TarFile, index: dict[str, Any]) -> dict[str, str
 
 
 def _name(reference: str) -> tuple[str, str]:
-    """Repository and tag, without the names of Docker Hub."""
+    """Repository and tag, without the name of Docker Hub."""
     _, colon, tag = reference.rpartition(":")
     return repository_of(reference), tag if colon and "/" not in tag else "latest"
 
 
 def bring(run: Transfers, staging: Staging, archive: Archive) -> str:
-    """Send what is in the archive to the first node that lacks the image, and load it there; the node.
+    """Send the archive to the first node that lacks the image and load it there; return the node.
 
     Raises:
-        StageError: it did not arrive, or is another image than it seemed; what arrived stays.
+        StageError: it did not arrive, or Docker loaded another image; files that arrived are kept.
         LeaseLost: another operator has the lease.
     """
     node, blobs = staging.nodes[0], [*archive.members]

@@ -1,4 +1,4 @@
-"""Weights that are on this machine: ``stage weights --from DIRECTORY`` sends them to one node, for all of them."""
+"""Stages weights from a local directory: ``stage weights --from DIRECTORY`` sends them to one node first."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _STEP = "stage weights"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model is: a ``root`` in the layout of the hub's cache with a ``snapshot``, or a plain directory.
+    """The location of a model: a ``root`` in the layout of the hub's cache with a ``snapshot``, or a plain directory.
 
     Attributes:
-        revision: the commit under which nodes get it; None for a model in a directory of its own.
+        revision: the commit under which nodes store it; None for a model with a path of its own.
     """
 
     root: Path
@@ -36,12 +36,12 @@ class Place:
 
 
 def locate(directory: Path, spec: Spec) -> Place | None:
-    """Where the model of ``spec`` is in ``directory``: an HF_HOME, a hub's cache, a repository of it, or plain files.
+    """Find the model of ``spec`` in ``directory``: an HF_HOME, a hub's cache, a repository in it, or plain files.
 
-    None for what the engine loads beside a model, if it is not there.
+    None if the model is a companion and missing there.
 
     Raises:
-        StageError: it is not there, or its commit is unknown.
+        StageError: it is missing, or its commit is unknown.
     """
     model, top = spec.playbook.model, directory.resolve()
     if model.id is None:
@@ -57,15 +57,15 @@ def locate(directory: Path, spec: Spec) -> Place | None:
         raise StageError(f"{directory} has no {model.id}", step=_STEP, hint=f"ls {top}")
     if not re.fullmatch(COMMIT, model.revision):
         raise StageError(
-            f"nothing says which commit of {model.id} is in {directory}",
+            f"cannot tell which commit of {model.id} is in {directory}",
             step=_STEP,
-            hint="give an HF_HOME, a Hugging Face cache or its models--… folder, or set model.revision to the commit",
+            hint="pass an HF_HOME, a Hugging Face cache or its models--… folder, or set model.revision to the commit",
         )
     return Place(top, None, model.revision)
 
 
 def _commit(root: Path, revision: str) -> str:
-    """The snapshot of ``revision``, which may be the name of a ref."""
+    """The snapshot of ``revision``, which may be a ref."""
     found = revision
     with contextlib.suppress(OSError, UnicodeDecodeError):
         found = (root / "refs" / revision).read_text(encoding="utf-8").strip()
@@ -77,12 +77,12 @@ def _commit(root: Path, revision: str) -> str:
 
 
 def step_here(run: Transfers) -> Step:
-    """The step of programs on this machine, which has no lease."""
+    """The step for programs on this machine; it has no lease."""
     return Step(_STEP, lambda _node: {}, run.stopped.is_set)
 
 
 def size_bytes(run: Transfers, place: Place, spec: Spec) -> int:
-    """Bytes of the files that are served of what is in ``place``, which are not read.
+    """Size of the files in ``place`` that are served; does not read them.
 
     Raises:
         StageError: they cannot be listed.
@@ -91,29 +91,29 @@ def size_bytes(run: Transfers, place: Place, spec: Spec) -> int:
 
 
 def bring(run: Transfers, spec: Spec, staging: Staging, place: Place, request: Callable[[str], Request]) -> None:
-    """Send what is served of ``place`` to the node that has most of it, and copy it to the others, by its ``request``.
+    """Send the files in ``place`` to the node that has most of them, and copy them from there to the other nodes.
 
     Raises:
-        StageError: a file is a link out of the directory, or cannot be read; or one did not reach a node: what arrived
-            stays.
+        StageError: a file is a link out of the directory, cannot be read, or did not reach a node; files that arrived
+            are kept.
         LeaseLost: another operator has the lease.
     """
     found = _listed(run, place, spec, verify=place.snapshot is None)
-    if not all(file["sha256"] for file in found.files):  # a cache names files by their content, but for few
+    if not all(file["sha256"] for file in found.files):  # a cache names most files by their content
         found = _listed(run, place, spec, verify=True)
     files, places = found.files, {file["path"]: place.root / file["path"] for file in found.files}
     for name in found.listed if place.snapshot is None else ():
         if not (real := (place.root / name).resolve()).is_relative_to(place.root):
             raise StageError(
-                f"{place.root / name} leads out of the directory, to {real}",
+                f"{place.root / name} is a link out of the directory, to {real}",
                 step=_STEP,
-                hint="put a copy in place of the link, or give the directory that has the file",
+                hint="replace the link with a copy, or pass the directory that contains the file",
             )
-    if place.snapshot is None and place.revision is not None:  # a plain file here, and a blob there
+    if place.snapshot is None and place.revision is not None:  # a plain file here, a blob on the node
         named = [each.model_copy(update={"blob": each.sha256}) for each in found.listed.values()]
         files = Manifest.of(named, place.revision).files
         places = {f"blobs/{each.sha256}": place.root / each.name for each in named}
-    files = sorted(files, key=lambda file: bool(file["path"] == "config.json"))  # without it nothing looks whole
+    files = sorted(files, key=lambda file: bool(file["path"] == "config.json"))  # marks a complete directory
     nodes = list(dict.fromkeys([*staging.parts, *staging.nodes]))
     more = {"model": True, "revision": place.revision}
     run.bring(staging.what, nodes, lambda node: {**request(node), **more}, files, places)

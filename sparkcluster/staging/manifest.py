@@ -1,4 +1,4 @@
-"""What one node says a directory contains, checked before another node is to write it. Pure."""
+"""Validates the list of files of one node before another node writes them. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sparkcluster.facts.base import Fact, Number, Raw, Sha256
 from sparkcluster.node.shared import UNFINISHED
 
 MOST_FILES = 200_000
-"""Of a directory."""
+"""Maximum number of files in a directory."""
 _PATH_BYTES = 1024
 _PART_BYTES = 255 - len("..01234567.partial")
 
 
 class BadAnswer(Exception):
-    """No honest node has such files; the text says why."""
+    """A list of files that cannot be genuine; the message says why."""
 
 
 class ListedFile(Fact):
-    """A file as a node lists it; with ``blob``, a link to that file in Hugging Face's cache. ``mtime`` is in ns.
+    """A file as listed by a node; with ``blob``, a link to that file in Hugging Face's cache. ``mtime`` is in ns.
 
     Attributes:
-        git: hash by which Git names the content, of a blob that has such a name and was read.
-        recorded: SHA-256 in the node's record of verified files, of a file that was read although it is in there.
+        git: Git's hash of the content, if the blob is named by such a hash and was read.
+        recorded: SHA-256 in the node's record of verified files, if the file was read again.
     """
 
     name: Raw
@@ -40,12 +40,12 @@ class ListedFile(Fact):
 
     @property
     def promised(self) -> str | None:
-        """The hash that it is to have by what its node says of it: the name of its blob, else the record."""
+        """The expected hash: the name of its blob, else the record's."""
         return self.blob if self.git or re.fullmatch("[0-9a-f]{64}", self.blob or "") else self.recorded
 
     @property
     def is_right(self) -> bool:
-        """Whether it is what it is to be, as far as that is known."""
+        """Whether the content has the expected hash; True if none is known."""
         return self.promised in {None, self.sha256, self.git}
 
 
@@ -54,8 +54,8 @@ class Manifest:
     """Files of a directory, or of a snapshot in Hugging Face's cache.
 
     Attributes:
-        listed: as nodes list them, by name.
-        files: what workers take. All paths are made here, so that a node only says names.
+        listed: the files by name, as listed by nodes.
+        files: the files for workers. All paths are built here; a node only provides names.
     """
 
     listed: Mapping[str, ListedFile]
@@ -63,10 +63,10 @@ class Manifest:
 
     @classmethod
     def of(cls, found: Iterable[ListedFile], revision: str | None) -> Manifest:
-        """The manifest of the files that were ``found``, with ``revision`` in that snapshot.
+        """The manifest of the files ``found``, with ``revision`` in that snapshot.
 
         Raises:
-            BadAnswer: no honest node has such files.
+            BadAnswer: the list cannot be genuine.
         """
         if revision is not None and not re.fullmatch("[0-9A-Za-z]{1,64}", revision):
             raise BadAnswer(f"{revision[:60]!r} is not the name of a snapshot")
@@ -89,12 +89,12 @@ class Manifest:
             if (file["size"], file["sha256"]) != (each.size, each.sha256):
                 raise BadAnswer(f"{' and '.join(file['links'])} are links to {path}, with different content")
         if below := folders & listed.keys():
-            raise BadAnswer(f"a file is listed below {min(below)}, which is one")
+            raise BadAnswer(f"{min(below)} is listed as a file and as a directory")
         return cls({each.name: each for each in listed.values()}, list(files.values()))
 
 
 def _check(name: str, parts: Sequence[str]) -> None:
-    """BadAnswer unless ``name``, of these parts, is that of a finished file below a directory."""
+    """BadAnswer unless ``name`` is the path of a finished file below the directory; ``parts`` are its components."""
     if (
         any(part in {"", ".", ".."} or not part.isprintable() for part in parts)
         or any(part.startswith(".") for part in parts[:-1])

@@ -1,24 +1,24 @@
-"""The documents between the controller and a worker, as JSON in lines over SSH.
+"""The protocol between the controller and a worker: JSON documents in lines over SSH.
 
-The controller starts ``node.worker`` with ``copy_request.begin_request``. That starts the node's worker for this job or
-adopts the one that runs, then follows it: what the controller writes to its input are orders, what it prints are
-``WorkerLine`` lines. The end of the input ends the follower, not the worker.
+The controller starts ``node.worker`` with ``copy_request.begin_request``. That program starts the node's worker for
+this job, or adopts a running one, and follows it. Its input are the controller's orders, its output are ``WorkerLine``
+lines. The end of the input ends the program, not the worker.
 
-1. The controller begins on all nodes; the first lines of each input are the list of files (``files_lines``).
-2. Each worker says ``ports`` with its ``token`` and ``cert``, which are those of the job that it adopted if there was
-   one, then ``lacks`` and ``room``.
-3. Order ``look``: ``[{node, address, port, token, cert}]``, ``cert`` of those under TLS. The worker connects to all of
-   these ways at once, and says in ``reached`` by each node which of its addresses proved their token.
+1. The controller starts on all nodes; the first lines of each input are the list of files (``files_lines``).
+2. Each worker sends ``ports`` with its ``token`` and ``cert`` (of the job that was adopted, if any), then ``lacks``
+   and ``room``.
+3. Order ``look``: ``[{node, address, port, token, cert}]``, with ``cert`` if TLS is used. The worker connects to all of
+   these addresses at the same time, and sends in ``reached``, by node, the addresses that proved their token.
 4. Order ``from``: ``[{node, ways: [{address, port, token, cert}], medium}]``, in order of preference. The worker pulls
-   from the first that works, goes to the next one by itself where that breaks or has nothing new for long, and serves
-   what it has. The ways of an entry share its streams; a node may be in several, by other media. Nothing is received
-   before this order. Each second the worker says ``bytes`` with all that belongs to it.
-5. Order ``sha256``: content of files that nobody knew, by number, as a node read them that had them from the start;
-   they are renamed only then.
-6. ``done``: it has every file. It serves on until the order ``end``. At the order ``cancel`` it ends at once, and what
-   arrived stays. ``failed`` and ``refused`` are its last lines.
+   from the first source that works, and switches to the next if that breaks or has nothing new for long. It serves the
+   files that it has. The ways of an entry share its streams; a node may be in several entries, with other media.
+   Nothing is received before this order. Each second the worker sends ``bytes`` and the related keys.
+5. Order ``sha256``: hashes of files whose content was unknown, by number, from a node that had them from the start.
+   These files are renamed only then.
+6. ``done``: the worker has every file. It continues to serve until the order ``end``. The order ``cancel`` ends it
+   immediately; files that arrived are kept. ``failed`` and ``refused`` are its last lines.
 
-A line, or an order, may have several of these, also what was said before: the last value of each counts.
+A line or an order may have several of these keys, also earlier ones: the last value of each counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Room(Fact):
 
 
 class FailedSource(Fact):
-    """A node that no longer is pulled from, or one ``address`` of it that failed while others work."""
+    """A node that is no longer a source, or one failed ``address`` of it while others work."""
 
     node: str
     address: Address | None = None
@@ -59,24 +59,24 @@ class FailedSource(Fact):
 
 
 class Wrong(Fact):
-    """A file that arrived with another SHA-256 than it should have, and is received again."""
+    """A file that arrived with a wrong SHA-256, and is received again."""
 
     file: Number
     source: Annotated[str, Field(alias="from")]
 
 
 class WorkerLine(Answer):
-    """One line of a worker; ``bytes`` are those of the list that are there and whole or growing.
+    """A line of a worker; ``bytes`` counts the listed files that are complete or growing.
 
     Attributes:
-        ports: of its listeners, by address; ``token`` and ``cert`` come with it.
-        lacks: how many files of the list were not there, or not whole, when it began.
-        reached: by node of the order ``look`` its addresses that proved their token.
-        source: ``from`` in the document; whom it pulls from now, and ``medium`` by which of its entries.
-        left: the last sources, or addresses of them, that it left since the order ``from``.
+        ports: ports of its listeners, by address; sent together with ``token`` and ``cert``.
+        lacks: number of listed files that were missing or incomplete at the start.
+        reached: by node in the order ``look``, the addresses that proved their token.
+        source: ``from`` in the document; the current source, and ``medium`` of its entry.
+        left: the last sources, or addresses of them, that failed since the order ``from``.
         wrong: the last files that arrived corrupt.
-        kept: the last files of the user's that others were put in the place of, as they are called now.
-        sha256: content of files, where this source was the first to read them.
+        kept: new paths of the last files of the user that were replaced.
+        sha256: hashes of files that this node was the first to read.
     """
 
     ports: dict[Address, Port] | None = None
@@ -94,13 +94,13 @@ class WorkerLine(Answer):
 
     @property
     def lacked(self) -> bool:
-        """Whether it lacked something when it began, or has not said yet."""
+        """Whether it lacked something at the start, or has not reported yet."""
         return self.lacks != 0
 
 
 def files_lines(files: Iterable[dict[str, Any]]) -> bytes:
-    """The list of files as a worker reads it: one document in each line, the number of a file is its line.
+    """The list of files for a worker: one document per line; the number of a file is its line.
 
-    ``path``, ``size``, ``mtime`` (ns), ``sha256`` or null, and ``links``, as ``Manifest.files`` has them.
+    Keys as in ``Manifest.files``: ``path``, ``size``, ``mtime`` (ns), ``sha256`` or null, and ``links``.
     """
     return b"".join(json.dumps(file).encode() + b"\n" for file in files)

@@ -1,6 +1,6 @@
-"""Gets what no node has: one node downloads or builds it, or this machine downloads weights where no node can.
+"""Gets artifacts that no node has: a node downloads or builds them; if no node reaches the hub, this machine downloads.
 
-On a node that is a job, which outlives this connection.
+On a node this is a job, which continues if the connection breaks.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def run_job(
     *,
     heard: Callable[[Answer], None] = lambda _: None,
 ) -> Done | Failure:
-    """The end of a job on ``host`` that ``program`` (pull, fetch or build) starts or follows.
+    """Start or follow the job of ``program`` (pull, fetch or build) on ``host``; return its result.
 
     Ctrl-C ends the job unless another command follows it.
 
     Raises:
-        StageError: the node fell silent, and the job goes on; or it was stopped.
+        StageError: the node went silent while the job continues; or the job was stopped.
         LeaseLost: another operator has the lease.
     """
     whole = {**request, **step.lease(host.name), "do": "run"}
@@ -59,23 +59,23 @@ def run_job(
             with contextlib.suppress(SparkclusterError), stream(host, program, {**whole, "do": "cancel"}) as running:
                 next(running.lines(_CANCEL_S), None)
         elif isinstance(error, StageError) and isinstance(error.__cause__, HostSilent):
-            error.hint = f"the {program} continues on {host.name}: run this again to follow it"
+            error.hint = f"the {program} continues on {host.name}: retry to follow it"
         raise
 
 
 def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
-    """Send ``files`` to the first node that lacks the image, and build it there; returns that node.
+    """Send ``files`` to the first node that lacks the image, and build it there; return that node.
 
     Raises:
-        BuildFailed: the build failed; with its last lines.
-        StageError: the files did not reach the node, or it stayed silent; a build that was begun goes on there.
+        BuildFailed: the build failed; it has the last lines of the log.
+        StageError: the files did not reach the node, or it went silent; a running build continues there.
         LeaseLost: another operator has the lease.
     """
     node, begin, step = staging.download[0], time.monotonic(), run.step("image")
     facts, wanted = run.facts[node], spec.playbook.build or Build(context=files.source)
     if files.mark not in facts.files:
         run.send("files", node, small_files.of_playbook(files, facts.state_dir), files.size_bytes)
-    run.shown.note(f"building {staging.name} on {node}, of {spec.playbook.image} and {files.source}")
+    run.shown.note(f"building {staging.name} on {node} from {spec.playbook.image} and {files.source}")
     log: list[str] = []
 
     def heard(last: Answer) -> None:
@@ -88,11 +88,10 @@ def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
     done = run_job(step, run.fleet[node], "build", request, heard=heard)
     if isinstance(done, Failure) and done.kind == "build":
         raise BuildFailed(
-            f"{files.source} could not be built on {node}: {done.text}",
+            f"building {files.source} on {node} failed: {done.text}",
             node=node,
             step=step.name,
-            hint=f"change {files.source}/{wanted.script or wanted.dockerfile}, then run this again; "
-            "nothing else was changed",
+            hint=f"fix {files.source}/{wanted.script or wanted.dockerfile}, then retry; nothing else was changed",
             log=log,
         )
     if isinstance(done, Failure):
@@ -103,10 +102,10 @@ def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
 
 @dataclasses.dataclass
 class Download:
-    """The download of what ``staging`` lacks.
+    """The download of a missing artifact.
 
     Attributes:
-        no_hub: nodes that do not reach the hub.
+        no_hub: nodes that cannot reach the hub.
     """
 
     run: Transfers
@@ -115,12 +114,12 @@ class Download:
     no_hub: set[str] = dataclasses.field(default_factory=set)
 
     def anywhere(self) -> str | Path:
-        """Download it: the node that could, or the cache of this machine for weights where no node reaches the hub.
+        """Download it; return the node, or the cache of this machine for weights if no node reaches the hub.
 
         Raises:
-            SparkclusterError: of the first that tried, with those of the others.
+            SparkclusterError: of the first node that tried, with the errors of the others.
         """
-        from sparkcluster.fit.headers import is_offline  # noqa: PLC0415 - slow, and few need it
+        from sparkcluster.fit.headers import is_offline  # noqa: PLC0415 - slow and rarely needed
 
         staging, errors = self.staging, list[SparkclusterError]()
         offline = staging.what == "weights" and is_offline()
@@ -133,7 +132,7 @@ class Download:
                 moved = self.on(node)
             except SparkclusterError as error:
                 errors.append(error)
-                # on a silent node that download continues by itself, and the uplink is slow
+                # a silent node continues its download, and two downloads would share a slow uplink
                 if isinstance(error.__cause__, HostSilent) or type(error) is not StageError:
                     break
                 self.run.progress(node, error.message)
@@ -148,10 +147,10 @@ class Download:
         raise combined(errors)
 
     def here(self) -> Path:
-        """Download the model to the Hugging Face cache of this machine, by its ``hf``; that cache.
+        """Download the model to the Hugging Face cache of this machine with ``hf``; return the cache.
 
         Raises:
-            StageError: this machine cannot either.
+            StageError: the download failed.
         """
         run, step, said = self.run, step_here(self.run), set[str]()
         home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
@@ -160,9 +159,9 @@ class Download:
 
         def report(done: int, total: int) -> None:
             if not said:
-                said.add(amount := size(total) if total else "of unknown size")
-                does = f"this machine downloads {self.staging.name}, {amount}, to {home}, and sends it"
-                run.shown.note(f"no node reaches the hub: {does}")
+                said.add(amount := size(total) if total else "unknown size")
+                does = f"downloading {self.staging.name} ({amount}) on this machine to {home}"
+                run.shown.note(f"no node can reach the hub: {does}")
             shown(done, total)
 
         with stream(LocalHost(HERE), "fetch", {**request, "hf_home": str(home), "image": None}) as running:
@@ -172,27 +171,27 @@ class Download:
         return home
 
     def on(self, node: str, digest: str | None = None) -> int:
-        """Bytes that ``node`` downloaded; of an image by its ``digest``, if that is known.
+        """Download on ``node``, an image by ``digest`` if it is known; return the number of bytes.
 
         Raises:
-            StageError: it could not, and why.
+            StageError: it failed; the message says why.
             RegistryAuth: the registry requires a login.
             LeaseLost: another operator has the lease.
         """
-        from sparkcluster.fit.headers import is_gated  # noqa: PLC0415 - likewise
+        from sparkcluster.fit.headers import is_gated  # noqa: PLC0415 - slow and rarely needed
 
         name, model, run = self.staging.name, self.spec.playbook.model, self.run
         done, token = self._attempt(node, digest, None), os.environ.get("HF_TOKEN")
-        # Whether the model is gated is the hub's word: by the node's alone, any node could ask for the token.
+        # The hub decides whether the model is gated: trusting the node's answer would let any node ask for the token.
         if isinstance(done, Failure) and done.kind == "hub auth" and token and is_gated(str(model.id), model.revision):
             run.progress(node, f"{name} is gated: downloading it with HF_TOKEN")
             done = self._attempt(node, digest, token)
         if isinstance(done, Failure):
             raise self._error(node, done)
         if done.left_out_bytes:
-            run.progress(node, f"{name}: {size(done.left_out_bytes)} that are not served stay on the hub")
+            run.progress(node, f"{name}: {size(done.left_out_bytes)} of unneeded files not downloaded")
         if done.whole:
-            run.progress(node, f"{name}: the hub did not list its files, so all were downloaded")
+            run.progress(node, f"{name}: the hub did not list its files, so the complete repository was downloaded")
         return done.bytes
 
     def _attempt(self, node: str, digest: str | None, token: str | None) -> Done | Failure:
@@ -215,7 +214,7 @@ class Download:
         return ended
 
     def _error(self, node: str, done: Failure) -> SparkclusterError:
-        """The error of a download that failed on ``node``."""
+        """The error for a download that failed on ``node``."""
         step, name = self.run.step(self.staging.what), self.staging.name
         if done.kind in {"no hub", "no downloader"}:
             self.no_hub |= {node} if done.kind == "no hub" else set()
@@ -224,14 +223,14 @@ class Download:
             "auth": f"the registry of {name} requires a login on {node}",
             "hub auth": f"the hub denies {node} access to {name}",
             "registry": f"no node has the image {name}, and {node} cannot pull it",
-            "blobs": f"Docker on {node} has another image with the same layers, compressed otherwise (containerd#8973)",
-            "platform": f"{name} has no build for {node}",
+            "blobs": f"Docker on {node} has an image with the same layers in another compression (containerd#8973)",
+            "platform": f"{name} has no build for the architecture of {node}",
         }
         hints = {
             "auth": f"{f'docker login {registry_of(name)}'.strip()}   on {node}",
             "hub auth": f"accept the terms on the page of {name}, then export HF_TOKEN=…, or hf auth login   on {node}",
             "registry": f"docker pull {name}   on any node, or docker load -i FILE",
-            "blobs": f"docker image rm {name}, and the images that share its layers, then run this again   on {node}",
+            "blobs": f"docker image rm {name} and the images that share its layers   on {node}, then retry",
             "platform": "set image: in the playbook to one for linux/arm64",
         }
         if done.kind not in causes:

@@ -1,4 +1,4 @@
-"""Root's folders in Hugging Face's cache, which its own containers leave there, before weights are written to them."""
+"""Fixes folders of root in Hugging Face's cache, left there by containers, before weights are written to them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LIMIT_S = 180  # a container and its removal: 120 + 20
 
 
 def take(changer: Changer, repository: str, facts: Mapping[str, Facts], progress: Progress) -> None:
-    """Make the folders of ``repository`` the user's on the nodes of ``facts`` where root's are in the way.
+    """Change the owner of root's folders of ``repository`` to the user, on the nodes of ``facts`` that need it.
 
-    That of the hub itself, and those of other models, stay as they are.
+    The hub folder itself and folders of other models are not changed.
 
     Raises:
-        StageError: no container could.
+        StageError: a container failed to do so.
     """
     steps = {}
     for node, found in facts.items():
@@ -28,12 +28,12 @@ def take(changer: Changer, repository: str, facts: Mapping[str, Facts], progress
         if foreign is None or foreign.uid:
             continue
         whose = "cannot be created" if foreign.missing else "belongs to root"
-        how = f"making the folders of {repository} those of {found.user}, in a container"
+        how = f"changing the owner of the folders of {repository} to {found.user}, in a container"
         progress(node, f"{foreign.path} {whose}: {how}")
         folders = {"hf_home": found.hf_home, "repository": repository}
         steps[node] = [{"do": "own", **folders, "image": image.id if image else None}]
     try:
         changer.apply(steps, timeout_s=_LIMIT_S)
     except CommandFailed as error:
-        hint = error.hint or "sparkcluster preflight INVENTORY   has the command"
+        hint = error.hint or "sparkcluster preflight INVENTORY   shows the command"
         raise StageError(error.message, node=error.node, step="copy weights", hint=hint) from error

@@ -1,4 +1,4 @@
-"""Which nodes lack weights or image, and which can provide them. Pure."""
+"""Finds the nodes that lack weights or image, and the nodes that can provide them. Pure."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from sparkcluster.topology.model import Topology
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staging:
-    """What is to be staged of one artifact.
+    """The work for one artifact: who has it, and who needs it.
 
     Attributes:
-        sources: nodes that have it whole, the one to copy from first.
-        missing: nodes that lack it, with what they lack in words.
-        download: nodes that may download it, in order, where no node has it; the one with most bytes first.
-        size_bytes: of one copy; None if unknown.
-        parts: nodes that have some of its files where none has it whole, the one with most bytes first.
-        built: whether a node builds it where none has it, instead of a download.
-        present: bytes of it that a node has which lacks it, or that are left out of an image for that node.
-        spec: for a repository beside the model that of a playbook which serves nothing else.
-        given: where on this machine it is, for the case that no node has it.
-        files: what is sent from this machine to each node; None where nodes copy it from each other.
+        sources: nodes that have all of it, the one to copy from first.
+        missing: nodes that lack it, with the reason in words.
+        download: if no node has it, the nodes that may download it, the one with most bytes first.
+        size_bytes: size of one copy; None if unknown.
+        parts: if no node has all of it, the nodes that have some files, the one with most bytes first.
+        built: if no node has it, whether a node builds it instead of downloading it.
+        present: bytes that each missing node already has, or that are omitted from the image for it.
+        spec: for a companion of the model, the spec of a playbook that has only the companion.
+        given: the local copy to use if no node has it.
+        files: files of this machine that are sent to each node; None if nodes copy them from each other.
     """
 
     what: Artifact
@@ -74,13 +74,13 @@ class Staging:
 
 
 def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, what: Artifact) -> Staging:
-    """Which nodes of the topology lack ``what``, weights or image, and which have it.
+    """Find the nodes of the topology that lack ``what`` (weights or image), and those that have it.
 
-    Of weights the head decides: a node with another revision lacks them. Heads of groups come first, since they are
-    what users prepare by hand.
+    For weights the head's revision counts: a node with another revision lacks them. Heads of groups come first, since
+    users prepare them by hand.
 
     Raises:
-        StageError: no node has the image of a release any more.
+        StageError: no node has the image of a recorded release.
     """
     names = [name for name in topology.by_rank if name in facts]
     return _image(facts, names, spec) if what == "image" else _weights(facts, names, spec)
@@ -91,13 +91,13 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
     lacking = [name for name in names if name not in having]
     if lacking and not having and spec.kept_image:
         raise StageError(
-            f"no node has the image of release {int(spec.kept_image.rpartition(':')[2])} any more",
+            f"the image of release {int(spec.kept_image.rpartition(':')[2])} was removed from all nodes",
             step="copy image",
-            hint="sparkcluster releases INVENTORY   shows which are kept; or sparkcluster upgrade INVENTORY",
+            hint="sparkcluster releases INVENTORY   shows which are kept; or: sparkcluster upgrade INVENTORY",
         )
 
     def lacks(name: str) -> str:
-        return "another image has its name" if isinstance(facts[name].image, Image) else "missing"
+        return "has another image with this name" if isinstance(facts[name].image, Image) else "missing"
 
     source = next(iter(having), None)
     left_out = left_out_bytes(having[source], facts[source], [facts[name] for name in lacking]) if source else 0
@@ -106,7 +106,7 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
         name=spec.image or "",
         sources=tuple(having),
         missing=tuple((name, lacks(name)) for name in lacking),
-        download=() if having or spec.kept_image else tuple(lacking),  # a kept one has a name of ours, in no registry
+        download=() if having or spec.kept_image else tuple(lacking),  # a kept image has a local name, in no registry
         size_bytes=having[source].size_bytes if source else None,
         built=spec.build is not None,
         present=dict.fromkeys(lacking, left_out),
@@ -146,11 +146,11 @@ def _weights(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> St
 
 
 def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = "") -> StageError:
-    """The error where no node has the weights and none can download them, with the command to put them there."""
+    """The error if no node has the weights and none can download them; the hint has a command to copy them."""
     model = spec.playbook.model
     if model.path:
         host = next(each.host for each in spec.inventory.nodes if each.label == node)
-        hint = shell("put them there: rsync -a DIRECTORY/", f"{facts[node].user}@{host}:{model.path}/")
+        hint = shell("copy them: rsync -a DIRECTORY/", f"{facts[node].user}@{host}:{model.path}/")
     else:
         hint = (
             "sparkcluster stage INVENTORY weights --from DIR; "
@@ -161,15 +161,15 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
         other = next((revision for weights in present for revision in weights.other_revisions), None)
         if other and not isinstance(model, Companion):
             lines = f"extends: {spec.playbook.name} and model: {{id: {model.id}, revision: {other}}}"
-            hint += f"; or serve the weights that are there, by a playbook with {lines}"
-    message = f"the weights of {model.label} are on no node" + (f": {why}" if why else "")
+            hint += f"; or use the existing weights, with a playbook that has {lines}"
+    message = f"the weights of {model.label} are not on any node" + (f": {why}" if why else "")
     return StageError(message, node=node, step="copy weights", hint=hint)
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
-    """Raise StageError for the nodes that lack ``staging`` without the room for it, and if no source has that to send.
+    """Raise StageError if nodes that lack ``staging`` have no room for it, or if no source has room to send it.
 
-    The facts do not say on which disk a directory of the user's is; there the receiver checks.
+    The facts do not tell on which disk a user's directory is; for it the receiver checks.
     """
     if staging.size_bytes is None or not staging.missing:
         return
@@ -184,7 +184,7 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
 
 
 def _room(facts: Facts, needed: Mapping[str, int]) -> Room:
-    """Of the disks of which bytes are ``needed``, by purpose, the one with least left; two purposes may share one."""
+    """The disk with least room left, of the disks with bytes ``needed``, by purpose; purposes may share a disk."""
     disks = [disk for disk in read(facts.disks) or () if disk.purpose in needed]
     rooms = [Room(free=0, needed=0, path="/")]
     for disk in disks:
@@ -195,9 +195,10 @@ def _room(facts: Facts, needed: Mapping[str, int]) -> Room:
 
 
 def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str, int]:
-    """Bytes that a node needs, by the purpose of a disk; two purposes may share one.
+    """Bytes that a node needs, by purpose of a disk; purposes may share a disk.
 
-    Who sends an image writes its files, and ``docker save`` before that its archive, but for containerd's store.
+    The sender of an image writes its files, and first, unless it uses containerd's store, the archive of ``docker
+    save``.
     """
     whole, left_out = staging.size_bytes or 0, staging.present.get(staging.nodes[0], 0)
     if staging.what != "image":
@@ -205,19 +206,19 @@ def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str
         return {"hf_home": whole - staging.present.get(node, 0)} if receives else {}
     first = facts[staging.sources[0]] if staging.sources else None
     if first is None or not isinstance(first.image, Image):
-        return {"docker": 2 * whole}  # Docker keeps an archive that it loads until the last layer is unpacked
+        return {"docker": 2 * whole}  # Docker keeps a loaded archive until the last layer is unpacked
     if node not in staging.sources:
         return {"docker": image_room_bytes(first, first.image, left_out)}
     engine = read(facts[node].docker)
-    if engine is None or engine.containerd_store:  # whose files have names of which this is not known before
+    if engine is None or engine.containerd_store:  # the files of its layers are not known in advance
         return {"state": whole}
     return {"state": whole - left_out, "docker": whole}
 
 
 def digest_to_pull(image: str, digest: str | None) -> str | None:
-    """The ``digest`` that a node says it has of ``image``, if another node may pull that; None to pull ``image``.
+    """The ``digest`` of ``image`` on a node, if another node may pull it; None to pull ``image``.
 
-    A node does not decide from which repository another one pulls, with its user's login, nor passes over a digest.
+    A node must not decide from which repository another node pulls, with its user's login, nor replace a digest.
     """
     is_safe = digest is not None and "@" not in image and repository_of(digest) == repository_of(image)
     return digest if is_safe else None

@@ -1,4 +1,4 @@
-"""Stages Ray for images without it: from here to the first node, then from node to node."""
+"""Stages Ray for images without it: from this machine to the first node, then from node to node."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from sparkcluster.staging.transfers import Transfers
 from sparkcluster.topology.model import Topology
 
 _FILE = "ray.tar.gz"
-_UNPACK_S = 300  # 200 MB in 9000 files, with a sync, on a disk that is busy
+_UNPACK_S = 300  # 200 MB in 9000 files, with a sync, on a busy disk
 
 
 def find_missing(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Staging | None:
-    """Which nodes lack the Ray that is mounted into their image; None if no image needs it."""
+    """Find the nodes that lack the Ray to be mounted into their image; None if no image needs it."""
     nodes = without_ray(spec, facts, topology)
     lack = tuple((node, "not in the image") for node in nodes if not has_brought_ray(facts[node]))
     return Staging("ray", f"Ray {BROUGHT_RAY}", (), lack, (), None, spec=spec) if nodes else None
 
 
 def archive_bytes(facts: Facts) -> int | None:
-    """Size of the archive of Ray for the node of ``facts``; None until this machine has made it."""
+    """Size of the archive of Ray for the node of ``facts``; None until it exists on this machine."""
     engine = engine_of(facts)
     archive = ray_archive.kept(engine) if engine is not None else None
     return archive.path.stat().st_size if archive is not None else None
 
 
 def stage(changer: Changer, run: Transfers, staging: Staging) -> None:
-    """Fetch Ray unless it is cached here, copy it to the nodes that lack it, and unpack it there.
+    """Download Ray unless it is cached here, copy it to the nodes that lack it, and unpack it there.
 
     Raises:
-        StageError: it cannot be fetched or copied.
+        StageError: it cannot be downloaded or copied.
         LeaseLost: a node has a newer epoch.
     """
     engines = {node: engine for node in staging.nodes if (engine := engine_of(run.facts[node])) is not None}
@@ -51,7 +51,7 @@ def stage(changer: Changer, run: Transfers, staging: Staging) -> None:
 
 
 def _bring(changer: Changer, run: Transfers, archive: Archive, engines: Mapping[str, EngineFacts]) -> None:
-    """Copy ``archive`` to the nodes of ``engines``, all of which it fits, and unpack it."""
+    """Copy ``archive`` to the nodes of ``engines``, which all need this archive, and unpack it."""
     roots = {node: f"{run.facts[node].state_dir}/ray/archives/{ray_name(engine)}" for node, engine in engines.items()}
     file = {"path": _FILE, "size": archive.path.stat().st_size, "mtime": 0, "links": [], "sha256": archive.sha256}
     run.bring("ray", list(engines), lambda node: {"root": roots[node]}, [file], {_FILE: archive.path})

@@ -1,15 +1,14 @@
-"""The pinned Ray and its dependencies for an image's Python and platform, fetched once and cached as one archive.
+"""The pinned Ray and its dependencies for an image's Python and platform: downloaded once, cached as an archive.
 
-Not one directory of packages, since directories in ``PYTHONPATH`` precede the image's packages, and our protobuf or
-click must not shadow the one that the image's engine was built with. So ::
-
-    ray/  ray-2.60.0.dist-info/     alone at the top: this is what PYTHONPATH names
-    needs/                          everything else that Ray requires
+Directories in ``PYTHONPATH`` precede the image's packages, and our protobuf or click must not shadow the one that the
+image's engine was built with. So Ray and its dependencies are in separate directories::
+    ray/  ray-2.60.0.dist-info/     at the top, the directory in PYTHONPATH
+    needs/                          everything that Ray requires
     needs.json                      {distribution: [names in needs/]}
-    bin/ray                         the command, for whatever python3 comes first
+    bin/ray                         the command, for the first python3 in PATH
 
-The launcher adds to the path only the distributions that the image's Python lacks (most lack msgpack and
-nothing else). All versions are pinned with their hashes in ``ray-VERSION.txt``, which ``scripts/pin`` writes.
+The launcher adds only distributions that the image's Python lacks (mostly just msgpack). All versions are pinned with
+hashes in ``ray-VERSION.txt``, written by ``scripts/pin``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ import sys
 from ray.scripts.scripts import main
 sys.exit(main())
 """
-# Of the wheels; an image with CUDA for GB10 has a newer one (Ubuntu 22.04 has 2.35, RHEL 8 has 2.28).
+# For the wheels; an image with CUDA for GB10 has a newer glibc (Ubuntu 22.04 has 2.35, RHEL 8 has 2.28).
 _GLIBC = range(28, 16, -1)
 
 
@@ -63,12 +62,12 @@ def cache_directory() -> Path:
 
 
 def get_archive(engine: EngineFacts, report: Report) -> Archive:
-    """The archive for ``engine`` (the image's Python and platform), fetched with uv or pip unless it is cached.
+    """The archive for ``engine`` (the image's Python and platform), downloaded with uv or pip unless it is cached.
 
-    One that differs from what was packed, or was made from other pins, is fetched again.
+    An archive that is damaged, or was made from other pins, is downloaded again.
 
     Raises:
-        StageError: it cannot be fetched.
+        StageError: the download failed.
     """
     try:
         return kept(engine) or _make(engine, report)
@@ -77,7 +76,7 @@ def get_archive(engine: EngineFacts, report: Report) -> Archive:
 
 
 def kept(engine: EngineFacts) -> Archive | None:
-    """The archive for ``engine`` that is cached here, if it is what was packed from these pins, by its name."""
+    """The cached archive for ``engine``, if its content and pins match its name."""
     with contextlib.suppress(OSError):
         for path in _folder().glob(f"{ray_name(engine)}-*"):
             digest = _digest(path)
@@ -109,14 +108,14 @@ def _make(engine: EngineFacts, report: Report) -> Archive:
             raise StageError(
                 f"Ray {BROUGHT_RAY} for Python {_python(engine)} on {engine.platform} cannot be fetched: {why}",
                 step="copy ray",
-                hint="run this on a machine that reaches a package index, or set executor: native in the playbook",
+                hint="run this on a machine with access to a package index, or set executor: native in the playbook",
             )
         report("packing Ray")
         return pack(engine, packages)
 
 
 def fetch_command(engine: EngineFacts, target: Path) -> list[str]:
-    """Command that fetches Ray and its dependencies into ``target``: by uv, whose tools have no pip, or by pip."""
+    """Command that downloads Ray and its dependencies into ``target``: with uv if there is one, else pip."""
     uv = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     argv = [uv] if uv else [sys.executable, "-m"]
     argv += ["pip", "install", "--only-binary=:all:", "--require-hashes", "--no-deps", "--requirement", str(PINS)]
@@ -136,7 +135,7 @@ def _python(engine: EngineFacts) -> str:
 
 
 def _run(argv: Sequence[str]) -> str:
-    """Run uv or pip; empty if that succeeded, else why not."""
+    """Run uv or pip; return the error, empty on success."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -148,7 +147,7 @@ def _run(argv: Sequence[str]) -> str:
 
 
 def pack(engine: EngineFacts, packages: Path) -> Archive:
-    """Separate Ray from its dependencies in the directory of installed ``packages``, and put it into the cache.
+    """Separate Ray from its dependencies in the directory of installed ``packages``, and archive both in the cache.
 
     Raises:
         OSError: it cannot be written.
@@ -165,7 +164,7 @@ def pack(engine: EngineFacts, packages: Path) -> Archive:
     (packages / "bin" / "ray").write_text(_SCRIPT)
     (packages / "bin" / "ray").chmod(0o755)
     made = packages.with_suffix(".tar.gz")
-    with tarfile.open(made, "w:gz", compresslevel=3) as out:  # 4 % more to send than at 9, in a third of the time
+    with tarfile.open(made, "w:gz", compresslevel=3) as out:  # 4 % larger than level 9, in a third of the time
         out.add(packages, ".", filter=_readable)
     digest = _digest(made)
     _folder().mkdir(parents=True, exist_ok=True)
@@ -173,7 +172,7 @@ def pack(engine: EngineFacts, packages: Path) -> Archive:
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A member that every user may read, whatever umask it was fetched with."""
+    """A member that all users can read, whatever the umask was."""
     member.uid = member.gid = 0
     member.mode = 0o755 if member.mode & 0o100 else 0o644
     return member

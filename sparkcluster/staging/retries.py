@@ -1,7 +1,7 @@
-"""How often staging tries, and how failures of several nodes become one error.
+"""Limits on retries, and the combination of several nodes' failures into one error.
 
-A copy or download that fails is not repeated within one run: what arrived stays, and the next run resumes there.
-A source that falls silent is waited for once; its copy, and the others, come from another source where there is one.
+A copy or download that fails is not retried in the same run: bytes that arrived are kept, and the next run resumes
+there. A silent source is waited for once; its copy and the others then use another source, if there is one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from sparkcluster.errors import LeaseLost, RegistryAuth, SparkclusterError
 
 DOWNLOAD_NODES = 2
-"""Nodes that may try to download: where two cannot, a third rarely can."""
+"""Nodes that may try to download: if two fail, a third rarely succeeds."""
 
 
 def combined(errors: Sequence[SparkclusterError]) -> SparkclusterError:
-    """The error to raise for ``errors`` of one step, with the others, and those of each of them, in it.
+    """The error to raise for ``errors`` of one step; the others, and their own ``others``, are attached.
 
-    A lost lease comes first, then a login, since callers treat them apart.
+    A lost lease comes first, then a login, since callers handle them separately.
     """
     errors = [each for error in errors for each in (error, *error.others)]
     first = min(errors, key=lambda error: (not isinstance(error, LeaseLost), not isinstance(error, RegistryAuth)))

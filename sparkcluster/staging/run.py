@@ -1,7 +1,7 @@
-"""Stages weights and image on every node that lacks them: one download at most, then from node to node.
+"""Stages weights and image on all nodes that lack them: at most one download, then from node to node.
 
-Drafters, adapters and tokenizers of their own (``Playbook.companions``) are staged as weights of a playbook that serves
-them alone. Ray is staged apart (``staging.ray``).
+Companions (drafters, adapters and separate tokenizers, ``Playbook.companions``) are staged as the weights of a playbook
+that has only them. Ray is staged separately (``staging.ray``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageReport:
-    """What was to be staged and, unless it was a dry run, what was copied.
+    """The artifacts to stage and, unless it was a dry run, what was copied.
 
     Attributes:
-        verified: nodes of which every byte of a model was read, by the model.
-        corrupt: copies that were found to be wrong, and were replaced.
-        warnings: of copies that left the interconnect.
-        expected: in a dry run, what would move, by the name of the artifact.
+        verified: by model, the nodes on which every byte of it was read.
+        corrupt: corrupt copies that were replaced.
+        warnings: about copies that left the interconnect.
+        expected: in a dry run, the expected copies by name of the artifact.
     """
 
     stagings: tuple[Staging, ...]
@@ -62,16 +62,16 @@ class StageReport:
 
 
 def find(run: Transfers, spec: Spec, what: Sequence[Artifact], given: Path | None = None) -> list[Staging]:
-    """What nodes lack of the image and the weights, with all that belongs to these, as far as ``what`` has them.
+    """Find what nodes lack of the artifacts ``what``: image, and weights with their companions and small files.
 
-    ``given`` is where on this machine the one artifact of ``what`` is, for the case that no node has it.
+    ``given`` is the local copy of the only artifact in ``what``, to use if no node has it.
 
     Raises:
-        StageError: nobody has it, what is given cannot be used, or a disk is too small; nothing was changed.
+        StageError: the artifact is not available, the local copy cannot be used, or a disk is too small.
     """
     found = []
     if "image" in what and spec.inventory.runtime.kind == "docker" and spec.image:
-        found.append(_find(run, spec, "image", given))  # first: it may hold the downloader of the weights
+        found.append(_find(run, spec, "image", given))  # first: it may contain the downloader for the weights
     if "weights" in what:
         for model in (spec.playbook.model, *spec.playbook.companions):
             playbook = spec.playbook.model_copy(update={"model": model})
@@ -101,7 +101,7 @@ def _find(run: Transfers, spec: Spec, what: Artifact, given: Path | None) -> Sta
 
 
 def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
-    """``facts`` with the weights of the model of ``spec``, which may be one beside that of the playbook."""
+    """``facts`` with the weights of the model of ``spec``, which may be a companion of the playbook's model."""
     model = spec.playbook.model
     if not isinstance(model, Companion):
         return facts
@@ -113,10 +113,10 @@ def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
 
 
 def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> StageReport:
-    """Have a node download what none has, then copy everything to those that lack it.
+    """Download what no node has on one node, then copy everything to the nodes that lack it.
 
     Raises:
-        StageError: with node, cause and hint. What arrived stays, and the next run resumes there.
+        StageError: with node, cause and hint. Files that arrived are kept; the next run resumes there.
         RegistryAuth: the registry requires a login.
         LeaseLost: a node has a newer epoch.
     """
@@ -147,7 +147,7 @@ def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> Stag
 
 
 def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[str, ...], list[Corrupt]]:
-    """As ``copy_weights.copy`` returns."""
+    """Returns as ``copy_weights.copy``."""
     lacking, repository = {node: run.facts[node] for node in staging.nodes}, staging.spec.playbook.model.id
     if repository is not None:
         ownership.take(changer, repository, lacking, run.progress)
@@ -158,10 +158,10 @@ def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[
 
 
 def _source(run: Transfers, staging: Staging) -> Staging:
-    """What is left to copy once a node has it whole.
+    """What is left to copy once a node has all of it.
 
     Raises:
-        StageError: what came to the node is not all of it.
+        StageError: the node did not get all of it.
     """
     if not staging.sources and len(staging.parts) > 1:
         nodes = copy_weights.unite(run, staging, partial(weights_request, run, staging))
@@ -171,34 +171,34 @@ def _source(run: Transfers, staging: Staging) -> Staging:
         staging = _left(run, staging, [node, *others])
         if not staging.sources:
             why = f"{staging.what} {staging.name} is incomplete on {node}: {dict(staging.missing)[node]}; {origin}"
-            hint = "give --from what has all of it" if staging.given else RESUME
+            hint = "pass a complete copy to --from" if staging.given else RESUME
             raise StageError(why, node=node, step=f"copy {staging.what}", hint=hint)
     return staging
 
 
 def _fetch(run: Transfers, staging: Staging) -> tuple[Sequence[str], str]:
-    """Send what is on this machine, else build or download it; the nodes that got it, and why that may not be all.
+    """Send the local copy, or build or download the artifact; return the nodes that got it, and an origin for messages.
 
-    Where no node reaches the hub, this machine downloads it.
+    If no node reaches the hub, this machine downloads.
     """
-    from sparkcluster.staging import local_image, local_weights, outside  # noqa: PLC0415 - few runs need it
+    from sparkcluster.staging import local_image, local_weights, outside  # noqa: PLC0415 - rarely needed
 
     spec = staging.spec
     if staging.given is None and staging.what == "image" and spec.build is not None:
-        return [outside.build(run, spec, spec.build, staging)], "the build left it out"
+        return [outside.build(run, spec, spec.build, staging)], "the build did not create it"
     found = staging.given or outside.Download(run, spec, staging).anywhere()
     if isinstance(found, str):
-        return [found], "the download left it out"
+        return [found], "the download did not include it"
     if staging.what == "image":
         return [local_image.bring(run, staging, local_image.read(found, staging.name))], f"{found} was loaded"
     place = local_weights.locate(found, spec)
     if place is not None:
         local_weights.bring(run, spec, staging, place, partial(weights_request, run, staging))
-    return staging.nodes, f"{found} has not all of it"
+    return staging.nodes, f"{found} is incomplete"
 
 
 def _left(run: Transfers, staging: Staging, nodes: Sequence[str]) -> Staging:
-    """What is left to stage once ``nodes`` have what they got."""
+    """What is left to stage after ``nodes`` got files."""
     run.facts.update(run.collected(staging.spec, nodes, staging.what))
     left = find_missing(run.facts, run.topology, staging.spec, staging.what)
     check_disk_space(run.facts, left)
@@ -206,9 +206,9 @@ def _left(run: Transfers, staging: Staging, nodes: Sequence[str]) -> Staging:
 
 
 def weights_request(run: Transfers, staging: Staging, node: str) -> Request:
-    """Request for ``node.listing`` and ``node.worker`` on ``node``: all get the revision of the first that has some.
+    """Request for ``node.listing`` and ``node.worker`` on ``node``: the revision is the first source's.
 
-    A node that lacks nothing keeps what else it has, and its ref.
+    A node that lacks nothing keeps its other files and its ref.
     """
     playbook, lacks = staging.spec.playbook, node in staging.nodes
     request: Request = {"verify": run.settings.verify, "choice": playbook.choice, "keep": not lacks}
@@ -220,5 +220,5 @@ def weights_request(run: Transfers, staging: Staging, node: str) -> Request:
         **request,
         "root": f"{run.facts[node].hf_home}/{hub_folder(playbook.model.id)}",
         "ref": playbook.model.revision if lacks else None,
-        "revision": (weights and weights.revision) or "",  # none is no revision, and refused
+        "revision": (weights and weights.revision) or "",  # an empty revision is refused
     }

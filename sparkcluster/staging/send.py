@@ -1,4 +1,4 @@
-"""Sends a file of this machine to a node, under the lease: resumed where it stopped, and there whole or not at all."""
+"""Sends a local file to a node, under the lease; resumes, and makes the file visible only when it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.hosts.program import stream
 from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Answer, Done, Failure, Report, Step, answers, stage_error, stage_errors
 
-# Hashing what is there, or what arrived, takes a node less than this.
+# Longest time for a node to hash a file before or after the transfer.
 _SILENT_S = 300
 _CHUNK = 1 << 18
 
@@ -21,16 +21,16 @@ _CHUNK = 1 << 18
 def send(
     step: Step, host: Host, source: Path | IO[bytes], request: Request, report: Report = lambda _done, _total: None
 ) -> Done:
-    """Send the file ``source``, which may be open, to where ``request`` says (``root``, ``path``, …).
+    """Send the file ``source``, a path or an open file, to the place in ``request`` (``root``, ``path``, …).
 
-    ``report`` gets the bytes that are there, and all. It goes on where an earlier run stopped.
+    ``report`` gets the bytes that have arrived, and the total. The transfer resumes where an earlier run stopped.
 
     Returns:
-        Bytes that were sent, and how a file of the user's in its place is called now.
+        The bytes that were sent, and the new path of a user's file that was replaced.
 
     Raises:
         StageError: it did not arrive.
-        LeaseLost: another operator has the lease; nothing of the file is under its name.
+        LeaseLost: another operator has the lease; the file is not visible under its name.
         OSError: ``source`` cannot be read.
     """
     opened = source.open("rb") if isinstance(source, Path) else source
@@ -42,7 +42,7 @@ def send(
         if isinstance(last, Answer) and last.offset is not None:
             at = file.seek(min(last.offset, size))
             report(at, size)
-            with contextlib.suppress(HostLost):  # where it ended, it says why
+            with contextlib.suppress(HostLost):  # if the program exited, its last line says why
                 while chunk := file.read(_CHUNK):
                     if step.stopped():
                         raise StageError(f"{step.name} was stopped", node=host.name, step=step.name)

@@ -1,7 +1,8 @@
-"""Sends small files of this machine to every node that lacks them.
+"""Sends small local files to every node that lacks them.
 
-These are what a playbook mounts from its own directory, and vocabularies that an engine would download when it starts,
-which are fetched here once.
+These are the playbook files that a playbook mounts, and vocabularies that an engine would download when it starts,
+which
+are downloaded once, on this machine.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _TIMEOUT_S = 30
 
 
 def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
-    """What nodes lack.
+    """Find the small files that nodes lack.
 
     Raises:
-        StageError: it is of a release, and no longer here.
+        StageError: a file of a recorded release is no longer on this machine.
     """
     lacking = {name: vocabularies.lacking(spec, node) for name, node in facts.items()}
     for each in dict.fromkeys(itertools.chain.from_iterable(lacking.values())):
@@ -43,10 +44,10 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
         lack = tuple((name, "missing") for name, node in facts.items() if beside.mark not in node.files)
         if lack and not beside.members:
             raise StageError(
-                f"{beside.source} is gone, which was beside the playbook of a release",
+                f"{beside.source} no longer exists, but the recorded playbook mounts it",
                 node=lack[0][0],
                 step="copy files",
-                hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and what is beside it",
+                hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and its files",
             )
         if lack:
             sent = partial(of_playbook, beside)
@@ -54,7 +55,7 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
 
 
 def of_playbook(beside: Beside, state_dir: str) -> Iterator[Sending]:
-    """The files of ``beside``, for the node with ``state_dir``, where it counts as there once the last one is."""
+    """The playbook files ``beside``, for the node with ``state_dir``; the last one marks them as complete."""
     root = beside.folder(state_dir)
     for member in beside.members:
         yield member.local, {"root": root, "path": member.path, "sha256": member.sha256}
@@ -62,12 +63,12 @@ def of_playbook(beside: Beside, state_dir: str) -> Iterator[Sending]:
 
 
 def of_vocabulary(vocabulary: Vocabulary, state_dir: str) -> Iterator[Sending]:
-    """The file of ``vocabulary``, for the node with ``state_dir``: from the cache of this machine, else downloaded.
+    """The file of ``vocabulary``, for the node with ``state_dir``: from the local cache, else downloaded.
 
     Raises:
-        StageError: it cannot be downloaded, or is another file.
+        StageError: it cannot be downloaded, or has another content.
     """
-    import http.client  # noqa: PLC0415 - slow, and few need it
+    import http.client  # noqa: PLC0415 - slow and rarely needed
 
     path = cache_directory() / "vocabularies" / vocabularies.stored(vocabulary)
     try:
@@ -75,16 +76,16 @@ def of_vocabulary(vocabulary: Vocabulary, state_dir: str) -> Iterator[Sending]:
             _download(vocabulary, path)
     except (OSError, http.client.HTTPException, UsageError) as error:
         raise StageError(
-            f"{vocabulary.name}, which the engine would download when it starts, cannot be fetched: {error}",
+            f"cannot download {vocabulary.name}, which the engine needs to start: {error}",
             step="copy vocabulary",
-            hint=f"where there is a network: curl -O {vocabulary.url}; then copy it to {path} on this machine",
+            hint=f"on a machine with Internet access: curl -O {vocabulary.url}; then copy it to {path} on this machine",
         ) from error
     root = vocabularies.folder(state_dir, vocabulary)
     yield path, {"root": root, "path": vocabulary.name, "sha256": vocabulary.sha256}
 
 
 def _download(vocabulary: Vocabulary, path: Path) -> None:
-    import urllib.request  # noqa: PLC0415 - slow, and few need it
+    import urllib.request  # noqa: PLC0415 - slow and rarely needed
 
     with urllib.request.urlopen(vocabulary.url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the engine's
         content: bytes = response.read(vocabulary.size_bytes + 1)

@@ -1,4 +1,4 @@
-"""What is moved to nodes under one lease, and what was."""
+"""Transfers of artifacts to nodes under one lease, and their record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHOWN_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copied:
-    """One artifact that reached one node; ``source`` is a node's name, ``download``, ``controller`` or ``build``."""
+    """An artifact that reached a node; ``source`` is a node's name, ``download``, ``controller`` or ``build``."""
 
     what: Artifact
     node: str
@@ -47,7 +47,7 @@ class Copied:
 
 @dataclasses.dataclass
 class Transfers:
-    """Brings artifacts to nodes under one lease, and records what it moved."""
+    """Transfers artifacts to nodes under one lease, and records them."""
 
     fleet: Fleet
     facts: dict[str, Facts]
@@ -65,7 +65,7 @@ class Transfers:
         return Step(f"copy {what}", self.lease, self.stopped.is_set)
 
     def collected(self, spec: Spec, nodes: Sequence[str], what: Artifact) -> dict[str, Facts]:
-        """The facts of ``nodes``; StageError where one does not answer."""
+        """The facts of ``nodes``; StageError if one does not answer."""
         found = collect_facts(self.fleet, spec, nodes)
         for name, error in found.errors.items():
             with stage_errors(self.step(what), name):
@@ -73,7 +73,7 @@ class Transfers:
         return found.facts
 
     def record(self, what: Artifact, node: str, source: str, moved: int, begin: float) -> None:
-        """Note that ``what`` reached ``node``: the bytes that were moved, and when that began (``time.monotonic``)."""
+        """Record that ``what`` reached ``node``, with the bytes transferred and the start time (``time.monotonic``)."""
         self.copied.append(Copied(what, node, source, moved, time.monotonic() - begin))
 
     def move(
@@ -86,13 +86,13 @@ class Transfers:
         *,
         arrived: Callable[[str, Arrived], None] | None = None,
     ) -> None:
-        """Copy to each of ``nodes`` what it lacks of ``files``, by each node's ``request``.
+        """Copy to each of ``nodes`` the ``files`` that it lacks, with each node's ``request``.
 
-        ``replace`` has by node the numbers of the files that it has, and wrong. ``arrived`` gets what reached a node,
-        in place of ``record_copy``, where that is not the end.
+        ``replace`` has, by node, the numbers of its corrupt files. ``arrived`` is called for each node instead of
+        ``record_copy``, if more steps follow.
 
         Raises:
-            StageError: of a node that failed, with those of the others; all others have them.
+            StageError: of a node that failed, with the errors of others; all other nodes have the files.
             LeaseLost: another operator has the lease.
         """
         requests = {node: {**request(node), "replace": list((replace or {}).get(node, ()))} for node in nodes}
@@ -106,16 +106,16 @@ class Transfers:
                 (arrived or partial(self.record_copy, what))(node, each)
 
     def record_copy(self, what: Artifact, node: str, arrived: Arrived) -> None:
-        """Note what reached ``node``, by which the time of the next copy is told."""
+        """Record a copy to ``node``; its rate is used to estimate the next copy."""
         self.copied.append(Copied(what, node, arrived.source, arrived.bytes, arrived.seconds))
         if not self.settings.limit_bytes_s:
             cluster = self.lease(node)["cluster"]
             observed.note(cluster, "stage", artifact=what, node=node, **dataclasses.asdict(arrived))
 
     def send(self, what: Artifact, node: str, files: Iterable[Sending], total: int | None, *, name: str = "") -> None:
-        """Send ``files`` of this machine to ``node``, one by one; they have ``total`` bytes. What arrived stays.
+        """Send ``files`` of this machine to ``node``, one by one; ``total`` is their size. Files that arrived are kept.
 
-        People read ``name`` in place of ``what``.
+        ``name`` is shown instead of ``what``.
 
         Raises:
             StageError: a file cannot be read, or did not arrive.
@@ -151,10 +151,10 @@ class Transfers:
     ) -> None:
         """Send ``files`` of this machine to the first of ``nodes``, and copy them from there to the others.
 
-        ``request`` is that of ``move``; ``places`` has by path where each file is.
+        ``request``: as in ``move``. ``places``: the local path of each file, by its ``path``.
 
         Raises:
-            StageError, LeaseLost: as of ``send`` and ``move``.
+            StageError, LeaseLost: as in ``send`` and ``move``.
         """
         first = request(nodes[0])
         sending = ((places[file["path"]], {**first, **file}) for file in files)
@@ -162,7 +162,7 @@ class Transfers:
         self.move(what, request, nodes, files)
 
     def at_once(self, action: Callable[[str], T], nodes: Sequence[str]) -> Mapping[str, T]:
-        """What ``action`` returns for each of ``nodes``; where it fails, the errors of all."""
+        """The results of ``action`` for each of ``nodes``; if it fails, the combined errors."""
         try:
             outcomes = self.fleet.each(lambda host: action(host.name), nodes, limit_s=threading.TIMEOUT_MAX)
         except BaseException:
@@ -173,12 +173,12 @@ class Transfers:
         return values(outcomes)
 
     def files(self, staging: Staging, source: str, request: Request) -> Manifest:
-        """The files that ``source`` has of ``request``, for all copies of them, corrupt ones too."""
+        """The files of ``request`` on ``source``, including corrupt ones."""
         report = self.report(staging.what, source, "read")
         return list_files(self.step(staging.what), self.fleet[source], request, report)
 
     def report(self, what: Artifact, node: str, how: str) -> Bytes:
-        """A function that reports bytes."""
+        """Return a function that reports progress in bytes."""
 
         def report(done: int, total: int) -> None:
             self.progress(node, f"{what} {share(done, total and max(total, done))} {how}")
@@ -186,7 +186,7 @@ class Transfers:
         return report
 
     def moving(self, what: Artifact, node: str, source: Literal["controller", "download"]) -> Bytes:
-        """A function that reports bytes which come to ``node`` from ``source``, twice a second."""
+        """Return a function that reports the progress of a transfer to ``node`` from ``source``, twice a second."""
         shown = 0.0
 
         def report(done: int, total: int) -> None:

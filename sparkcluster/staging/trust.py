@@ -1,7 +1,7 @@
-"""Which copy of a file is right, and which nodes have it. Pure.
+"""Decides which copy of a file is correct, and which nodes have it. Pure.
 
-A copy is wrong only where its own node says so: by the name of its blob, or by the record of its content when it was
-verified. What other nodes have, and however many agree, proves nothing: a user may have put new weights on one of them.
+A copy is corrupt only by its own node's data: the name of its blob, or the recorded hash from when it was verified.
+Copies on other nodes prove nothing, however many agree: a user may have put new weights on one node.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sparkcluster.printable import shell
 from sparkcluster.staging.manifest import ListedFile
 
 Copies = Mapping[str, ListedFile]
-"""One file as each node lists it."""
+"""A file as listed by each node."""
 Lists = dict[str, Mapping[str, ListedFile]]
-"""The files that each node lists, by their names."""
+"""The files that each node lists, by name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A node's copy of a file of ``model`` that is not what it should be; ``source`` is a node that has it right."""
+    """A corrupt copy of a file of ``model`` on a node; ``source`` is a node with a correct copy."""
 
     model: str
     node: str
@@ -33,13 +33,13 @@ class Corrupt:
 
     def __str__(self) -> str:
         what = f"{self.file} (SHA-256 {_short(self.sha256)} instead of {_short(self.expected)})"
-        return f"{self.node} had a corrupt copy of {what}; replaced by that of {self.source}"
+        return f"{self.node} had a corrupt copy of {what}; replaced by the copy from {self.source}"
 
 
 def right(copies: Copies) -> Copies:
-    """Those of ``copies`` that are right; none where nothing tells.
+    """The correct ones of ``copies``; empty if that is unknown.
 
-    Those that are not wrong have to agree, and each wrong one is to have been what they are: then they replace it.
+    Copies that are not corrupt must agree, and the expected hash of each corrupt copy must be theirs: they replace it.
     """
     found = {node: copy for node, copy in copies.items() if copy.is_right}
     hashes = {copy.sha256 for copy in found.values()} | {copy.git for copy in found.values()}
@@ -50,13 +50,13 @@ def right(copies: Copies) -> Copies:
 def compare(
     lists: Lists, names: Iterable[str], model: str, facts: Mapping[str, Weights], hint: str = ""
 ) -> tuple[list[ListedFile], list[Corrupt]]:
-    """Judge the files ``names`` of ``model``, each of which a node lists; ``facts`` are what nodes report of it.
+    """Judge the files ``names`` of ``model``, each listed by some node; ``facts`` are the nodes' facts of the model.
 
     Returns:
-        Each file as the first node lists it that has it right, and the copies that are wrong.
+        Each file, as listed by the first node with a correct copy, and the corrupt copies.
 
     Raises:
-        StageError: of a file no copy is known to be right. Without another ``hint`` it says how to remove the copies.
+        StageError: no copy of a file is known to be correct. The default ``hint`` says how to remove the copies.
     """
     files: list[ListedFile] = []
     corrupt: list[Corrupt] = []
@@ -75,19 +75,19 @@ def compare(
     for file, having in unknown.items():
         hashes = ", ".join(f"SHA-256 {_short(copy.sha256)} on {node}" for node, copy in having.items())
         raise StageError(
-            f"no copy of {file} is known to be right: {hashes}{more}; nothing was changed",
+            f"no copy of {file} is known to be correct: {hashes}{more}; nothing was changed",
             node=next(iter(having)),
             step="stage weights",
-            hint=hint or f"{_removal(having, facts)}, where it is wrong, then run this again",
+            hint=hint or f"{_removal(having, facts)}, whichever is wrong, then retry",
         )
     return files, corrupt
 
 
 def union(lists: Lists, model: str, facts: Mapping[str, Weights]) -> list[ListedFile]:
-    """All files of a ``model`` that no node has whole, of which each node lists some, judged as by ``compare``.
+    """All files of a ``model`` of which each node has only some; copies are judged as by ``compare``.
 
-    A copy counts if it is whole, not truncated as its node's facts say, and its content is known and what its name
-    in the hub's cache says. A record, which may be older than the file, says nothing here.
+    A copy counts if it is complete (not truncated by its node's facts), its content is known, and matches its name in
+    the hub's cache. Records are ignored: they may be older than the file.
     """
     counting: Lists = {}
     for node, found in lists.items():

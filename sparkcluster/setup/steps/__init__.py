@@ -1,4 +1,4 @@
-"""The steps of ``setup``, a module and a file of sh for each; which are wanted, and what they would change. Pure."""
+"""The steps of ``setup``, each a module and a shell file; their selection and their changes. Pure."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ REQUESTS = {
     "files": [*_FILES, *sysctl.PATHS.values()],
     "packages": [perftest.PACKAGE, *hold.PACKAGES],
 }
-"""What a survey has to read for the steps."""
+"""Files and packages that a survey must read for the steps."""
 
 
 def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple[Step, ...]:
-    """The steps that are to be done, in their order.
+    """The selected steps, in order.
 
     Args:
-        only: names of steps; empty for all that are no options.
-        options: names of options that are switched on.
+        only: names of steps; empty for all except optional steps.
+        options: names of optional steps to include.
 
     Raises:
         UsageError: a name is unknown.
@@ -51,20 +51,20 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
     for name in [*only, *options]:
         if name not in BY_NAME:
             hint = did_you_mean(name, BY_NAME, f"steps are {', '.join(BY_NAME)}")
-            raise UsageError(f"there is no step {name!r}", hint=hint)
+            raise UsageError(f"unknown step {name!r}", hint=hint)
     chosen = [*only, *options] if only else [step.name for step in STEPS if not step.option or step.name in options]
     return tuple(step for step in STEPS if step.name in chosen)
 
 
 def changes(node: str, survey: Survey, wanted: Wanted, steps: Collection[Step]) -> list[Change]:
-    """What is not as ``wanted`` on ``node``, whose survey was asked for ``REQUESTS``; in the order of ``steps``."""
+    """Changes of ``steps`` that bring ``node`` to ``wanted``; the survey must include ``REQUESTS``."""
     found = []
     for step in steps:
         change = step.look(survey, wanted)
         if change is None:
             continue
         if step.disruptive and survey.ranks and not change.blocked:
-            reason = f"ranks run on it: {', '.join(survey.ranks)}"
+            reason = f"ranks are running: {', '.join(survey.ranks)}"
             change = replace(change, commands=(), blocked=reason, hint="sparkcluster down INVENTORY")
         hint = change.hint and change.hint.replace("NODE", node)
         found.append(replace(change, node=node, step=step.name, hint=hint))

@@ -1,4 +1,4 @@
-# Root's programs are those of the system, whatever PATH sudo left: these directories are secure_path of Ubuntu's sudoers.
+# Fixed PATH, whatever sudo passes: these directories are secure_path of Ubuntu's sudoers.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin LC_ALL=C
 export PATH LC_ALL
 umask 022
@@ -13,7 +13,7 @@ bad() {
   exit 1
 }
 
-# act COMMAND...: one change, which neither a lost connection nor Ctrl-C interrupts
+# act COMMAND...: make one change; neither a lost connection nor Ctrl-C interrupts it
 act() {
   [ -z "$stop" ] || return 1
   (
@@ -21,38 +21,38 @@ act() {
     "$@"
   )
   code=$?
-  [ "$code" -le 1 ] || [ "$code" = 3 ] || say "failed: $1 ended with exit code $code"
+  [ "$code" -le 1 ] || [ "$code" = 3 ] || say "failed: $1 exited with code $code"
   return "$code"
 }
 
-# run COMMAND...: its last line of output is the reason if it fails
+# run COMMAND...: on failure, report its last line of output
 run() {
   "$@" >"$saved/output" 2>&1 && return
   reason=$(grep . "$saved/output" | tail -n 1)
   bad "$1: ${reason#"$1: "}"
 }
 
-# One setup at a time, on the machine and as the user that it is for; the lock ends with this shell.
+# Check user and machine, and allow one setup at a time; the lock ends with this shell.
 begin() {
   if [ "$(id -un)" != "$RUN_AS" ]; then
     echo "setup: run this as $RUN_AS, not as $(id -un)" >&2
     exit 2
   fi
   if [ -n "$MACHINE" ] && [ "$(printf %s "$(cat /etc/machine-id)" | sha256sum | cut -c 1-64)" != "$MACHINE" ]; then
-    echo "setup: this is $(uname -n), not the machine that this script is for" >&2
+    echo "setup: this script is for another machine, not $(uname -n)" >&2
     exit 2
   fi
   dir=$TOP/$BELOW/setup
   saved=$dir/saved
   mkdir -p "$saved" && chmod 700 "$saved" || exit 1
-  exec 9<"$saved" # nobody else can lock it
+  exec 9<"$saved" # other users cannot open this directory, so they cannot take the lock
   if ! flock -n 9; then
-    echo "setup: another setup runs on $(uname -n)" >&2
+    echo "setup: another setup is running on $(uname -n)" >&2
     exit 75
   fi
 }
 
-# attempt STEP: steps are independent
+# attempt STEP: run it; a failure does not stop later steps
 attempt() {
   "$1" || [ $? = 3 ] || failed=1
   if [ -n "$stop" ]; then
@@ -70,8 +70,8 @@ end() {
   exit "$failed"
 }
 
-# record KIND TARGET BEFORE AFTER [FILE [ADDED]]: a change is in the journal, and FILE as it was is saved, before it is
-# made. $number is that of the first change of TARGET, and so is what was saved; ADDED is saved of all.
+# record KIND TARGET BEFORE AFTER [FILE [ADDED]]: write a change to the journal and save FILE, before the change is made.
+# $number is the number of the first change of TARGET. FILE is saved at the first change; ADDED is appended at each.
 record() {
   number=$(cat "$dir/journal" 2>/dev/null | KIND=$1 TARGET=$2 AFTER=$4 awk -F '\t' '
     $1 + 0 > most { most = $1 + 0 }
@@ -95,14 +95,14 @@ record() {
     bad "cannot write $dir/journal"
 }
 
-# forget NUMBER: its change is undone
+# forget NUMBER: remove an undone change from the journal
 forget() {
   awk -F '\t' -v number="$1" '$1 != number' "$dir/journal" >"$dir/part" && sync "$dir/part" &&
     mv "$dir/part" "$dir/journal" && sync "$dir" || bad "cannot write $dir/journal"
   rm -f "$saved/$1" "$saved/$1.added"
 }
 
-# change KIND TARGET WANTED: get_KIND says what TARGET is now, set_KIND changes it, also back
+# change KIND TARGET WANTED: get_KIND reads the state of TARGET, set_KIND sets it (also in an undo)
 change() {
   now=$("get_$1" "$2")
   [ "$now" != "$3" ] || return 0
@@ -119,7 +119,7 @@ content() {
   fi
 }
 
-# replace PATH FILE MODE UID:GID: whole or not at all
+# replace PATH FILE MODE UID:GID: replace PATH atomically
 replace() {
   part=${1%/*}/.${1##*/}.sparkcluster
   rm -f "$part"
@@ -130,7 +130,7 @@ replace() {
   }
 }
 
-# restore PATH NUMBER BEFORE: as it was saved, or absent
+# restore PATH NUMBER BEFORE: restore the saved file, or remove PATH if it was absent
 restore() {
   if [ "$3" = absent ]; then
     rm -f -- "$1" && sync "${1%/*}" || bad "cannot remove $1"
@@ -147,7 +147,7 @@ directory() {
   mkdir -m "$2" -- "$1" && sync "${1%/*}" || bad "cannot create $1"
 }
 
-# put PATH MODE UID:GID [ADDED]: $saved/new becomes PATH
+# put PATH MODE UID:GID [ADDED]: install $saved/new as PATH
 put() {
   [ ! -L "$1" ] || bad "$1 is a symbolic link"
   [ ! -e "$1" ] || [ -f "$1" ] || bad "$1 is not a file"
@@ -158,22 +158,22 @@ put() {
   replace "$1" "$saved/new" "$2" "$3"
 }
 
-# write_file PATH: standard input is its content; root owns it
+# write_file PATH: write standard input to PATH, owned by root
 write_file() {
   cat >"$saved/new" || bad "cannot write $saved/new"
   directory "${1%/*}" 755
   put "$1" 644 0:0
 }
 
-# enter DIR: go in. Another user may put a link in the place of any part of a path at any time, and the shell remembers only
-# the name: where this is, $here, the kernel says, and what is then done is done to "." with programs that follow no link.
+# enter DIR: change to DIR and verify with the kernel that it is DIR. Another user may replace any part of the path by a
+# link at any time, so later commands work on "." and follow no links.
 enter() {
   here=nothing
   cd -- "$1" 2>/dev/null && here=$(readlink /proc/self/cwd) && [ "$here" = "$1" ]
 }
 
-# Neither Docker nor the network is touched under ranks.
+# Do not change Docker or the network while ranks run.
 no_ranks() {
   ranks=$(docker ps --filter "label=$LABEL" --format '{{.Names}}' 2>/dev/null | tr '\n' ' ')
-  [ -z "$ranks" ] || bad "ranks of a cluster run here: $ranks"
+  [ -z "$ranks" ] || bad "ranks are running: $ranks"
 }

@@ -1,4 +1,4 @@
-"""``docker-group``: the login may use Docker."""
+"""``docker-group``: let the login use Docker."""
 
 from sparkcluster.facts.survey import FileState, Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command, without_docker
@@ -7,7 +7,7 @@ FILE = "/etc/group"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Who was added to the group is in it when logging in again."""
+    """A membership that waits for the next login counts as done."""
     fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
     member = any(len(each) == 4 and each[0] == "docker" and survey.user in each[3].split(",") for each in fields)
     if survey.uid == 0 or "docker" in survey.groups or member:

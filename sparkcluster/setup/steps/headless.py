@@ -1,4 +1,4 @@
-"""``headless``: no desktop."""
+"""``headless``: boot without a desktop."""
 
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command
@@ -7,7 +7,7 @@ TARGET = "multi-user.target"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """What systemd starts at boot."""
+    """Compare the default boot target."""
     if survey.default_target == TARGET:
         return None
     found = f"it boots to {survey.default_target or 'an unknown target'}"
@@ -18,7 +18,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 STEP = Step(
     "headless",
     "no desktop after the next boot",
-    "2 to 3 GB more memory are free (a published guide to DGX Spark: Disable GUI for headless servers)",
+    "Frees 2 to 3 GB of memory (a published guide to DGX Spark: Disable GUI for headless servers)",
     look,
     option=True,
 )

@@ -1,6 +1,6 @@
 LINK=/etc/systemd/system/default.target
 
-# Where the link leads that systemctl set-default writes
+# Target of the link that systemctl set-default writes
 get_target() { basename "$(readlink "$LINK" || echo absent)"; }
 
 set_target() {

@@ -6,16 +6,16 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.report import count
 from sparkcluster.setup.step import Change, Step, Wanted, command
 
-# First part of the paths that belong to the system, below which no cache of a user is.
+# Top-level directories of the system, which contain no user's cache.
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"}
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """A directory that has more than a cache in it is not given away."""
+    """Refuses directories that contain more than a cache."""
     if not survey.foreign:
         return None
     path, home = PurePosixPath(survey.hf_home), PurePosixPath(survey.home)
-    found, then = f"{count(survey.foreign, 'file')} of root in {path}", f"all of it belongs to {survey.user}"
+    found, then = f"{count(survey.foreign, 'file')} owned by root in {path}", f"all files belong to {survey.user}"
     top = path.parts[1:2]
     elsewhere = bool(_SYSTEM & set(top)) or (top == ("home",) and home not in path.parents)
     if elsewhere or path in (home, *home.parents):
@@ -26,6 +26,6 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 STEP = Step(
     "hf-cache",
     "the Hugging Face cache belongs to the login",
-    "Containers leave root's files in it, which downloads and copies cannot replace",
+    "Containers leave files owned by root, which downloads and copies cannot replace",
     look,
 )

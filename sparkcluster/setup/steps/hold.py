@@ -1,15 +1,15 @@
-"""``hold``: kernel and driver stay at their version."""
+"""``hold``: hold the versions of kernel and driver."""
 
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command
 from sparkcluster.setup.steps.perftest import PACKAGE
 
-# Kernel and driver of Ubuntu and of DGX OS, which unattended upgrades would replace.
+# Kernel and driver packages of Ubuntu and DGX OS, which unattended upgrades replace.
 PACKAGES = ("linux-image-*", "linux-headers-*", "linux-nvidia*", "nvidia-driver-*", "nvidia-kernel-*")
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Of ``PACKAGES`` those that are installed and not held."""
+    """Hold each installed package of ``PACKAGES``."""
     free = sorted(name for name, wanted in survey.packages.items() if wanted != "hold" and name != PACKAGE)
     if not free:
         return None
@@ -19,7 +19,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 
 STEP = Step(
     "hold",
-    "kernel and driver stay at their version",
+    "kernel and driver held at their versions",
     "Unattended upgrades would make the nodes differ (apt-mark(8))",
     look,
     option=True,

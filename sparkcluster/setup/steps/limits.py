@@ -1,4 +1,4 @@
-"""``limits``: the login may lock memory."""
+"""``limits``: let the login lock memory without limit."""
 
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, described, is_written, write_file
@@ -7,7 +7,7 @@ FILE = "/etc/security/limits.d/90-sparkcluster.conf"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """A limit applies to logins that begin after it."""
+    """A limit applies from the next login."""
     text = f"{survey.user} - memlock unlimited\n"
     if is_written(survey, FILE, text):
         return None

@@ -8,7 +8,7 @@ from sparkcluster.topology.netplan import MTU, NETPLAN
 
 
 def look(survey: Survey, wanted: Wanted) -> Change | None:
-    """What differs was found with the addresses of all nodes (``rails.proposal``); here it is told."""
+    """Describe the difference found by ``rails.proposal``, which needs all nodes."""
     if wanted.netplan is None:
         return None
     addresses = {name: str(address) for name, address in wanted.addresses.items()}
@@ -27,8 +27,8 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
 
 STEP = Step(
     "netplan",
-    f"an address for each twin in a subnet of its own, with MTU {MTU}, in {NETPLAN}",
-    "RDMA and NCCL use all twins of a cable by their addresses (NVIDIA DGX Spark, connect two Sparks)",
+    f"an address and MTU {MTU} for each twin, one subnet per twin, in {NETPLAN}",
+    "RDMA and NCCL need an address on every twin (NVIDIA DGX Spark, connect two Sparks)",
     look,
     disruptive=True,
     joint=True,

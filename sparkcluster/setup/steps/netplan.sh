@@ -1,11 +1,11 @@
 SHADOW=/run/netplan/${NETPLAN##*/} CONFIRM_S=60
 
-# The guard runs these functions as well. A link is a line of NAME MTU ADDR_GEN_MODE ADDRESS..., the addresses without those
-# that come and go by themselves; the mode is how IPv6 link-local ones come to be (Linux, networking/ip-sysctl.rst).
+# The guard runs these functions, too. A link is a line of NAME MTU ADDR_GEN_MODE ADDRESS... without dynamic and link-local
+# addresses. ADDR_GEN_MODE selects how the kernel makes IPv6 link-local addresses (Linux, networking/ip-sysctl.rst).
 GUARD='
 addresses() { ip -o -4 addr show dev "$1" | grep -v " dynamic " | awk "\$4 !~ /^169\\.254\\./ { print \$4 }"; }
 
-# set_links: standard input are links as they are to be
+# set_links: apply the links on standard input
 set_links() {
   while read -r name mtu mode wanted; do
     [ -e "/sys/class/net/$name" ] || continue
@@ -22,7 +22,7 @@ set_links() {
   done 2>/dev/null
 }
 
-# in_effect LINKS: netplan files and LINKS are in effect
+# in_effect LINKS: apply netplan files and LINKS
 in_effect() {
   set_links <"$1"
   timeout 60 netplan apply 2>&1
@@ -31,7 +31,7 @@ in_effect() {
   return "$code"
 }
 
-# take_back PENDING SHADOW SECONDS: links as PENDING has them, unless that is confirmed in time, or BACK says at once
+# take_back PENDING SHADOW SECONDS: unless confirmed, restore PENDING/links after SECONDS or once PENDING/back exists
 take_back() {
   seconds=$3
   while [ "$seconds" -gt 0 ] && [ -e "$1/links" ] && [ ! -e "$1/back" ]; do
@@ -47,7 +47,7 @@ take_back() {
 '
 eval "$GUARD"
 
-# links NAME...: as they are
+# links NAME...: print the present links
 links() {
   for each; do
     mode=$(cat "/proc/sys/net/ipv6/conf/$each/addr_gen_mode" 2>/dev/null) || mode=1
@@ -55,17 +55,16 @@ links() {
   done
 }
 
-# present [FLAG]: a line for each address, IPv4 and IPv6, and for the MTU of each of $names; without addresses of containers,
-# those that are replaced by themselves (RFC 8981), those that cannot be used yet, and those with FLAG
+# present [FLAG]: print a line for each IPv4 and IPv6 address, and for the MTU of each of $names. Omits addresses of
+# containers, temporary (RFC 8981) and tentative addresses, and addresses with FLAG.
 present() {
   ip -o addr show | awk -v flags=" (temporary|tentative|dadfailed${1:+|$1}) " '
     $3 ~ /^inet6?$/ && $2 !~ /^(lo|docker|br-|veth)/ && $0 !~ flags { print $2, "has", $4 }'
   for each in $names; do echo "$each has MTU $(cat "/sys/class/net/$each/mtu")"; done
 }
 
-# What has to be present: $saved/wanted, and addresses of other interfaces. Neither those that expire (RFC 4862, 5.5.4), nor
-# link-local ones, which come and go on ports where no DHCP server answers; whether a controller comes in by one is seen
-# when it confirms.
+# Addresses that must be present: $saved/wanted, and addresses of other interfaces except deprecated ones (RFC 4862, 5.5.4)
+# and link-local ones, which change on ports without a DHCP server. The confirmation covers a controller that uses one.
 expected() {
   present deprecated | awk -v names=" $names " '!index(names, " " $1 " ") && $3 !~ /^(fe80:|169\.254\.)/'
   awk '{ print $1, "has MTU", $2; for (at = 4; at <= NF; at++) print $1, "has", $at }' "$saved/wanted"
@@ -73,11 +72,11 @@ expected() {
 
 complaint() { present | sort | comm -23 "$saved/expected" - | sed -n '1s/ has / has no /p'; }
 
-# try_netplan LINKS: $saved/new is in effect in place of $NETPLAN, by a file in /run that a reboot removes, and so are LINKS,
-# which it does not set. If a link is not $saved/wanted, an address of another interface is missing, or nobody confirms, the
-# guard takes all back. It is in a session of its own, so that it outlives this script, and holds the lock until it ends.
+# try_netplan LINKS: apply $saved/new in place of $NETPLAN, from a file in /run that a reboot removes, and apply LINKS.
+# The guard rolls back if a link differs from $saved/wanted, an address of another interface is missing, or the confirmation
+# is missing. It runs in its own session, so it survives this script, and holds the lock until it ends.
 try_netplan() {
-  say "apply the netplan files; they are taken back in $CONFIRM_S s unless all is well"
+  say "apply the netplan files; rolled back after $CONFIRM_S s unless confirmed"
   names=$(cut -d ' ' -f 1 "$saved/wanted" | tr '\n' ' ')
   expected | sort >"$saved/expected"
   mkdir -p "$PENDING" "${SHADOW%/*}"
@@ -93,7 +92,7 @@ try_netplan() {
   else
     reason="netplan apply: $(grep . "$saved/output" | tail -n 1)"
   fi
-  # Whoever confirms takes the old links from the guard: this script, or the controller, who connects anew to say that it can.
+  # To confirm is to take the old links from the guard. This script does it, or the controller over a new connection.
   if [ -n "$reason" ]; then
     touch "$PENDING/back"
   elif [ "${CONFIRM-}" = controller ]; then
@@ -102,7 +101,7 @@ try_netplan() {
     mv "$PENDING/links" "$PENDING/kept" 2>/dev/null
   fi
   wait "$!"
-  [ -e "$PENDING/kept" ] || bad "${reason:-no confirmation within $CONFIRM_S s}; the network is as before"
+  [ -e "$PENDING/kept" ] || bad "${reason:-no confirmation within $CONFIRM_S s}; network rolled back"
 }
 
 end_try() {
@@ -117,7 +116,7 @@ prepare() {
   : >"$saved/wanted"
 }
 
-# set_netplan INTERFACE=ADDRESS...: standard input is the text of $NETPLAN
+# set_netplan INTERFACE=ADDRESS...: write standard input to $NETPLAN and apply it
 set_netplan() {
   cat >"$saved/new" || bad "cannot write $saved/new"
   prepare
@@ -132,8 +131,8 @@ set_netplan() {
   end_try
 }
 
-# The file decides whether the network is as setup left it. Of a link the addresses that setup gave it go, those that it had
-# come back, and others stay.
+# Undo only if $NETPLAN is as setup wrote it. On each link, addresses from setup are removed, earlier ones restored, and
+# others kept.
 undo_netplan() {
   prepare
   text=$NETPLAN

@@ -1,6 +1,6 @@
 DAEMON=/etc/docker/daemon.json
 
-# configure_runtime: Docker gets NVIDIA's runtime, or stays as it was
+# configure_runtime: add NVIDIA's runtime to Docker, or restore its configuration
 configure_runtime() {
   no_ranks
   command -v nvidia-ctk >/dev/null || bad "nvidia-ctk is missing: sudo apt-get install -y nvidia-container-toolkit"
@@ -18,7 +18,7 @@ configure_runtime() {
       systemctl restart docker >/dev/null 2>&1
       forget "$number"
     fi
-    bad "Docker does not start with it: $said"
+    bad "Docker does not start with the nvidia runtime: $said"
   fi
 }
 

@@ -1,4 +1,4 @@
-"""``nvidia-runtime``: containers get the GPU."""
+"""``nvidia-runtime``: NVIDIA's container runtime in Docker."""
 
 from sparkcluster.facts.survey import FileState, Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command, without_docker
@@ -7,11 +7,11 @@ FILE = "/etc/docker/daemon.json"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """The runtimes that Docker has, as it says itself, or where the login may not ask it, by its configuration."""
+    """Runtimes reported by Docker, or its configuration file if the login has no access to Docker."""
     configured = '"nvidia"' in (survey.files.get(FILE, FileState()).text or "")
     if configured if survey.runtimes is None else "nvidia" in survey.runtimes:
         return None
-    found, then = "Docker has no runtime nvidia", "Docker has the runtime nvidia"
+    found, then = "Docker has no nvidia runtime", "Docker has the nvidia runtime"
     if not survey.docker:
         return without_docker(found, then)
     return Change(found, then, (command("configure_runtime"),))
@@ -20,7 +20,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 STEP = Step(
     "nvidia-runtime",
     "NVIDIA's runtime in Docker",
-    "Containers get the GPU; Docker is restarted (NVIDIA Container Toolkit, installation guide)",
+    "Gives containers the GPU; restarts Docker (NVIDIA Container Toolkit, installation guide)",
     look,
     disruptive=True,
 )

@@ -1,4 +1,4 @@
-"""``perftest``: what measures RDMA."""
+"""``perftest``: the RDMA benchmarks."""
 
 from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command
@@ -15,7 +15,7 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 
 STEP = Step(
     "perftest",
-    "the package perftest",
+    "package perftest",
     "ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)",
     look,
 )

@@ -5,12 +5,12 @@ quiet_apt() {
     >"$saved/output" 2>&1
 }
 
-# install_package PACKAGE: the packages that come with it are recorded with it
+# install_package PACKAGE: install it and record new dependencies with it
 install_package() {
   ! installed "$1" || return 0
-  quiet_apt update || : # without a network it may be in the cache
+  quiet_apt update || : # without a network, the package may be in the cache
   quiet_apt -s install "$1" || bad "apt-get: $(grep . "$saved/output" | tail -n 1)"
-  # "Inst NAME (VERSION" is a new one, "Inst NAME [VERSION] (VERSION" is replaced by another version.
+  # "Inst NAME (VERSION" is a new package, "Inst NAME [VERSION] (VERSION" an upgrade.
   new=$(sed -n 's/^Inst \([^ ]*\) (.*/\1/p' "$saved/output" | grep -vxF -- "$1" | sort | tr '\n' ' ')
   new="$1${new:+ ${new% }}"
   record package "$new" absent installed
@@ -24,5 +24,5 @@ get_package() {
   echo absent
 }
 
-# set_package PACKAGES absent: dpkg refuses where others need them
+# set_package PACKAGES absent: dpkg refuses if other packages need them
 set_package() { dpkg --purge $1 >"$saved/output" 2>&1 || leave "$(grep . "$saved/output" | tail -n 1)"; }

@@ -1,7 +1,7 @@
-# add_key FILE LINE: a public key may log in
+# add_key FILE LINE: authorize a public key
 add_key() {
   mode=$(stat -c %a -- "$1" 2>/dev/null) || mode=600
-  # sshd ignores a file that others may write (sshd_config(5), StrictModes).
+  # sshd ignores a file that others can write (sshd_config(5), StrictModes).
   case $mode in
     *[2367]? | *[2367]) mode=600 ;;
   esac

@@ -7,12 +7,12 @@ FILE = ".ssh/authorized_keys"
 
 
 def look(survey: Survey, wanted: Wanted) -> Change | None:
-    """A key counts by its content, in a file that nobody else may write (sshd_config(5), StrictModes)."""
+    """Compare keys by content; sshd ignores a file that others can write (sshd_config(5), StrictModes)."""
     if wanted.key is None:
         return None
     if not wanted.key:
         hint = "ssh-keygen -t ed25519, then: sparkcluster setup INVENTORY --only ssh-key"
-        return Change("", "", blocked="you have no SSH key, and all other commands log in by key", hint=hint)
+        return Change("", "", blocked="no SSH key found; all other commands log in by key", hint=hint)
     path = f"{survey.home}/{FILE}"
     state = survey.files.get(path, FileState())
     blob = wanted.key.split(" ")[1]
@@ -21,7 +21,7 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
     if present and not (state.mode or 0) & 0o022:
         return None
     return Change(
-        "others may write authorized_keys" if present else "your key is not in authorized_keys",
+        "authorized_keys is writable by others" if present else "your key is not in authorized_keys",
         f"{survey.user} accepts your key",
         (command("add_key", path, wanted.key),),
     )

@@ -11,7 +11,7 @@ _TITLE = ", ".join(f"{name}={value}" for name, value in VALUES.items())
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Now, and at every boot."""
+    """Set the values now and at every boot."""
     now = {name: (survey.files.get(path, FileState()).text or "?").strip() for name, path in PATHS.items()}
     differing = [name for name, value in VALUES.items() if now[name] != value]
     if not differing and is_written(survey, FILE, _TEXT):
@@ -24,7 +24,6 @@ def look(survey: Survey, _: Wanted) -> Change | None:
 STEP = Step(
     "sysctl",
     _TITLE,
-    "Memory of the GPU is system memory: swap late, and write dirty pages early "
-    "(a published guide to DGX Spark: System tuning)",
+    "The GPU uses system memory: swap late and write dirty pages early (a published guide to DGX Spark: System tuning)",
     look,
 )

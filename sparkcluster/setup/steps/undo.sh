@@ -1,5 +1,5 @@
-# entries: of $step in the journal, newest first: NUMBER KIND TARGET BEFORE AFTER..., BEFORE as it was before the first
-# change of TARGET, AFTER what every one made of it
+# entries: print the journal entries of $step, newest first: NUMBER KIND TARGET BEFORE AFTER... BEFORE is the state before
+# the first change of TARGET; there is one AFTER per change.
 entries() {
   awk -F '\t' -v step="$step" '
     $4 "" == step "" {
@@ -9,7 +9,7 @@ entries() {
     END { for (number in first) print first[number] made[number] }' "$dir/journal" 2>/dev/null | sort -rn
 }
 
-# Everything of $step is undone, or left
+# Undo all changes of $step, or leave them
 undo_step() {
   left=''
   entries >"$saved/entries"
@@ -31,7 +31,7 @@ undo_entry() {
   forget "$number"
 }
 
-# Whether $target was as setup left it, or as before, and is now as before
+# Restore $target if it is as setup wrote it; succeeds if it has its original state afterwards
 undo_value() {
   now=$("get_$kind" "$target")
   case " $after" in
@@ -40,7 +40,7 @@ undo_value() {
   esac
 }
 
-# leave [REASON]: it is neither as setup left it nor as it was before, so it stays, and stays in the journal
+# leave [REASON]: keep $target and its journal entry; it has neither the state that setup wrote nor the original state
 leave() {
   say "left $target: ${1:-changed since setup wrote it}"
   exit 3
@@ -55,12 +55,12 @@ set_file() { restore "$1" "$number" "$2"; }
 
 get_directory() { [ -d "$1" ] && echo made || echo absent; }
 
-# It stays where something is in it.
+# A directory that is not empty stays.
 set_directory() {
   ! rmdir -- "$1" 2>/dev/null || sync "${1%/*}"
 }
 
-# Where the file was changed since, only the lines that were added are removed.
+# If the file was changed since, remove only the lines that setup added.
 undo_lines() {
   ! undo_value && [ "$now" != absent ] || return 0
   grep -vxFf "$saved/$number.added" -- "$target" >"$saved/new"

@@ -48,7 +48,7 @@ def test_a_line_without_end_fails_at_its_limit(node):
 def test_a_trickle_without_line_ends_is_silence(node):
     with node.stream(hostile("trickle")) as stream:
         assert next(stream.lines(30)) == b"begun"
-        with pytest.raises(CommandTimeout, match=r"ended no line for 0\.6 s"):
+        with pytest.raises(CommandTimeout, match=r"printed no complete line for 0\.6 s"):
             next(stream.lines(0.6))
 
 

@@ -37,6 +37,6 @@ def test_a_key_is_that_of_its_file(home, passphrase):
 def test_a_key_is_created_where_there_is_no_file(home):
     line = create()
     assert line == (home / ".ssh" / "id_ed25519.pub").read_text().strip()
-    with pytest.raises(UsageError, match="exists, and is not a usable private key"):
+    with pytest.raises(UsageError, match="exists but is not a usable private key"):
         create()
     assert found(home / ".ssh" / "id_ed25519").split()[:2] == line.split()[:2]

@@ -104,10 +104,10 @@ def test_what_is_no_private_key_is_a_usage_error(server, tmp_path, monkeypatch):
     error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone does not exist")
     assert error.exit_code == 2
     (tmp_path / "text").write_text("not a key\n")
-    fails(server.host(identity=tmp_path / "text"), UsageError, "text is not a private key, or damaged")
+    fails(server.host(identity=tmp_path / "text"), UsageError, "text is not a private key, is damaged")
     public = server.identity.with_suffix(".pub")
     error = fails(server.host(identity=public), UsageError, "id.pub is a public key")
-    assert error.hint == f"give the private one: {server.identity}"
+    assert error.hint == f"use the private key: {server.identity}"
 
 
 # A KEXINIT of RFC 4253 whose lists of names are not UTF-8.
@@ -120,7 +120,7 @@ UNREADABLE = struct.pack(">IB", 1 + len(_LISTS) + 9, 9) + _LISTS + bytes(9)
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "greeting|does not speak SSH"),
         (b"", "it closed the connection before its SSH greeting"),
-        (b"SSH-2.0-x\r\n" + UNREADABLE, "it sent a message that is not valid"),
+        (b"SSH-2.0-x\r\n" + UNREADABLE, "it sent an invalid message"),
     ],
 )
 def test_another_program_on_the_port_is_told_without_names_of_classes(server, greeting, reason):

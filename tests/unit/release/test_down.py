@@ -119,7 +119,7 @@ def test_nothing_is_stopped_while_another_model_starts_there(stop, world, monkey
     monkeypatch.setattr(module, "AGAIN_S", 0)
     assert set(stop(cluster.run(cluster.plan(3)), sparks=sparks)) == {"alpha", "beta"}
     assert len(attempts) == 2
-    assert stop.report.waits == ["waiting up to 3600 s: another start or stop is under way: ann is running up on embed"]
+    assert stop.report.waits == ["waiting up to 3600 s: another start or stop is running: ann is running up on embed"]
 
 
 def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
@@ -127,7 +127,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
     with pytest.raises(StopError, match="down failed on beta: beta did not answer within 10 s") as caught:
         stop(cluster.run(cluster.plan(3)), "beta")
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
-    assert "sparkcluster down INVENTORY   again" in caught.value.hint
+    assert "sparkcluster down INVENTORY   to retry" in caught.value.hint
     assert cluster.facts["alpha"].ranks == ()
 
 
@@ -141,7 +141,7 @@ def without_beta(world):
     return cluster
 
 
-NAMED = "beta (192.168.86.12) is not in the inventory, but the record on alpha names it"
+NAMED = "beta (192.168.86.12) is not in the inventory, but a record on alpha names it"
 
 
 def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without_beta):
@@ -151,8 +151,8 @@ def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without
         ("beta", "192.168.86.12", ["alpha"])
     ]
     assert stop.report.notes == [
-        f"warning: {NAMED}: not contacted, and ranks of atlas may still run there",
-        "hint: sparkcluster down INVENTORY --also 192.168.86.12   stops them there as well",
+        f"warning: {NAMED}: not contacted; ranks of atlas may still run there",
+        "hint: sparkcluster down INVENTORY --also 192.168.86.12   also stops them there",
     ]
 
 

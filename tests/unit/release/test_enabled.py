@@ -130,7 +130,7 @@ def test_enable_wants_a_release_that_serves(world):
         fleet = fleet_of(one)
         with pytest.raises(UsageError) as caught:
             enabled.enable(fleet, one.spec, Report(), yes=False)
-        assert caught.value.hint == "sparkcluster up INVENTORY; then enable"
+        assert caught.value.hint == "sparkcluster up INVENTORY, then sparkcluster enable INVENTORY"
         assert all(steps(fleet, name) == [] for name in fleet.hosts)
 
 

@@ -37,7 +37,7 @@ class Spark(FakeHost):
 
     def change(self, request):
         if request["epoch"] != self.epoch:
-            return {"refused": f"epoch {request['epoch']} is over: bob asked for the lease last"}
+            return {"refused": f"epoch {request['epoch']} is over: the lease was last requested by bob"}
         for step in request["steps"]:
             self.log.append((self.name, step["do"]))
             self.waits[step["do"]] = request["wait_s"]
@@ -195,7 +195,7 @@ def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, plan
     [
         (["!!!!!!!!!!!!!!!!!!!!"], "garbage"),
         (["204", "42"], "does not match '204'"),
-        (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "again after a pause"),
+        (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "after a pause"),
     ],
 )
 def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, report):
@@ -240,7 +240,7 @@ def test_a_node_that_falls_silent_ends_the_command_and_no_rank(up, sparks, two, 
         up(two)
     assert (caught.value.node, caught.value.exit_code) == ("beta", 1)
     assert caught.value.hint.startswith("sparkcluster up INVENTORY ")
-    assert up.report.notes == ["the ranks on alpha, beta are left as they are"]
+    assert up.report.notes == ["not stopping the ranks on alpha, beta"]
     assert {do for _, do in log} == {"start-container"}
     assert set(running(sparks)) == {"alpha", "beta"}
 
@@ -308,7 +308,7 @@ def mute(spark):
 def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_cleaned(up, sparks, two, log):
     sparks["beta"].epoch = 2
     sparks["beta"].ranks = {"of-bob"}
-    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 1 is over: bob asked") as caught:
+    with pytest.raises(LeaseLost, match="beta refused the change: epoch 1 is over: the lease was last") as caught:
         up(two)
     assert caught.value.exit_code == 1
     assert caught.value.hint
@@ -322,7 +322,7 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
         return {"error": {"status": None, "kind": "refused", "message": "nothing listens"}}
 
     sparks["alpha"].program("ask", taken_over)
-    with pytest.raises(LeaseLost, match="alpha refuses the change") as caught:
+    with pytest.raises(LeaseLost, match="alpha refused the change") as caught:
         up(two)
     assert "left running" not in caught.value.message
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
@@ -427,7 +427,7 @@ def test_stop_goes_on_where_one_node_fails(sparks, two):
     doing, report = [], Report()
     report.progress = lambda node, text: doing.append((node, text))
     left = stopping.stop(changer, stopping.ranks_of(two.plan), report)
-    assert sorted(doing[:2]) == [(name, "stopping its rank, which gets up to 30 s") for name in ("alpha", "beta")]
+    assert sorted(doing[:2]) == [(name, "stopping its rank within 30 s") for name in ("alpha", "beta")]
     assert set(left) == {"alpha"}
     assert "stuck" in left["alpha"].message
     assert sparks["beta"].ranks == set()

@@ -50,8 +50,8 @@ def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_acc
     assert [staged(OLD), staged(OLD)] == [[], []]
     path = next((state_home() / "staged").iterdir())
     accept = f"; to accept the change: rm {path}"
-    image = f"warning: {IMAGE['reference']} is another image than was staged before: sha256:2"
-    model = f"warning: main of org/model changed since it was first staged: it was {OLD}, it is {NEW}{accept}"
+    image = f"warning: {IMAGE['reference']} is a different image than the one staged before: sha256:2"
+    model = f"warning: main of org/model changed since it was first staged: was {OLD}, now {NEW}{accept}"
     assert [staged(OLD, "sha256:2"), staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [
         [image], [model], [model]
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_acc
     path.unlink()
     assert [staged(NEW, "sha256:2"), staged(NEW, "sha256:2")] == [[], []]
     assert staged(OLD, "sha256:2")[0].startswith(
-        f"warning: main of org/model changed since it was first staged: it was {NEW}"
+        f"warning: main of org/model changed since it was first staged: was {NEW}"
     )
 
 
@@ -67,7 +67,7 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(OLD, remote_code=True) == []
     for _ in range(2):
         with pytest.raises(
-            StageError, match=f"main of org/model changed .*: it was {OLD}, it is {NEW}; the new code would run"
+            StageError, match=f"main of org/model changed .*: was {OLD}, now {NEW}; the new code would run"
         ) as caught:
             staged(NEW, remote_code=True)
     path = next((state_home() / "staged").iterdir())
@@ -82,7 +82,7 @@ def test_another_commit_of_what_is_loaded_beside_the_model_is_reported(staged):
     args = {"lora-modules": ["sql=org/adapter"]}
     assert staged(OLD, args=args, adapter=OLD) == []
     (warning,) = staged(OLD, args=args, adapter=NEW)
-    said = f"warning: main of org/adapter changed since it was first staged: it was {OLD}, it is {NEW}; to accept"
+    said = f"warning: main of org/adapter changed since it was first staged: was {OLD}, now {NEW}; to accept"
     assert warning.startswith(said)
 
 

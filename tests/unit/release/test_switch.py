@@ -125,7 +125,7 @@ def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_p
         up(cluster, command=upgrade, fails=fails_with("2"), options=Options(rollback=False))
     assert up.left == {"default": True}
     path = tmp_path / "sparkcluster/failed/atlas/bundle.tar.gz"
-    assert caught.value.hint == f"bundle: {path}; sparkcluster rollback INVENTORY 3   serves release 3 again"
+    assert caught.value.hint == f"bundle: {path}; sparkcluster rollback INVENTORY 3   rolls back to release 3"
     with tarfile.open(path) as archive:
         assert any(name.endswith("doctor.json") for name in archive.getnames())
 
@@ -146,7 +146,7 @@ def test_where_going_back_fails_too_the_command_is_said(up, switching):
     cluster = switching()
     with pytest.raises(LaunchError) as caught:
         up(cluster, command=upgrade, fails=lambda _: LaunchError(BROKEN, node="alpha"))
-    assert "going back to release 3 failed too" in caught.value.message
+    assert "rolling back to release 3 failed too" in caught.value.message
     assert caught.value.hint == "sparkcluster rollback INVENTORY 3"
     assert caught.value.exit_code == exit_codes.FAILED
     done = up(cluster, command=resume)
@@ -241,7 +241,7 @@ def test_a_node_that_was_off_costs_one_warning_and_what_the_head_has_is_used(up,
     cluster.histories["beta"] = {3: before.record}
     up(cluster, command=ON_RECORDS[command])
     warnings = [note for note in up.report.notes if note.startswith("warning:")]
-    used = "warning: beta: no record of release 4, or another one; that of alpha is used"
+    used = "warning: beta: no record of release 4 or a different one; using the record of alpha"
     assert warnings == ([] if command == "upgrade" else [used]), "what serves already is recorded again"
     assert value(cluster)[0] == ("1" if command == "rollback" else "2")
     assert len({read(node.release).number for node in cluster.facts.values()}) == 1
@@ -268,7 +268,7 @@ def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switchi
     assert (done.changed, done.source, done.number) == (True, 4, 5)
     assert value(cluster) == ("1", 5)
     assert up(cluster, command=to(3)).changed is False
-    with pytest.raises(UsageError, match="no node has a record of release 9"):
+    with pytest.raises(UsageError, match="no node has a readable record of release 9"):
         up(cluster, command=to(9))
 
 
@@ -301,10 +301,10 @@ def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching
     back = {"command": lambda f, s, o, r: rollback(f, s, 3, o, r), "options": Options(rollback=False)}
     with pytest.raises(PlanError, match="before every node has the image"):
         up(cluster, **back)
-    assert (staging[-1].sources, staging[-1].missing) == (("beta",), (("alpha", "another image has its name"),))
+    assert (staging[-1].sources, staging[-1].missing) == (("beta",), (("alpha", "has another image with this name"),))
     assert acts(up) == []
     other_image(cluster, "beta")
-    with pytest.raises(StageError, match="no node has the image of release 3 any more"):
+    with pytest.raises(StageError, match="the image of release 3 was removed from all nodes"):
         up(cluster, **back)
     assert acts(up) == []
 
@@ -323,7 +323,7 @@ def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, worl
 
 def test_the_release_before_is_the_last_that_was_another(up, switching, world):
     cluster = switching()
-    with pytest.raises(UsageError, match="no release to go back to"):
+    with pytest.raises(UsageError, match="no rollback target"):
         up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     up(cluster, command=upgrade)
     assert up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r)).number == 5
@@ -342,7 +342,7 @@ def test_what_a_bench_switched_to_is_not_the_release_before(up, switching):
     cluster = switching()
     assert up(cluster, command=benched).number == 5
     assert [each["operation"] for each in up.recorded[::2]] == ["bench", "bench"]
-    with pytest.raises(UsageError, match="no release to go back to"):
+    with pytest.raises(UsageError, match="no rollback target"):
         up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
     assert up(cluster, command=lambda f, s, o, r: rollback(f, s, 4, o, r)).number == 6
     assert value(cluster) == ("2", 6)
@@ -498,7 +498,7 @@ def test_what_one_node_says_of_a_switch_stops_no_start(up, world):
     switch = replacement.document(cluster.spec, number=5, source=999, groups=["default"], back=None)
     cluster.change("beta", switch=switch)
     assert up(cluster).changed is True
-    assert any("no node has a record of release 999" in note for note in up.report.notes)
+    assert any("no node has a readable record of release 999" in note for note in up.report.notes)
     assert cluster.facts["beta"].switch is None
 
 

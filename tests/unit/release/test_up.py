@@ -199,7 +199,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
         cluster.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})
     assert up(cluster).changed is False
     monkeypatch.setenv("KEY", "second")
-    with pytest.raises(OtherPlan, match="another secret than is set here") as caught:
+    with pytest.raises(OtherPlan, match="a different secret than the one set here") as caught:
         up(cluster)
     assert caught.value.lines == ("atlas: VLLM_API_KEY has a new value  (secrets: switch)",)
     assert (up.report.ended, up.report.begun) == (["connect", "check"], "")
@@ -250,25 +250,27 @@ def test_another_plan_is_told_by_model_image_and_the_first_setting(up, world):
     ]
 
 
-KEEP = "   keeps what serves, in inventory.yaml too; or sparkcluster upgrade inventory.yaml   switches to what"
+KEEP = (
+    "   keeps the running release and saves it in inventory.yaml; or sparkcluster upgrade inventory.yaml   switches to"
+)
 
 
 @pytest.mark.parametrize(
     ("serves", "typed", "hint"),
     [
-        ({"image": "own:1"}, {}, f"sparkcluster upgrade inventory.yaml --image own:1 --save{KEEP} inventory.yaml says"),
+        ({"image": "own:1"}, {}, f"sparkcluster upgrade inventory.yaml --image own:1 --save{KEEP} inventory.yaml"),
         (
             {"args.a": "x y"},
             {},
-            f"sparkcluster upgrade inventory.yaml --set 'args.a=x y' --save{KEEP} inventory.yaml says",
+            f"sparkcluster upgrade inventory.yaml --set 'args.a=x y' --save{KEEP} inventory.yaml",
         ),
-        ({"playbook": "b"}, {}, f"sparkcluster upgrade inventory.yaml --playbook b --save{KEEP} inventory.yaml says"),
+        ({"playbook": "b"}, {}, f"sparkcluster upgrade inventory.yaml --playbook b --save{KEEP} inventory.yaml"),
         (
             {},
             {"playbook": "t"},
-            "sparkcluster upgrade inventory.yaml --playbook t   switches to what --playbook t says",
+            "sparkcluster upgrade inventory.yaml --playbook t   switches to --playbook t",
         ),
-        ({}, {}, "sparkcluster upgrade inventory.yaml   switches to what inventory.yaml says"),
+        ({}, {}, "sparkcluster upgrade inventory.yaml   switches to inventory.yaml"),
     ],
 )
 def test_what_serves_can_be_kept_with_all_that_was_chosen_for_it(up, world, serves, typed, hint):
@@ -290,9 +292,9 @@ def test_another_plan_that_was_never_recorded_is_replaced_on_demand_alone(up, wo
     cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})
     edited.facts = cluster.run(cluster.plan(release=3)).facts
-    with pytest.raises(OtherPlan, match="a plan that no release recorded") as caught:
+    with pytest.raises(OtherPlan, match="an unrecorded plan") as caught:
         up(edited)
-    assert "no release recorded" in caught.value.lines[0]
+    assert "not in any readable record" in caught.value.lines[0]
     assert "up inventory.yaml --replace" in caught.value.hint, "nothing is recorded that could be gone back to"
     assert up.done == []
     assert up(edited, options=Options(replace=True)).changed is True

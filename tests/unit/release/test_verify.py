@@ -65,7 +65,7 @@ def test_after_the_answer_come_a_tool_call_and_reasoning(verified):
 @pytest.mark.parametrize(
     ("key", "answer", "message", "hint"),
     [
-        ("tools", {"content": "Sunny"}, "verify.tools: asked to use a tool, the model called none", HINTS["tools"]),
+        ("tools", {"content": "Sunny"}, "verify.tools: the model was asked to use a tool but called none", HINTS["tools"]),
         ("tools", {"error": {"kind": "rejected", "message": AUTO}}, f"verify.tools: the model does not answer: {AUTO}",
          HINTS["tools"]),
         ("tools", {"error": {"kind": "timeout", "message": "late"}}, "verify.tools: the model does not answer: late",
@@ -161,5 +161,5 @@ def test_what_a_model_is_for_is_told_by_its_arguments_and_before_them_by_the_pla
 
 
 def test_a_model_that_writes_no_text_calls_no_tools():
-    with pytest.raises(ValueError, match="has tools or reasoning, which a model for embeddings has not"):
+    with pytest.raises(ValueError, match="tools and reasoning do not apply to kind: embeddings"):
         Verify.model_validate({"kind": "embeddings", "tools": True})

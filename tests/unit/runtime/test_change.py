@@ -87,6 +87,6 @@ def test_a_lost_lease_outweighs_other_errors(changer, nodes):
 
     nodes["alpha"].program("agent", lost)
     nodes["beta"].program("agent", {"refused": "epoch 3 is over"})
-    with pytest.raises(LeaseLost, match="beta refuses the change: epoch 3 is over") as caught:
+    with pytest.raises(LeaseLost, match="beta refused the change: epoch 3 is over") as caught:
         changer.apply({"alpha": [STEP], "beta": [STEP]})
     assert caught.value.hint

@@ -150,7 +150,7 @@ def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
             LeaseHeld, match=r"^\S+@\S+ \(pid \d+\) is running up on atlas, started \d+ s ago$"
         ) as caught:
             lease(fleet).acquire(list(NODES))
-        assert caught.value.hint.startswith("wait until it ends, or stop it where it was typed")
+        assert caught.value.hint.startswith("wait until it ends, or stop it where it was started")
         assert "inventory" not in caught.value.hint
         until = time.monotonic() + 60
         while common.is_locked(str(homes["alpha"] / "s/clusters/atlas/lease.lock")) and time.monotonic() < until:
@@ -299,13 +299,13 @@ def test_starts_that_need_the_same_nodes_come_one_after_the_other_whatever_their
     for thread in threads:
         thread.join(120)
     assert most == [1] * 6
-    assert any("another start or stop is under way: " in text and " is running up on " in text for text in told.waits)
+    assert any("another start or stop is running: " in text and " is running up on " in text for text in told.waits)
 
 
 def test_who_waits_too_long_for_the_start_lock_is_told_who_has_it(fleet):
     other = SimpleNamespace(cluster="embed", state_dir="~/s")
     with Lease(fleet, other, "up", "start").acquire(["beta"]):
-        with pytest.raises(LeaseHeld, match=r"another start or stop is under way: .* is running up on embed") as caught:
+        with pytest.raises(LeaseHeld, match=r"another start or stop is running: .* is running up on embed") as caught:
             wait_for(lambda: Lease(fleet, INVENTORY, "up", "start"), NODES, Told(), 0)
         assert caught.value.node == "beta"
 

@@ -62,10 +62,10 @@ def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(wai
     warning, hint = report.notes
     assert warning == (
         "warning: beta: /dev/shm/psm_1a2b is left, 2.15 GB of root; /dev/shm/a;$b is left, 2.15 GB of root; "
-        "33.6 GB have not come back 60 s after its rank ended"
+        "33.6 GB not freed 60 s after its rank ended"
     )
     assert "sudo rm /dev/shm/psm_1a2b '/dev/shm/a;$b'; " in hint
-    assert hint.endswith("reboot this Spark")
+    assert hint.endswith("reboot it")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkcluster.errors import UsageError
+from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.runtime import secrets
+from sparkcluster.spec.playbook import Verify
 
 
 @pytest.fixture
@@ -64,8 +66,9 @@ def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, 
     ("alice", "bob", "told"),
     [
         ("hers", "his", None),
-        ("", "his", "ALICE_KEY is not set to one line of text, and the inventory takes the key alice from it"),
-        ("hers", "", "the file FILE of the key bob has not one line of text"),
+        ("", "his", "ALICE_KEY is not set, but the inventory reads the key alice from it"),
+        ("a\nb", "his", "ALICE_KEY is not one line of text, but the inventory reads the key alice from it"),
+        ("hers", "", "FILE must contain the key bob as one line of text"),
     ],
 )
 def test_each_key_of_the_gateway_has_a_value(cluster, monkeypatch, tmp_path, alice, bob, told):
@@ -81,3 +84,16 @@ def test_each_key_of_the_gateway_has_a_value(cluster, monkeypatch, tmp_path, ali
     with pytest.raises(UsageError) as caught:
         secrets.check(spec)
     assert caught.value.message.replace(str(tmp_path / "bob.key"), "FILE") == told
+
+
+def test_the_key_of_what_runs_is_compared_by_the_name_of_its_engine(world, monkeypatch):
+    """The inventory has another engine already; the upgrade comes later."""
+    spec = world(playbook={"engine": "sglang"}, api={"key": {"env": "MY_KEY"}}).spec
+    hashes = secrets.keyed_hashes({"VLLM_API_KEY": "k1"})
+    group = RecordedGroup("default", 1, "vllm", {}, Verify(), secrets=hashes)
+    monkeypatch.setenv("MY_KEY", "k1")
+    assert secrets.rotated(group, spec) == ()
+    assert secrets.key_warning(group, spec) is None
+    monkeypatch.setenv("MY_KEY", "k2")
+    assert secrets.rotated(group, spec) == ("VLLM_API_KEY",)
+    assert secrets.key_warning(group, spec)

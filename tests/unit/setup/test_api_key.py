@@ -87,7 +87,7 @@ def test_a_key_is_made_and_named_and_kept_when_run_again(desk):
     text = desk.inventory.read_text()
     again = desk(None)
     assert (desk.file.read_text().strip(), desk.inventory.read_text()) == (key, text)
-    assert ("made a key in" in first.out, "kept the key in" in again.out) == (True, True)
+    assert ("created a key in" in first.out, "kept the key in" in again.out) == (True, True)
     assert "sparkcluster restart desk.yaml" in first.err
     assert "restart" not in again.err
     header = f'-H "Authorization: Bearer $(cat {FILE})"'
@@ -102,7 +102,7 @@ def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
     said = desk(None, "--rotate")
     assert desk.file.read_text() != key
     assert mode(desk.file) == 0o600
-    assert "made a new key in" in said.out
+    assert "created a new key in" in said.out
     assert "next: sparkcluster restart desk.yaml" in said.err
 
 

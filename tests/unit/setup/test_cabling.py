@@ -58,7 +58,7 @@ def test_three_in_a_line_lack_one_cable():
     found = cabling(sparks(RING[:2]))
     (trouble,) = found.troubles
     assert trouble.name == "not-connected"
-    assert trouble.hint == "connect p0 of a with p1 of c: three Sparks make a ring"
+    assert trouble.hint == "connect p0 of a with p1 of c to complete the ring of three Sparks"
 
 
 def test_a_node_without_a_cable_is_empty_and_one_alone_needs_none():

@@ -103,10 +103,10 @@ def test_a_bare_spark_gets_all_but_the_options():
     assert {each.step: each.found for each in changes("spark-a", bare(), WANTED, selected())} == {
         "ssh-key": "your key is not in authorized_keys",
         "docker-group": f"{USER} is not in the group docker",
-        "nvidia-runtime": "Docker has no runtime nvidia",
+        "nvidia-runtime": "Docker has no nvidia runtime",
         "sysctl": "vm.swappiness=60, vm.dirty_bytes=0",
         "limits": f"{LIMITS} is missing",
-        "hf-cache": f"3 files of root in {HOME}/.cache/huggingface",
+        "hf-cache": f"3 files owned by root in {HOME}/.cache/huggingface",
         "perftest": "perftest is not installed",
         "clock": "the clock is not synchronized",
         "netplan": "enp1s0f1np1 has no address; enP2p1s0f1np1 has no address",
@@ -138,7 +138,7 @@ def test_where_the_login_may_not_ask_docker_its_configuration_tells_the_runtimes
 def test_ranks_that_run_block_what_disturbs_them():
     change = one(bare(ranks=["two-sparks-rank0"]), "netplan")
     assert change
-    assert (change.commands, change.blocked) == ((), "ranks run on it: two-sparks-rank0")
+    assert (change.commands, change.blocked) == ((), "ranks are running: two-sparks-rank0")
     assert change.hint == "sparkcluster down INVENTORY"
 
 
@@ -160,7 +160,7 @@ def test_a_key_in_a_file_that_others_may_write_does_not_count():
     files = {f"{HOME}/.ssh/authorized_keys": state(f"{KEY}\n", 0o664, USER)}
     change = one(bare(files=files), "ssh-key")
     assert change
-    assert change.found == "others may write authorized_keys"
+    assert change.found == "authorized_keys is writable by others"
 
 
 def test_a_file_with_another_mode_or_owner_is_written_again():
@@ -168,7 +168,7 @@ def test_a_file_with_another_mode_or_owner_is_written_again():
     for wrong in (state(SYSCTL_TEXT, 0o600), state(SYSCTL_TEXT, 0o644, USER), state(f"{SYSCTL_TEXT}\n")):
         change = one(ready(files={**files, SYSCTL: wrong}), "sysctl")
         assert change
-        assert change.found == f"{SYSCTL} is another"
+        assert change.found == f"{SYSCTL} is different"
 
 
 def test_an_mtu_or_an_address_alone_is_found():

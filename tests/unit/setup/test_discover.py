@@ -55,7 +55,7 @@ def test_sparks_are_found_and_others_are_skipped(network):
     network.put("192.168.1.13", answer=AuthFailed("no key was accepted", node="192.168.1.13"))
     found = discover([at(f"192.168.1.{last}", "mDNS") for last in (11, 12, 13)], LAN)
     assert hosts(found) == [("192.168.1.11", "192.168.1.11", "mDNS")]
-    assert found.skipped == [Skipped("192.168.1.12", "192.168.1.12", "no Spark: it has no /etc/dgx-release")]
+    assert found.skipped == [Skipped("192.168.1.12", "192.168.1.12", "not a Spark: no /etc/dgx-release")]
     assert list(found.failed) == ["192.168.1.13"]
 
 
@@ -70,7 +70,7 @@ def test_one_machine_at_several_addresses_counts_once(network):
     network.put("192.168.1.11", "192.168.1.77", answer=machine(1, "192.168.1.11/24"))
     found = discover([at("192.168.1.11"), at("192.168.1.77")], LAN)
     assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
-    assert found.skipped == [Skipped("192.168.1.77", "192.168.1.77", "the same machine as 192.168.1.11")]
+    assert found.skipped == [Skipped("192.168.1.77", "192.168.1.77", "same machine as 192.168.1.11")]
 
 
 HEARD = (("enp1s0f1np1", mac(2, 1), FE80), ("enP2p1s0f1np1", mac(2, 3), "fe80::2"))

@@ -139,16 +139,16 @@ def test_the_playbook_for_one_spark_becomes_that_for_more(newline):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nodes: [{host: a}]\n", "its nodes are not a list with a line for each key"),
-        ("cluster: x\n", "its nodes are not a list with a line for each key"),
-        ("nodes:\n- {name: a, host: a}\ngroups:\n- {name: g, nodes: [a]}\n", "every node has to be in one of its groups"),
+        ("nodes: [{host: a}]\n", "its nodes are not a list with one key per line"),
+        ("cluster: x\n", "its nodes are not a list with one key per line"),
+        ("nodes:\n- {name: a, host: a}\ngroups:\n- {name: g, nodes: [a]}\n", "every node must be in one of its groups"),
     ],
 )  # fmt: skip
 def test_an_inventory_that_would_be_written_anew_is_left_and_the_lines_are_shown(text, why):
     with pytest.raises(UsageError) as caught:
         with_nodes(text, "mine.yaml", NEW, user="nvidia")
     first, _, lines = caught.value.message.partition("\n")
-    assert first == f"mine.yaml is left as it is: {why}"
+    assert first == f"mine.yaml is unchanged: {why}"
     assert lines + "\n" == indented(2)
     assert caught.value.hint
 

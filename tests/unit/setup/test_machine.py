@@ -211,7 +211,7 @@ def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reaso
     before = spark.snapshot()
     spark.shell(fault)
     done = set_up(spark, "netplan", "limits")
-    assert failure(done, "netplan") == f"{reason}; the network is as before"
+    assert failure(done, "netplan") == f"{reason}; network rolled back"
     assert ("limits", "done", "") in events(done)
     spark.shell(f"rm -f {STATE}/cuts {STATE}/ignores")
     assert set(difference(before, spark.snapshot())) == {"/etc/security/limits.d/90-sparkcluster.conf"}
@@ -244,7 +244,7 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
 def test_the_controller_confirms_or_all_is_as_before(spark):
     before = spark.snapshot()
     said = with_answer(spark, script(ROOT, found(spark, only=["netplan"])), confirms=False)
-    assert said[-1] == ("netplan", "failed", "no confirmation within 60 s; the network is as before")
+    assert said[-1] == ("netplan", "failed", "no confirmation within 60 s; network rolled back")
     assert difference(before, spark.snapshot()) == {}
     said = with_answer(spark, script(ROOT, found(spark, only=["netplan"])), confirms=True)
     assert said[-1] == ("netplan", "done", "")
@@ -273,7 +273,7 @@ def test_ranks_that_started_meanwhile_are_not_disturbed(spark):
     before = spark.snapshot()
     text = script(ROOT, found(spark, only=["netplan"]))
     spark.shell(f"echo two-sparks-rank0 >{STATE}/ranks")
-    assert failure(spark.run(text), "netplan") == "ranks of a cluster run here: two-sparks-rank0 "
+    assert failure(spark.run(text), "netplan") == "ranks are running: two-sparks-rank0 "
     assert difference(before, spark.snapshot()) == {}
 
 
@@ -323,7 +323,7 @@ def test_a_disk_that_is_mounted_in_the_cache_is_left_alone(spark):
         f"mkdir {cache}/of-root; touch {cache}/of-root/file"
     )
     before = spark.snapshot()
-    assert [each.found for each in found(spark, only=["hf-cache"])] == [f"2 files of root in {cache}"]
+    assert [each.found for each in found(spark, only=["hf-cache"])] == [f"2 files owned by root in {cache}"]
     assert set_up(spark, "hf-cache").returncode == 0
     assert found(spark, only=["hf-cache"]) == []
     assert set(difference(before, spark.snapshot())) == {f"{cache}/of-root", f"{cache}/of-root/file"}
@@ -338,7 +338,7 @@ def test_a_cache_behind_a_link_is_not_given_away(spark):
     spark.shell(f"rm -r {cache}; mkdir -p /opt/secret; touch /opt/secret/key; ln -s /opt/secret {cache}")
     before = spark.snapshot()
     done = spark.run(script(ROOT, changes("spark-a", survey, WANTED, selected(["hf-cache"]))), check=False)
-    assert f"{cache} leads to /opt/secret" in done.stdout
+    assert f"{cache} is a link to /opt/secret" in done.stdout
     assert difference(before, spark.snapshot()) == {}
 
 
@@ -404,7 +404,10 @@ def test_docker_that_does_not_start_gets_its_file_back(spark):
     before = spark.snapshot()
     spark.shell(f"touch {STATE}/breaks")
     done = set_up(spark, "nvidia-runtime")
-    assert failure(done, "nvidia-runtime") == "Docker does not start with it: Job for docker.service failed."
+    assert (
+        failure(done, "nvidia-runtime")
+        == "Docker does not start with the nvidia runtime: Job for docker.service failed."
+    )
     assert spark.snapshot() == before
     assert spark.shell(f"grep -c . {STATE}/restarts") == "2\n"
 
@@ -439,7 +442,7 @@ def test_two_at_once_do_not_mix(spark):
     until(lambda: spark.shell("flock -n /var/lib/sparkcluster/setup/saved true && echo free || echo held") == "held\n")
     done = spark.run(text)
     holder.communicate()
-    assert (done.returncode, done.stderr) == (EXIT_BUSY, "setup: another setup runs on spark-a\n")
+    assert (done.returncode, done.stderr) == (EXIT_BUSY, "setup: another setup is running on spark-a\n")
     assert spark.run(text).returncode == 0
 
 
@@ -450,7 +453,7 @@ def test_it_runs_only_on_its_machine_and_as_its_user(spark):
     other = spark.run(script(replace(ROOT, machine="0" * 64), made))
     assert (other.returncode, other.stderr) == (
         2,
-        "setup: this is spark-a, not the machine that this script is for\n",
+        "setup: this script is for another machine, not spark-a\n",
     )
     assert spark.run(script(ROOT, made), user=USER).returncode == 2
     assert spark.run(script(LOGIN, made)).stderr == "setup: run this as spark, not as root\n"

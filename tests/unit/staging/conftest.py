@@ -145,7 +145,7 @@ elif verb == "build":
         open(reference(flag("--tag")), "w").write(name)
 elif verb == "run":
     open(path("environ"), "w").write(json.dumps(dict(os.environ)))
-    fail("403 Forbidden: hub says no")
+    fail(open(path("says")).read() if os.path.exists(path("says")) else "403 Forbidden: hub says no")
 """
 
 # Downloads as hf does, as far as the hub and the cache can see; with the file "liar" in its home it says that it may not.

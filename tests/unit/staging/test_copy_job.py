@@ -65,7 +65,7 @@ def test_a_node_that_goes_on_over_another_network_is_said_once(copy):
     made = copy("ab")
     made.nodes["b"].script = script
     assert made.run()["b"].medium == "wire"
-    text = "the way that was planned failed: b gets weights from a over the management network (enP7s7, 10 Gb/s)"
+    text = "the planned connection failed: b gets weights from a over the management network (enP7s7, 10 Gb/s)"
     assert made.job.loud == [f"{text}, encrypted; 1.00 GB, about 2.5 s"]
 
 
@@ -87,10 +87,10 @@ def test_what_a_node_meets_is_said_once(copy):
     made.nodes["c"].script = script
     made.run()
     assert made.shown.notes == [
-        "c: b sent nothing for 5 s: goes on with a at 1.00 of 2.00 GB",
-        "c: the link to a at 10.1.0.11 failed: no answer: goes on over another one at 1.00 of 2.00 GB",
-        "model.safetensors arrived at c with another SHA-256 than b has; received again",
-        "warning: c had a different file where one was copied: it is /models/m/model.safetensors.replaced now",
+        "c: b sent nothing for 5 s; continuing with a at 1.00 of 2.00 GB",
+        "c: the link to a at 10.1.0.11 failed: no answer; continuing over another at 1.00 of 2.00 GB",
+        "model.safetensors from b arrived corrupt on c (wrong SHA-256); copying it again",
+        "warning: a different file on c was replaced; the old one was moved to /models/m/model.safetensors.replaced",
     ]
 
 
@@ -106,7 +106,7 @@ def test_all_disks_that_are_too_small_are_named_before_the_first_byte(copy):
     made = copy()
     for name in "bc":
         made.nodes[name].began = {"room": {"free": GB, "needed": SIZE, "path": "/models"}}
-    with pytest.raises(StageError, match=r"b has 1.00 GB free at /models and needs 2.00 GB for weights") as caught:
+    with pytest.raises(StageError, match=r"b has 1.00 GB free at /models but needs 2.00 GB for weights") as caught:
         made.run()
     assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "c"]
     assert all(node.ordered("from") == [] and node.orders[-1] == {"cancel": True} for node in made.nodes.values())
@@ -116,7 +116,7 @@ def test_a_node_that_reaches_nobody_is_named_with_what_to_try_and_the_others_get
     made = copy(offline="c")
     for node in made.nodes.values():
         node.reaches = lambda address: address.startswith("10.1.")
-    with pytest.raises(StageError, match="c: it reaches no node that has the weights over any network") as caught:
+    with pytest.raises(StageError, match="c: it cannot reach any node that has the weights") as caught:
         made.run()
     assert caught.value.hint == "ping from c to a, and sudo ufw status on both"
     assert made.nodes["c"].orders[-1] == {"end": True}
@@ -158,7 +158,7 @@ def test_all_that_fail_are_named_while_the_others_get_it(copy):
         made.run()
     assert [each.node for each in (caught.value, *caught.value.others)] == ["b", "d"]
     assert sorted(made.shown.notes) == [
-        "b was left out: no space left on device", "d was left out: no node sends model.safetensors",
+        "b was skipped: no space left on device", "d was skipped: no node sends model.safetensors",
     ]  # fmt: skip
     assert set(made.job.arrived) == {"c"}
     states = {each.node: each.state for each in made.shown.transfers}
@@ -188,7 +188,7 @@ def test_a_source_whose_connection_breaks_is_no_error_where_the_others_have_ever
 def test_where_another_operator_has_the_lease_all_workers_are_cancelled(copy):
     made = copy("ab")
     made.nodes["b"].script = lambda node: node.say(refused="epoch 7 is over")
-    with pytest.raises(LeaseLost, match="b refuses the change: epoch 7 is over"):
+    with pytest.raises(LeaseLost, match="b refused the change: epoch 7 is over"):
         made.run()
     assert made.nodes["a"].orders[-1] == {"cancel": True}
 

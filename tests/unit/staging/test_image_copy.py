@@ -156,11 +156,11 @@ NAMES_ALONE = [entry for entry in WITHOUT if CONFIG not in str(entry[0])]
 @pytest.mark.parametrize(
     ("data", "kind", "said"),
     [
-        (tar(EVIL.oci()), "archive", "is that of another image"),
+        (tar(EVIL.oci()), "archive", "contains another image"),
         (b"not a tar" * 1000, "archive", "is damaged"),
         (tar(SMALL.oci())[:1600], "archive", "is damaged"),
-        (tar(WITHOUT), "blobs", "lacks files that it names"),
-        (tar(NAMES_ALONE), "blobs", "lacks files that it names"),
+        (tar(WITHOUT), "blobs", "lacks files"),
+        (tar(NAMES_ALONE), "blobs", "lacks files"),
     ],
 )
 def test_what_is_no_archive_of_the_image_is_refused(pair, data, kind, said):
@@ -258,7 +258,7 @@ def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_
         pair.load(NEW, there, have=HAVE)
     assert caught.value.kind == "partial"
     pair.use_containerd()
-    with pytest.raises(Failed, match="lacks files that are not here either") as caught:
+    with pytest.raises(Failed, match="lacks files that this node does not have") as caught:
         pair.load(NEW, there, have=HAVE, containerd=True)
     assert caught.value.kind == "partial"
     (pair.target.docker / "says").write_text("Error unpacking image: content digest not found")

@@ -57,7 +57,7 @@ def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, 
     (plain / "sub").mkdir(parents=True)
     for name, content in {"config.json": b"{}", "sub/x.txt": b"x", "model.safetensors": b"w" * 2_000_000}.items():
         (plain / name).write_bytes(content)
-    with pytest.raises(StageError, match="nothing says which commit"):
+    with pytest.raises(StageError, match="cannot tell which commit"):
         world.stage(what=["weights"], given=plain)
     world.playbook = {"model": {"id": QWEN, "revision": REVISION}}
     world.served = {"config.json", "sub/x.txt", "model.safetensors"}
@@ -84,7 +84,7 @@ def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(
 def test_a_blob_that_is_not_what_its_name_says_reaches_no_node(world, here):
     blob = max((here / ROOT / "blobs").iterdir(), key=lambda path: path.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
-    with pytest.raises(StageError, match="another SHA-256"):
+    with pytest.raises(StageError, match="a wrong SHA-256"):
         world.stage(what=["weights"], given=here)
     assert not (world.nodes["a"].hf_home / ROOT / "blobs" / blob.name).exists()
 
@@ -95,14 +95,14 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
     link = here / ROOT / "snapshots" / REVISION / "tokenizer.json"
     link.unlink()
     link.symlink_to(secret)
-    with pytest.raises(StageError, match="leads out of the model's cache"):
+    with pytest.raises(StageError, match="is a link out of the model's cache"):
         world.stage(what=["weights"], given=here)
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "config.json").write_text("{}")
     (plain / "tokenizer.json").symlink_to(secret)
     world.playbook = {"model": {"id": QWEN, "revision": REVISION}}
-    with pytest.raises(StageError, match=f"tokenizer.json leads out of the directory, to {re.escape(str(secret))}"):
+    with pytest.raises(StageError, match=f"tokenizer.json is a link out of the directory, to {re.escape(str(secret))}"):
         world.stage(what=["weights"], given=plain)
     assert [tree(host.hf_home) for host in world.nodes.values()] == [{}, {}, {}]
 
@@ -124,7 +124,7 @@ def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world
     report = world.stage(what=["weights"], report=shown)
     assert [name for name, _ in cut_off.requests] == [QWEN]
     assert shown.notes == [
-        f"no node reaches the hub: this machine downloads {QWEN}, 5.0 MB, to {tmp_path / 'no-login'}, and sends it"
+        f"no node can reach the hub: downloading {QWEN} (5.0 MB) on this machine to {tmp_path / 'no-login'}"
     ]
     assert next((each.node, each.source) for each in report.copied) == ("a", "controller")
     found = [set(tree(host.hf_home / ROOT)) for host in world.nodes.values()]

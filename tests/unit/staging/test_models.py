@@ -120,7 +120,7 @@ def test_what_was_staged_is_removed_and_nothing_else(place):
     (question,) = report.questions
     assert question.splitlines() == [
         f"{OLD}: 3.0 MB on b, in {place.root('b', OLD)}",
-        "remove what sparkcluster staged and nothing names, 3.0 MB?",
+        "remove these unused models, 3.0 MB?",
     ]
     assert tree(place.nodes["a"].hf_home) == before["a"]
     assert tree(place.nodes["b"].hf_home) == {path: content for path, content in before["b"].items() if "Own" in path}
@@ -260,7 +260,7 @@ def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
 def test_nothing_is_removed_while_a_node_does_not_answer(place):
     found = place.found()
     silent = Found({"b": found.nodes["b"]}, {"a": "a: no route to host"}, found.named)
-    with pytest.raises(CommandFailed, match="nothing is removed while it is unknown what a serves"):
+    with pytest.raises(CommandFailed, match="nothing was removed: the models that a uses are unknown"):
         prune(place.fleet, place.spec, lambda: silent, Report(), yes=True)
 
 

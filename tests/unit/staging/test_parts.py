@@ -88,9 +88,9 @@ FACTS = {"a": Weights(path="/w"), "b": Weights(path="/b w", truncated=("y",))}
 def test_in_a_directory_a_file_that_differs_stops_it():
     """Of a user's own directory nothing tells which file is right."""
     lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
-    with pytest.raises(StageError, match="no copy of x is known to be right: ") as caught:
+    with pytest.raises(StageError, match="no copy of x is known to be correct: ") as caught:
         union(lists, "m", FACTS)
-    assert caught.value.hint == "rm /w/x   on a or rm '/b w/x'   on b, where it is wrong, then run this again"
+    assert caught.value.hint == "rm /w/x   on a or rm '/b w/x'   on b, whichever is wrong, then retry"
     lists["b"]["x"] = listed("x", "0a")
     assert [file.name for file in union(lists, "m", FACTS)] == ["x", "z"]
 

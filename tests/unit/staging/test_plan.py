@@ -90,7 +90,7 @@ def test_another_image_under_the_same_name_is_missing_and_another_id_in_containe
         }
     )
     staging = find_missing(*world, "image")
-    assert (staging.sources, staging.missing) == (("a", "b"), (("c", "another image has its name"),))
+    assert (staging.sources, staging.missing) == (("a", "b"), (("c", "has another image with this name"),))
 
 
 DIGEST = "i@sha256:" + "d" * 64
@@ -127,13 +127,13 @@ def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
     kept_image = "sparkcluster/atlas:000007" if kept else None
     spec = dataclasses.replace(spec, playbook=playbook, kept_image=kept_image, image_is=image_is)
     if sources is None:
-        with pytest.raises(StageError, match="no node has the image of release 7 any more"):
+        with pytest.raises(StageError, match="the image of release 7 was removed from all nodes"):
             find_missing(facts, topology, spec, "image")
         return
     staging = find_missing(facts, topology, spec, "image")
     assert (staging.sources, staging.download) == (tuple(sources), () if sources else ("a", "b", "c"))
     others = [name for name, each in zip(HOSTS, have, strict=True) if each and name not in sources]
-    assert [name for name, lacks in staging.missing if lacks == "another image has its name"] == others
+    assert [name for name, lacks in staging.missing if lacks == "has another image with this name"] == others
 
 
 def test_the_head_downloads_first_what_no_node_has(three):
@@ -145,10 +145,10 @@ def test_the_head_downloads_first_what_no_node_has(three):
 def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
     facts, topology, spec = three(playbook={"model": {"path": "/models/a b"}})
     transfers = Transfers(Fleet({}), facts, topology, dict, print)
-    with pytest.raises(StageError, match="the weights of /models/a b are on no node") as caught:
+    with pytest.raises(StageError, match="the weights of /models/a b are not on any node") as caught:
         find(transfers, spec, ["weights"])
     assert caught.value.node == "a"
-    assert caught.value.hint == "put them there: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
+    assert caught.value.hint == "copy them: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
 
 
 def test_what_nodes_said_is_quoted_in_hints(three):
@@ -189,7 +189,7 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
     facts, topology, spec = three({"b": {"disks": small, "image": None}})
     engine = facts["a"].docker.model_copy(update={"containerd_store": containerd})
     facts["a"] = facts["a"].model_copy(update={"docker": engine})
-    with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d and needs {needed} GB for image"):
+    with pytest.raises(StageError, match=rf"b has 39\.0 GB free at /d but needs {needed} GB for image"):
         check_disk_space(facts, find_missing(facts, topology, spec, "image"))
 
 
@@ -217,7 +217,7 @@ def test_a_node_that_sends_an_image_takes_room_for_the_archive_and_the_files(thr
     }
     facts, topology, spec = three({**changes, "c": {"image": None}})
     staging = find_missing(facts, topology, spec, "image")
-    lacks = pytest.raises(StageError, match=r"a has .* and needs [24]0\.0 GB for sending image")
+    lacks = pytest.raises(StageError, match=r"a has .* but needs [24]0\.0 GB for sending image")
     with contextlib.nullcontext() if fits else lacks:
         check_disk_space(facts, staging)
 

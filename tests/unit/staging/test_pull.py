@@ -60,7 +60,7 @@ def test_a_pull_without_a_byte_is_ended(pulled, monkeypatch):
     pulled.engine.scripts = [
         [layer("a1", "Downloading", MB, 7 * MB), 1.0, layer("a1", "Downloading", MB, 7 * MB), 30.0]
     ]
-    with pytest.raises(StageError, match="stage image on a: nothing moved for "):
+    with pytest.raises(StageError, match="stage image on a: no progress for "):
         pulled()
     assert pulled.engine.left.wait(60), "the engine pulls as long as the connection lives"
 
@@ -94,7 +94,7 @@ def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monk
     monkeypatch.setattr(outside, "stream", lambda *each: Breaking(stream(*each), "a"))
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
-    assert caught.value.hint == "the pull continues on a: run this again to follow it"
+    assert caught.value.hint == "the pull continues on a: retry to follow it"
     monkeypatch.setattr(outside, "stream", stream)
     assert pulled(lambda *_: done.set()) == Done(bytes=5 * MB)
     assert len(pulled.engine.pulls) == 1
@@ -111,7 +111,7 @@ def test_the_engines_error_is_final(pulled):
 
 def test_an_engine_that_ends_is_not_taken_for_success(pulled):
     pulled.engine.scripts = [[layer("a1", "Pulling fs layer")]]
-    assert pulled() == Failure("a", "docker", "the Docker engine ended the pull without a result")
+    assert pulled() == Failure("a", "docker", "Docker ended the pull without a result")
 
 
 def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):

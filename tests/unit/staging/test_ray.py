@@ -90,7 +90,7 @@ def test_the_first_node_gets_ray_from_the_controller_and_the_others_from_that_no
 
 def test_a_corrupt_archive_is_refused_and_replaced_by_the_next_run(world, tmp_path):
     made = archive(tmp_path / "ray.tar.gz", b"x")
-    with pytest.raises(StageError, match="arrived with another SHA-256 than it should have") as caught:
+    with pytest.raises(StageError, match="arrived with a wrong SHA-256") as caught:
         world.bring(Archive(made.path, "0" * 64))
     assert caught.value.node == "a"
     assert not world.ray_of("a").exists()

@@ -85,7 +85,7 @@ def test_a_list_of_files_that_was_cut_off_begins_nothing(tmp_path):
     lines = files_lines(written(tmp_path, {"one.bin": 5, "two.bin": 7})).splitlines(keepends=True)
     listed, _ = file_list.read(lines, 2)
     assert [file.path for file in listed] == ["one.bin", "two.bin"]
-    with pytest.raises(Failed, match="the list of files was cut off"):
+    with pytest.raises(Failed, match="the list of files is truncated"):
         file_list.read(lines[:1], 2)
 
 

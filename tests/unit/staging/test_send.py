@@ -136,13 +136,13 @@ def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothin
         before = world.written()
         first.send_signal(signal.SIGCONT)
         assert first.wait(60) == 9
-        assert first.stdout.read().startswith("a refuses the change: epoch 1 is over: ")
+        assert first.stdout.read().startswith("a refused the change: epoch 1 is over: ")
         assert world.written() <= before + (8 << 20), "the node looks once a second"
         assert not world.whole().exists()
 
 
 def test_a_file_with_another_hash_is_no_file(world):
-    with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="another SHA-256") as caught:
+    with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="a wrong SHA-256") as caught:
         send(world.step(lease), world.fleet["a"], world.source, {**world.request, "sha256": "0" * 64})
     assert caught.value.node == "a"
     assert not world.whole().exists()

@@ -47,9 +47,9 @@ def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
         world.nodes[name].add_image(IMAGE, REFERENCE)
     (world.nodes["b"].docker / "sent").write_bytes(tar(evil.oci()))
     (world.nodes["a"].docker / "sent").write_bytes(BROKEN)
-    with pytest.raises(StageError, match="copy image on a: the image's archive lacks files") as caught:
+    with pytest.raises(StageError, match="copy image on a: the archive of the image lacks files") as caught:
         world.stage(what=["image"])
-    assert "copy image on b: the image's archive is that of another image" in caught.value.others[0].message
+    assert "copy image on b: the archive contains another image" in caught.value.others[0].message
     assert world.nodes["c"].images() == {}
 
 
@@ -109,7 +109,7 @@ def test_where_no_file_is_left_out_it_is_said_that_the_whole_image_goes(world):
     for name in "bc":
         world.changes[name].update(docker=CONTAINERD, layers={"blobs": blobs})
     world.stage(what=["image"])
-    assert ("b", "the whole image, 2.5 MB: none of its files is known to be on b and c") in world.reports
+    assert ("b", "the complete image, 2.5 MB: no layers found on b and c") in world.reports
 
 
 def test_files_that_are_not_called_by_their_content_reach_no_other_node(world, set_source):
@@ -118,7 +118,7 @@ def test_files_that_are_not_called_by_their_content_reach_no_other_node(world, s
     set_source(lambda module, engine: real(module, engine).replace('"sha256": name', '"sha256": name[::-1]'))
     with pytest.raises(StageError, match="copy image on a: the image's files are not named by their SHA-256") as caught:
         world.stage(what=["image"])
-    assert caught.value.hint == "docker image rm --force IMAGE   on a, then run this again"
+    assert caught.value.hint == "docker image rm --force IMAGE   on a, then retry"
     assert not [*world.nodes["b"].home.parent.glob("state/b/clusters/atlas/images")]
 
 
@@ -163,18 +163,18 @@ def apart(world, image_is=""):
     return f"a has {TOP.id[:19]}, b has {IMAGE.id[:19]}"
 
 
-@pytest.mark.parametrize(("image_is", "why"), [("", "was built or pulled apart"), (
-    build_of(IMAGE), "is another image than was staged before")])  # fmt: skip
+@pytest.mark.parametrize(("image_is", "why"), [("", "differs between nodes"), (
+    build_of(IMAGE), "is a different image than the one staged before")])  # fmt: skip
 def test_before_nodes_get_another_image_the_operator_is_asked(world, image_is, why):
     ids, report = apart(world, image_is), Asked()
     with pytest.raises(UsageError, match=why) as caught:
         world.stage(what=["image"], report=report)
-    assert report.questions == [f"{REFERENCE} {why}: {ids}\ncopy that of a to b, c?"]
-    assert caught.value.hint == "to copy that of a, add --yes, or answer y on a terminal"
+    assert report.questions == [f"{REFERENCE} {why}: {ids}\ncopy the image of a to b, c?"]
+    assert caught.value.hint == "to copy the image of a, add --yes, or answer y in a terminal"
     assert (world.nodes["b"].images(), world.nodes["c"].images()) == ({REFERENCE: IMAGE.id}, {})
     report = Asked()
     world.stage(what=["image"], report=report, settings=Settings(yes=True))
-    assert (report.questions, report.notes) == ([], [f"{REFERENCE} {why}: {ids}; copying that of a"])
+    assert (report.questions, report.notes) == ([], [f"{REFERENCE} {why}: {ids}; copying the image of a"])
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
 
 
@@ -204,7 +204,7 @@ def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, g
         (b.docker / "forgetful").touch()
     report = world.stage(what=["image"])
     assert {each.node: each.bytes for each in report.copied}["b"] > 2_500_000
-    said = [text for node, text in world.reports if node == "b" and "copying the whole image" in text]
+    said = [text for node, text in world.reports if node == "b" and "copying the complete image" in text]
     assert len(said) == 1
     assert "no such file or directory" in said[0]
     assert b.images()[REFERENCE] == TOP.id
@@ -263,7 +263,7 @@ def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broke
 
 
 def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
-    with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B are on no node") as caught:
+    with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B are not on any node") as caught:
         world.stage(what=["weights"])
     assert "hf download Qwen/Qwen3-8B --revision main" in caught.value.hint
     assert f"HF_HOME={world.nodes['a'].hf_home}" in caught.value.hint
@@ -284,7 +284,7 @@ def test_only_what_is_served_is_downloaded(world, hub):
     world.stage(what=["weights"])
     for host in world.nodes.values():
         assert _snapshot(host) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert ("a", f"{QWEN}: 20 MB that are not served stay on the hub") in world.reports
+    assert ("a", f"{QWEN}: 20 MB of unneeded files not downloaded") in world.reports
 
 
 def test_a_download_without_room_ends_before_it_begins(world, hub):
@@ -330,7 +330,9 @@ def test_a_node_that_pretends_a_model_is_gated_does_not_get_the_token(world, hub
     assert not [name for name, host in world.nodes.items() if (host.home / "stolen").exists()]
 
 
-@pytest.mark.parametrize(("gated", "said"), [(False, "hub says no"), (True, "the playbook's image gets no token")])
+@pytest.mark.parametrize(
+    ("gated", "said"), [(False, "hub says no"), (True, "the playbook's image must not get the token")]
+)
 def test_a_downloader_in_the_image_sees_one_repository_and_no_token(world, hub, monkeypatch, tmp_path, gated, said):
     """The image is the recipe's."""
     (tmp_path / "tools" / "hf").unlink()
@@ -382,3 +384,14 @@ def test_weights_are_downloaded_by_the_image_that_was_copied_before(world, hub, 
         world.stage(settings=Settings(yes=True))
     (call,) = [call for call in world.nodes["a"].docker_calls() if call[0] == "run"]
     assert image_id in call
+
+
+def test_an_image_without_a_downloader_is_an_error_with_what_to_install(world, hub, tmp_path):
+    """As that of llama.cpp's makers, which has no Python packages."""
+    (tmp_path / "tools" / "hf").unlink()
+    for name, node in world.nodes.items():
+        world.has_image(name)
+        (node.docker / "says").write_text("ModuleNotFoundError: No module named 'huggingface_hub'")
+    with pytest.raises(StageError, match=r"neither hf \(uv tool install huggingface_hub\) nor") as caught:
+        world.stage(what=["weights"])
+    assert f"hf download {QWEN}" in caught.value.hint

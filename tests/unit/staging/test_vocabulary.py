@@ -77,7 +77,7 @@ def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease
         assert len(list(file.parent.iterdir())) == 1
     assert blob.asked == ["/encodings/x"]
     epoch = 6
-    with pytest.raises(LeaseLost, match="a refuses the change: epoch 6 is over"):
+    with pytest.raises(LeaseLost, match="a refused the change: epoch 6 is over"):
         run.send("vocabulary", "a", small_files.of_vocabulary(blob.file, str(hosts["a"].home / "state")), len(CONTENT))
 
 
@@ -90,7 +90,7 @@ def test_another_file_in_its_place_is_not_staged(blob):
     blob.content = CONTENT + b"x"
     with pytest.raises(StageError, match="another SHA-256 than expected") as caught:
         fetched(blob.file)
-    assert caught.value.hint.startswith("where there is a network: curl -O http")
+    assert caught.value.hint.startswith("on a machine with Internet access: curl -O http")
     blob.content = CONTENT
     path = fetched(blob.file)
     path.write_bytes(b"damaged")
@@ -99,5 +99,5 @@ def test_another_file_in_its_place_is_not_staged(blob):
 
 def test_without_a_network_the_command_is_said(blob, monkeypatch):
     gone = dataclasses.replace(blob.file, url="http://127.0.0.1:9/x")
-    with pytest.raises(StageError, match=r"would download when it starts, cannot be fetched: .*refused"):
+    with pytest.raises(StageError, match=r"which the engine needs to start: .*refused"):
         fetched(gone)

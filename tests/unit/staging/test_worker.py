@@ -167,7 +167,7 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
     b.wait("over")
     assert b.said["kind"] == "hash"
     assert not (b.root / "one.bin").exists()
-    assert b.said["failed"] == "one.bin arrived with another SHA-256 than it should have, from every node"
+    assert b.said["failed"] == "one.bin arrived with a wrong SHA-256 from every node"
 
 
 def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
@@ -237,7 +237,7 @@ def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
     d.take_lease(granted=False)
     d.wait("over")
     state = eventually(lambda: common.read_json(str(d.directory / "state.json")).get("end", {}).get("refused"))
-    assert state == "epoch 1 is over: op1 asked for the lease last"
+    assert state == "epoch 1 is over: the lease was last requested by op1"
 
 
 def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
