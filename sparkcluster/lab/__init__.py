@@ -1,6 +1,6 @@
 """Virtual Sparks on this machine: ``from sparkcluster.lab import Lab``.
 
-Imported lazily, so that booting a Spark, which imports a single module of this package, stays quick.
+Imported lazily, since booting a Spark imports only one module of this package and must be fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A virtual Spark as it comes out of the box: the files in which it differs from one of a ready lab."""
+"""A virtual Spark in factory state: the files in which it differs from a Spark of a ready lab."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkcluster.lab.shims import packages, services
 from sparkcluster.lab.state import Node
 
 CACHE = "/home/spark/.cache/huggingface"
-"""Hugging Face cache of the user, which belongs to root as after a container that ran as root and mounted it."""
+"""Hugging Face cache of the user; owned by root, as after a container that ran as root and mounted it."""
 
 CACHE_FILES = {
     "hub/version.txt": "1",
@@ -51,9 +51,9 @@ SSH_SERVICE = """<?xml version="1.0" standalone='no'?>
 
 
 def files(node: Node) -> dict[str, tuple[int, str]]:
-    """Mode and text of files by path, beside those that every Spark has."""
+    """Mode and text of files by path, in addition to the files that every Spark has."""
     found = {
-        # As DGX OS has it: NetworkManager cares for what no other file names.
+        # As on DGX OS: NetworkManager manages interfaces that no other file configures.
         RENDERER: (0o600, "network:\n  version: 2\n  renderer: NetworkManager\n"),
         AVAHI_CONFIGURATION: (0o644, AVAHI),
         "/etc/avahi/services/ssh.service": (0o644, SSH_SERVICE),
@@ -65,27 +65,27 @@ def files(node: Node) -> dict[str, tuple[int, str]]:
 
 
 def members(group: str, sudo: str) -> str:
-    """Members of a group where the only plain user is ``spark``, as the first user of DGX OS: not in group docker."""
+    """Members of a group; the only plain user is ``spark``, the first user of DGX OS, who is not in group docker."""
     return "spark" if group == "adm" or (group == "sudo" and sudo != "refused") else ""
 
 
 def password_hash(password: str) -> str:
-    """The password as /etc/shadow keeps it.
+    """Hash of the password for /etc/shadow.
 
     Raises:
         LabError: the C library has no SHA-512 crypt(3).
     """
-    # crypt(3) has one buffer for its result, and Sparks are prepared in threads: PyDLL keeps the interpreter's lock.
+    # crypt(3) has a single result buffer, and Sparks are prepared in threads: PyDLL holds the interpreter's lock.
     library = ctypes.PyDLL("libcrypt.so.1")
     library.crypt.restype = ctypes.c_char_p
     found: bytes | None = library.crypt(password.encode(), HASH_SALT.encode())
     if not found or not found.startswith(b"$6$"):
-        raise LabError("crypt(3) of this machine cannot make a SHA-512 hash", step="lab up")
+        raise LabError("crypt(3) on this machine does not support SHA-512", step="lab up")
     return found.decode()
 
 
 def sshd_config(login: str) -> str:
-    """The part of sshd's configuration that is about addresses and logins; root has no way in."""
+    """The part of sshd's configuration for addresses and logins; root cannot log in."""
     return (
         f"Port 22\nPermitRootLogin prohibit-password\nPasswordAuthentication {'yes' if login == 'password' else 'no'}\n"
     )

@@ -1,8 +1,8 @@
-"""First half of a virtual Spark's boot: its disk, its root, its devices.
+"""First half of a virtual Spark's boot: disk, root directory, devices.
 
-Runs as the first process of fresh mount, PID, host-name and IPC namespaces, inside the Spark's network
-namespace, while the machine's files are still visible. It ends by executing the Spark's first
-process, :mod:`sparkcluster.lab.shims.init`, under the Spark's python3.
+Runs as the first process of new mount, PID, hostname and IPC namespaces, inside the Spark's network namespace, while
+the machine's files are still visible. At its end it executes the Spark's first process,
+:mod:`sparkcluster.lab.shims.init`, with the Spark's python3.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ DEVICES = {
     "fuse": (10, 229, 0o666),
 }
 
-# Numbers as the drivers use them; no driver is behind these nodes, containers are given them.
+# Numbers as in the drivers. No driver is behind these nodes; they are passed to containers.
 GPU_DEVICES = {
     "nvidia0": (195, 0, 0o666),
     "nvidiactl": (195, 255, 0o666),
@@ -87,7 +87,7 @@ def main(config_file: str) -> None:
     """Boot the Spark that ``config_file`` describes; does not return."""
     config: dict[str, Any] = json.loads(Path(config_file).read_text())
     directory = Path(config["directory"])
-    # Before the new /proc is mounted, the machine's process id is visible.
+    # Before the new /proc is mounted, the process ID on the machine is visible.
     (directory / "pid").write_text(str(Path("/proc/self").readlink()))
     cgroups.join(config["cgroup"])
     unshare(CLONE_NEWCGROUP)
@@ -115,7 +115,7 @@ def mount_disk(image: Path, disk: Path) -> bool:
     """Mount the Spark's disk; return whether this is its first boot."""
     disk.mkdir(exist_ok=True)
     disk.with_name("root").mkdir(exist_ok=True)
-    # mount(8) finds a free loop device, and has the kernel free it when the last mount is gone.
+    # mount(8) finds a free loop device, and makes the kernel free it after the last unmount.
     run(["mount", "-n", "-t", "ext4", "-o", "loop,noatime,discard,noinit_itable", str(image), str(disk)])
     if (disk / "booted").exists():
         return False
@@ -137,7 +137,7 @@ def populate(upper: Path, config: dict[str, Any]) -> None:
     for name in ("etc", "var", *PRIVATE, *HIDDEN):
         (upper / name).mkdir(parents=True, exist_ok=True)
     for name in (*PRIVATE, *HIDDEN):
-        # Hides the directory of that name below.
+        # Hides the directory of that name in the lower layer.
         os.setxattr(upper / name, "trusted.overlay.opaque", b"y")
     for name, mode in {"root": 0o700, "tmp": 0o1777, "var/tmp": 0o1777}.items():
         (upper / name).chmod(mode)
@@ -201,7 +201,7 @@ def kernel_file_systems(root: Path, directory: Path, config: dict[str, Any]) -> 
 
 
 def overlay_interface(root: Path, simulated: Path, name: str, files: dict[str, str]) -> None:
-    """Add sysfs entries to an interface: directories where the path ends with ``/``, links where the text is a path."""
+    """Add sysfs entries to an interface: a directory if the path ends with ``/``, a link if the text is a path."""
     layer = simulated / "layers" / name
     for path, text in files.items():
         (layer / path).parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def devices(dev: Path, config: dict[str, Any]) -> None:
     for name in ("pts", "shm", "mqueue"):
         (dev / name).mkdir()
     mount("devpts", dev / "pts", "devpts", MS_NOSUID, "newinstance,ptmxmode=0666,mode=620,gid=5")
-    # Separate shared memory: vLLM detects through it whether two ranks are on the same host.
+    # Separate shared memory: vLLM uses it to detect whether two ranks are on the same host.
     mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     mount("mqueue", dev / "mqueue", "mqueue")
     for name, target in {
@@ -251,7 +251,7 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
     if config["image_engine"]:
         from sparkcluster.lab import images
 
-        # On every boot: mounts in Docker's directory do not survive one.
+        # On every boot: mounts in Docker's directory do not survive a reboot.
         images.mount_into(images.prepare(config["image_engine"]), root / "var/lib/docker")
     if first_boot and config["model_path"]:
         from sparkcluster.lab.engine import tiny_llama
@@ -265,7 +265,7 @@ def preload(root: Path, config: dict[str, Any], *, first_boot: bool) -> None:
 
 
 def pivot(root: Path) -> None:
-    """Make ``root`` the root of this namespace and unmount the machine's."""
+    """Make ``root`` the root of this namespace, and unmount the machine's root."""
     os.chdir(root)
     run(["pivot_root", ".", "mnt"])
     os.chdir("/")

@@ -1,4 +1,4 @@
-"""More builds of a lab's image: made from it in a second, each with the same id on every Spark."""
+"""More builds of a lab's image: made from it in a second, with the same ID on every Spark."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BROKEN = b"""#!/bin/sh
 echo 'ImportError: libcudart.so.12: cannot open shared object file: No such file or directory' >&2
 exit 1
 """
-"""The `vllm` of an image that was built for another CUDA."""
+"""The `vllm` of an image that was built for another CUDA version."""
 
 
 def to_try(lab: Lab) -> dict[str, str]:
-    """Give every Spark an image that works and one that does not start; what an upgrade to each shows, by reference.
+    """Give every Spark a working image and one that does not start; return what an upgrade to each shows, by reference.
 
-    None where a Spark has no image, or keeps it in containerd's store.
+    Empty if a Spark has no image, or keeps it in containerd's store.
     """
     if lab.state.engine == "none" or any(each.image != "present" or each.containerd for each in lab.state.spec.sparks):
         return {}
     broken = load(lab, "broken", files={"usr/local/bin/vllm": BROKEN})
-    return {load(lab, "newer"): "another image", broken: "one that does not start: the one before serves again"}
+    return {load(lab, "newer"): "another image", broken: "an image that does not start: rolled back"}
 
 
 def load(
@@ -43,8 +43,9 @@ def load(
 ) -> str:
     """Give every Spark of a lab, or the first ones, a build of its image with variables and executable files.
 
-    ``changes`` are of the image's configuration, such as its ``User``.
-    Each build has a layer of its own, so that builds of different names are different images.
+    ``changes`` are changes to the image's configuration, such as its ``User``. Each build has a separate layer, so
+    builds
+    with different names are different images.
 
     Returns:
         Its reference.
@@ -61,7 +62,7 @@ def load(
     config["config"] |= changes or {}
     content = json.dumps(config, sort_keys=True).encode()
     file = f"{hashlib.sha256(content).hexdigest()}.json"
-    # Layers that Docker has are not looked for in the archive.
+    # Docker does not look in the archive for layers that it has.
     layers = [f"{at}.tar" for at in range(below + 1)]
     manifest = json.dumps([{"Config": file, "RepoTags": [reference], "Layers": layers}]).encode()
     archive = _tar({file: content, layers[-1]: layer, "manifest.json": manifest})

@@ -1,4 +1,4 @@
-"""One control group per virtual Spark; Docker's groups are below it and are removed with it."""
+"""A control group for each virtual Spark; Docker's groups are below it and are removed with it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ ROOT = Path("/sys/fs/cgroup")
 def hierarchies() -> dict[str, Path]:
     """Mount options and mount point of every hierarchy of this machine.
 
-    On cgroup v1 the key is what ``mount -o`` takes (``cpu,cpuacct``, ``none,name=systemd``), on v2 it
-    is the empty text and there is one entry. A hybrid machine counts as v1: its unified tree holds no
-    controllers.
+    On cgroup v1 the key is an option of ``mount -o`` (``cpu,cpuacct``, ``none,name=systemd``). On v2 it is empty, and
+    there is one entry. A hybrid machine counts as v1: its unified tree has no controllers.
     """
     v1: dict[str, Path] = {}
     v2: dict[str, Path] = {}
@@ -35,12 +34,12 @@ def hierarchies() -> dict[str, Path]:
 
 
 def make(name: str, memory_bytes: int) -> None:
-    """Make the group ``name`` in every hierarchy, ready to take processes that use at most so much memory."""
+    """Create the group ``name`` in every hierarchy, with a memory limit, ready for processes."""
     for options, point in hierarchies().items():
         group = point / name
         group.mkdir(exist_ok=True)
         if "cpuset" in options.split(","):
-            # A v1 cpuset takes no process before it has CPUs and memory nodes.
+            # A v1 cpuset accepts no process until it has CPUs and memory nodes.
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (group / file).write_text((point / file).read_text())
         if not options:
@@ -51,13 +50,13 @@ def make(name: str, memory_bytes: int) -> None:
 
 
 def join(name: str) -> None:
-    """Put this process into the group ``name``."""
+    """Move this process into the group ``name``."""
     for point in hierarchies().values():
         (point / name / "cgroup.procs").write_text("0")
 
 
 def mount_hierarchies(target: Path) -> None:
-    """Mount the hierarchies of this cgroup namespace, whose root is the Spark's group, below ``target``."""
+    """Mount the hierarchies of this cgroup namespace (its root is the Spark's group) below ``target``."""
     here = hierarchies()
     if list(here) == [""]:
         mount("cgroup2", target, "cgroup2")
@@ -82,7 +81,7 @@ def _enable_all(group: Path) -> None:
 
 
 def processes(name: str) -> set[int]:
-    """Process ids on this machine of everything in the group ``name`` and below it."""
+    """Process IDs on this machine of all processes in and below the group ``name``."""
     found: set[int] = set()
     for group in _groups(name):
         with contextlib.suppress(OSError):

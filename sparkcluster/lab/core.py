@@ -1,4 +1,4 @@
-"""A lab as a whole: up, open, down."""
+"""A lab: up, open, down."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Report = Callable[[str], None]
 
 
 class Lab:
-    """Virtual Sparks on this machine; as a context manager, taken down on exit.
+    """Virtual Sparks on this machine; as a context manager it is removed on exit.
 
     Attributes:
         sparks: the virtual Sparks, in the order of the inventory.
@@ -47,21 +47,21 @@ class Lab:
         sudo: str | None = None,
         report: Report = lambda _: None,
     ) -> Self:
-        """Bring a lab up, unless it is up already.
+        """Start a lab, unless it is already up.
 
         Args:
-            sparks: how many; default 2, or as many as ``spec`` describes.
+            sparks: number of Sparks; default 2, or as in ``spec``.
             engine: ``vllm``, ``stub`` or ``none``: the image in every Spark's Docker.
-            spec: a spec file or a finished spec.
+            spec: a spec file or a parsed spec.
             name: name of the lab; labs with different names are independent.
-            bare: Sparks as they come out of the box, without inventory.
-            login: of bare Sparks whose spec says nothing of it: ``key`` or ``password``.
-            sudo: likewise: ``free``, ``password`` or ``refused``.
-            report: receives a line for the user now and then.
+            bare: Sparks in factory state, without an inventory.
+            login: for bare Sparks, if the spec does not set it: ``key`` or ``password``.
+            sudo: for bare Sparks, if the spec does not set it: ``free``, ``password`` or ``refused``.
+            report: receives progress lines.
 
         Raises:
             UsageError: this machine cannot run a lab, or the arguments are invalid.
-            LabError: no such engine, or something did not come up; everything of the new lab was removed again.
+            LabError: unknown engine, or a Spark did not start; the new lab was removed again.
         """
         requested = with_access(_spec(spec, sparks, bare=bare), login, sudo)
         machine.require({**machine.DEBIAN_PACKAGES, **(machine.BARE_PACKAGES if requested.bare else {})})
@@ -81,7 +81,7 @@ class Lab:
                     report(f"lab {name} is already up")
                     return lab
             if found is not None or directory.exists():
-                report(f"removing what is left of an earlier lab {name}")
+                report(f"removing leftovers of an earlier lab {name}")
                 _remove(directory, found)
             if engine != "none":
                 report(f"preparing the image of engine {engine}")
@@ -96,7 +96,7 @@ class Lab:
 
     @classmethod
     def open(cls, name: str = "lab") -> Self:
-        """The lab of that name that is up.
+        """The running lab of that name.
 
         Raises:
             LabError: there is none.
@@ -133,31 +133,31 @@ class Lab:
 
     @property
     def directory(self) -> Path:
-        """Files of the lab on the machine."""
+        """Directory of the lab's files on the machine."""
         return self.state.directory
 
     @property
     def inventory(self) -> Path:
-        """The ready inventory; a bare lab has none."""
+        """The generated inventory; a bare lab has none."""
         return self.state.directory / "inventory.yaml"
 
     @property
     def playbook(self) -> Path:
-        """The ready playbook, which the inventory names."""
+        """The generated playbook, to which the inventory refers."""
         return self.state.directory / "playbook.yaml"
 
     @property
     def identity(self) -> Path:
-        """The operator's private key, which every Spark accepts but bare ones with ``login: password``."""
+        """The operator's private key; accepted by every Spark except bare ones with ``login: password``."""
         return self.state.directory / "id_ed25519"
 
     @property
     def password(self) -> str | None:
-        """Password of the user ``spark``; None in a ready lab, where it has none."""
+        """Password of the user ``spark``; None in a ready lab, whose user has no password."""
         return self.state.password
 
     def spark(self, name: str) -> Spark:
-        """The Spark of that name, address or number (counted from 1).
+        """The Spark with that name, address or number (from 1).
 
         Raises:
             UsageError: there is none.
@@ -169,7 +169,7 @@ class Lab:
         raise UsageError(f"lab {self.name} has no Spark named {name}", hint=f"its Sparks: {names}")
 
     def fault(self, node: str, kind: str, *args: str) -> str:
-        """Inject a fault into a Spark; a line that says what was done.
+        """Inject a fault into a Spark; return a line that describes it.
 
         Raises:
             UsageError: no such Spark or fault, or its argument is invalid.
@@ -179,7 +179,7 @@ class Lab:
             return faults.put(self.spark(node), kind, args)
 
     def heal(self, node: str | None = None) -> list[str]:
-        """Undo all faults of one Spark or of all; a line for each."""
+        """Undo all faults of one or all Sparks; return a line for each."""
         with self._changing():
             return faults.heal([self.spark(node)] if node else self.sparks)
 
@@ -194,7 +194,7 @@ class Lab:
             self.state.write()
 
     def down(self) -> None:
-        """Take the lab down, if it is up."""
+        """Remove the lab, if it is up."""
         down(self.name)
 
     def __enter__(self) -> Self:
@@ -205,7 +205,7 @@ class Lab:
 
 
 def another(name: str) -> str | None:
-    """A hint with the labs that there are in place of ``name``; None without any."""
+    """A hint with existing labs to use instead of ``name``; None if there are none."""
     found = (each.parent.name for each in state.directory_of(name).parent.glob("*/state.json"))
     names = sorted(each for each in found if each != name)
     near = closest(name, names)
@@ -215,10 +215,10 @@ def another(name: str) -> str | None:
 
 
 def down(name: str = "lab", report: Report = lambda _: None) -> bool:
-    """Take a lab down, whatever state it is in; return whether there was one.
+    """Remove a lab in any state; return whether it existed.
 
     Raises:
-        LabError: something of it could not be removed.
+        LabError: a part of it could not be removed.
     """
     machine.require()
     directory = state.directory_of(name)
@@ -232,7 +232,7 @@ def down(name: str = "lab", report: Report = lambda _: None) -> bool:
 
 
 def in_parallel(work: Callable[[Spark], None], sparks: Sequence[Spark]) -> None:
-    """Do ``work`` for all Sparks at once; raise the first failure when all have ended."""
+    """Run ``work`` for all Sparks in parallel; raise the first error after all have ended."""
     with ThreadPoolExecutor(max_workers=len(sparks)) as pool:
         list(pool.map(work, sparks))
 
@@ -244,7 +244,7 @@ def _spec(source: Path | spec.LabSpec | None, count: int | None, *, bare: bool) 
 
 
 def _remove(directory: Path, found: State | None) -> None:
-    """Remove everything of a lab: processes, cables, control groups, files, in this order."""
+    """Remove a lab: processes, cables, control groups, files, in this order."""
     if found is not None and state.owns(found):
         _end_started(found)
         in_parallel(Spark.kill, sparks_of(found))
@@ -271,7 +271,7 @@ def _remove(directory: Path, found: State | None) -> None:
 
 
 def _end_started(found: State) -> None:
-    """Kill what a `lab up` that was killed had started, and that is in no namespace of the lab: boots, mkfs, keys."""
+    """Kill processes of a `lab up` that was killed, which are not yet in a namespace of the lab: boots, mkfs, keys."""
 
     def ended() -> bool:
         pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
@@ -282,7 +282,7 @@ def _end_started(found: State) -> None:
         return not own
 
     if not wait_until(ended, limit_s=10.0):
-        raise LabError(f"what started lab {found.name} does not end", step="lab down")
+        raise LabError(f"processes that started lab {found.name} do not exit", step="lab down")
 
 
 def _is_started(words: list[str], directory: str) -> bool:

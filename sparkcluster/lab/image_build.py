@@ -1,4 +1,4 @@
-"""Builds the lab's images: a root file system from the distribution's packages with an engine in it, as one layer."""
+"""Builds the lab's images: a root file system from the distribution's packages with an engine, as one layer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SCRIPT = (
     "#!/usr/bin/python3\nimport sys\n\nfrom {module} import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
 )
 
-# NVIDIA's entrypoint as seen from outside: it prints a banner and becomes the command. The variable shows that
-# it ran, like the forward compatibility that the real one sets up.
+# Behaves like NVIDIA's entrypoint: it prints a banner and executes the command. The variable shows that it ran, like
+# the forward compatibility that the real one sets up.
 _NGC = "opt/nvidia/nvidia_entrypoint.sh"
 _ENTRYPOINT = """#!/bin/sh
 echo "== vLLM (virtual NGC image) =="
@@ -34,7 +34,7 @@ export NVIDIA_ENTRYPOINT_RAN=1
 exec "$@"
 """
 
-# CUDA's assembler: it accepts a GB10 and writes an empty object.
+# CUDA's assembler: accepts a GB10 and writes an empty object.
 _PTXAS = """#!/bin/sh
 for word; do
   case "$last" in -o | --output-file) : >"$word" ;; esac
@@ -43,7 +43,7 @@ for word; do
 done
 """
 
-# Where Triton keeps its own assembler. The package can be found and its version read, but not imported: torch
+# The place of Triton's own assembler. The package can be found and its version read, but it cannot be imported: torch
 # and vLLM then work without Triton, as on a machine without a GPU. Version 3.6 is the first that looks for
 # ptxas-blackwell (triton#10331).
 _TRITON = {
@@ -53,7 +53,7 @@ _TRITON = {
     "triton-3.6.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 3.6.0\n",
 }
 
-# As NVIDIA's own images of vLLM: the second variable is that of every nvidia/cuda base, the label marks NVIDIA's.
+# As in NVIDIA's own images of vLLM: the second variable is in every nvidia/cuda base, the label only in NVIDIA's.
 _CONFIG = (
     f"ENV PATH=/usr/local/cuda/bin:{SPARK_PATH}",
     "ENV NVIDIA_PRODUCT_NAME=CUDA",
@@ -75,7 +75,7 @@ class StoredImage:
 
 
 def made_of(engine: str) -> list[str]:
-    """Everything that the image of an engine depends on."""
+    """All inputs of the image of an engine, for its hash."""
     parts = [_code(__file__), _code(rootfs.__file__)]
     parts += [repr(rootfs.apt_source()), platform.machine()]
     if engine == "vllm":
@@ -85,7 +85,7 @@ def made_of(engine: str) -> list[str]:
 
 
 def _code(file: str) -> str:
-    """The code of a module; comments and docstrings do not make another image."""
+    """The code of a module; changes of comments and docstrings do not change the image."""
     tree = ast.parse(Path(file).read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -97,7 +97,7 @@ def build(engine: str, folder: Path) -> StoredImage:
     """Build the image of ``engine`` into ``folder/docker``.
 
     Raises:
-        LabError: something is missing on this machine, or a download failed.
+        LabError: a requirement is missing on this machine, or a download failed.
     """
     reference = f"{REPOSITORY}/{engine}:{install.VLLM}"
     make = _vllm if engine == "vllm" else _stub
@@ -111,7 +111,7 @@ def build(engine: str, folder: Path) -> StoredImage:
 
 
 def write_archive(folder: Path, reference: str, path: Path) -> None:
-    """Write the image as ``docker save`` does."""
+    """Write the image in the format of ``docker save``."""
     fresh = path.with_suffix(".part")
     with template.Docker(folder / "docker") as docker:
         docker.run(["save", "--output", str(fresh), reference])
@@ -127,7 +127,7 @@ def _stub() -> Iterator[Path]:
         for name, text in stub.sources().items():
             _write(root / "opt/stub/site" / name, text)
         _write(site / "stub.pth", "/opt/stub/site\n")
-        for name in ("vllm", "ray"):
+        for name in ("vllm", "ray", "trtllm-serve"):
             (root / "opt/stub/bin" / name).chmod(0o755)
             (root / "usr/local/bin" / name).symlink_to(f"/opt/stub/bin/{name}")
         _look_like_ngc(root, site)
@@ -155,12 +155,12 @@ def _vllm() -> Iterator[Path]:
 
 
 def _compile(root: Path, paths: Sequence[str]) -> None:
-    """Compile to bytecode that does not depend on file times, so that no container compiles at its start."""
+    """Compile to bytecode that does not depend on file times, so that containers need not compile at start."""
     workers = os.cpu_count() or 1
     argv = ["chroot", str(root), "python3", "-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"]
 
     def compile_share(share: Sequence[str]) -> None:
-        # It fails on files that are templates or for another Python; they are never imported.
+        # Fails for templates and files for another Python; they are never imported.
         subprocess.run([*argv, *share], stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -181,7 +181,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def _locate(data_root: Path, reference: str, image_id: str) -> StoredImage:
-    """Where Docker (storage driver overlay2) stores an image: its own files, and the folder of each layer."""
+    """Paths of an image in Docker's data directory (storage driver overlay2): metadata and layers."""
     digest = image_id.removeprefix("sha256:")
     image = "image/overlay2"
     metadata = [f"{image}/imagedb/content/sha256/{digest}"]

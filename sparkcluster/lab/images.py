@@ -1,11 +1,11 @@
 """Images for virtual Sparks: built once, then shared by every Spark's Docker without a copy.
 
-An image is built in a temporary Docker engine whose data directory stays in the cache. A virtual Spark gets
-a copy of the small part of that directory and the layers as read-only mounts, so that eight Sparks
-with a 3 GB image use 3 GB in all and take no time.
+An image is built in a temporary Docker engine whose data directory stays in the cache. A virtual Spark gets a copy of
+the small part of that directory, and the layers as read-only mounts, so that eight Sparks with a 3 GB image use 3 GB in
+total, and starting them takes no extra time.
 
-Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` its stand-in. Both are built like NGC's images,
-with NVIDIA's entrypoint and label.
+Engines: ``vllm`` is the real one (vLLM's CPU build with Ray), ``stub`` its replacement. Both are built like NGC's
+images, with NVIDIA's entrypoint and label.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENGINES = ("vllm", "stub")
 
 @dataclass(frozen=True)
 class ImageStore(image_build.StoredImage):
-    """An image of the store: layers are large, so they are mounted; metadata is small, so it is copied.
+    """A cached image: its layers are large, so they are mounted; its metadata is small, so it is copied.
 
     Attributes:
         data_root: Docker's data directory in the cache.
@@ -38,10 +38,10 @@ class ImageStore(image_build.StoredImage):
 
 
 def require(engine: str) -> None:
-    """Check that ``engine`` is one.
+    """Check that ``engine`` exists.
 
     Raises:
-        LabError: it is not.
+        LabError: unknown engine.
     """
     if engine not in ENGINES:
         raise LabError(f"unknown engine {engine!r}", hint=f"engines: {', '.join(ENGINES)}")
@@ -51,7 +51,7 @@ def prepare(engine: str) -> ImageStore:
     """The image of ``engine``; built on first use, which takes minutes for the real engine.
 
     Raises:
-        LabError: no such engine, or its image cannot be built here.
+        LabError: unknown engine, or its image cannot be built here.
     """
     folder = _folder(engine)
     if not (folder / "store.json").is_file():
@@ -63,7 +63,7 @@ def prepare(engine: str) -> ImageStore:
 
 
 def archive(engine: str) -> Path:
-    """The image of ``engine`` as ``docker save`` writes it: 0.1 GB for the stub, 3 GB for the real engine.
+    """The image of ``engine`` in the format of ``docker save``: 0.1 GB for the stub, 3 GB for the real engine.
 
     Raises:
         LabError: the image cannot be built here.
@@ -79,8 +79,8 @@ def archive(engine: str) -> Path:
 def mount_into(store: ImageStore, data_root: Path) -> None:
     """Install the image for the Docker engine that will be started on ``data_root``, in this mount namespace.
 
-    To be called on every boot, before the engine starts: mounts do not survive a boot. An image that was
-    removed there since the first boot stays removed.
+    Must be called on every boot, before Docker starts: mounts do not survive a reboot. An image that was removed there
+    since the first boot stays removed.
     """
     marker = data_root / f".sparkcluster-{store.image_id.removeprefix('sha256:')[:12]}"
     first = not marker.exists()
@@ -93,8 +93,7 @@ def mount_into(store: ImageStore, data_root: Path) -> None:
             _copy_layer(store.data_root / layer, layers)
         _tag(store, data_root)
         marker.touch()
-    # Docker bind-mounts these two onto themselves unless they are mount points already, which would hide the
-    # mounts in them.
+    # Docker bind-mounts these two onto themselves unless they are mount points, which would hide the mounts below them.
     for place in (data_root, layers):
         if not os.path.ismount(place):
             mount(str(place), place, flags=MS_BIND)
@@ -114,7 +113,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_layer(source: Path, layers: Path) -> None:
-    """Copy the few metadata files of a layer, with an empty folder to mount its content on."""
+    """Copy the small metadata files of a layer, with an empty directory as mount point for its content."""
     target = layers / source.name
     for name in ("diff", "work"):
         (target / name).mkdir(parents=True, exist_ok=True)
@@ -149,13 +148,13 @@ def _build(engine: str, folder: Path) -> None:
 
 
 def _remove_older(folder: Path) -> None:
-    """Remove images of the same engine and another recipe, unless a lab runs on them."""
+    """Remove older builds of the same engine, unless a lab uses them."""
     mounted: set[str] = set()
     for file in Path("/proc").glob("[0-9]*/mountinfo"):
         with suppress(OSError):
             mounted.update(file.read_text().splitlines())
     seen = "\n".join(mounted)
     for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
-        # Without a store.json, it is being built.
+        # Without a store.json it is being built.
         if old != folder and (old / "store.json").exists() and str(old) not in seen:
             shutil.rmtree(old, ignore_errors=True)

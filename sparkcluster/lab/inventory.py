@@ -1,4 +1,4 @@
-"""What ``lab up`` writes for the user: inventory, playbook and known_hosts."""
+"""Writes the files that ``lab up`` generates for the user: inventory, playbook and known_hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.spec.load import load
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "enforce-eager": True,
-    # Precise enough that any number of ranks gives the same greedy answer.
+    # Precise enough for the same greedy answer with any number of ranks.
     "dtype": "float32",
     "max-model-len": 1024,
     "max-num-seqs": 4,
@@ -21,14 +21,14 @@ ENGINE_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    # Its compiler would take 15 s of the first request, and a C++ toolchain in the image.
+    # Its compiler would add 15 s to the first request, and require a C++ toolchain in the image.
     "TORCHDYNAMO_DISABLE": "1",
 }
-"""What makes the engine light enough for a machine without a GPU."""
+"""Variables that make the engine light enough for a machine without a GPU."""
 
 
 def image_of(engine: str) -> str:
-    """Build the image of ``engine``; the reference for the playbook, without an engine one that does not exist."""
+    """Build the image of ``engine``; return its reference; without an engine, one that does not exist."""
     if engine == "none":
         return "sparkcluster-lab/none:latest"
     from sparkcluster.lab import images
@@ -37,7 +37,7 @@ def image_of(engine: str) -> str:
 
 
 def known_hosts(state: State) -> str:
-    """The host key of every Spark, under each of its addresses."""
+    """The host key of every Spark, for each of its addresses."""
     rows = []
     for node in state.nodes:
         key = " ".join((node.directory / "host_key.pub").read_text().split()[:2])
@@ -47,7 +47,7 @@ def known_hosts(state: State) -> str:
 
 
 def write(state: State) -> None:
-    """Write the playbook; for a ready lab known_hosts and inventory too."""
+    """Write the playbook; for a ready lab also known_hosts and inventory."""
     import yaml
 
     directory = state.directory
@@ -60,7 +60,7 @@ def write(state: State) -> None:
         "args": ENGINE_ARGUMENTS,
         "env": ENGINE_ENVIRONMENT,
         "container": {"cap_add": ["SYS_NICE"]},
-        # Random weights never end an answer by themselves, and do not reason.
+        # Random weights never end an answer, and do not reason.
         "request": {"max_tokens": 512, "temperature": 0},
         "verify": {"prompt": "Say something", "max_tokens": 16, "pause_s": 1},
     }
@@ -77,15 +77,15 @@ def write(state: State) -> None:
         "interconnect": "auto",
         "playbook": str(directory / "playbook.yaml"),
         "api": {"host": "management", "port": 8000},
-        # Open without a key: its network ends on this machine.
+        # Open without a key: its network exists only on this machine.
         "ignore": ["NET-020"],
     }
-    head = f"# Made by `sparkcluster lab up`; gone with `sparkcluster lab down --name {state.name}`.\n"
+    head = f"# Written by `sparkcluster lab up`; removed by `sparkcluster lab down --name {state.name}`.\n"
     write_atomically(directory / "playbook.yaml", head + yaml.safe_dump(playbook, sort_keys=False))
     if not state.spec.bare:
         write_atomically(directory / "known_hosts", known_hosts(state))
         write_atomically(directory / "inventory.yaml", head + yaml.safe_dump(inventory, sort_keys=False))
         made = load(directory / "inventory.yaml", starts=False)
         consent.remember(each.digest for each in consent.unaccepted(made))
-        # Of Sparks of that name before, which may have had other images.
+        # From an earlier lab with this name, which may have had other images.
         (state_home() / "staged" / f"{state.name}.json").unlink(missing_ok=True)

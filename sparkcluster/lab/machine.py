@@ -1,4 +1,4 @@
-"""What the lab needs of its machine: Linux, root and a few programs."""
+"""Requirements of the lab on its machine: Linux, root and a few programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEBIAN_PACKAGES = {
     "rsync": "rsync",
     "python3": "python3-minimal",
 }
-"""Debian's package for every program that a lab needs, on the machine or on a virtual Spark."""
+"""Debian package of every program that a lab needs, on the machine or on a virtual Spark."""
 
 BARE_PACKAGES = {
     "sudo": "sudo",
@@ -37,7 +37,7 @@ BARE_PACKAGES = {
     "avahi-daemon": "avahi-daemon",
     "netplan": "netplan.io",
 }
-"""Likewise, what bare Sparks need beside them."""
+"""Additional packages for bare Sparks."""
 
 SPARK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of a login on a virtual Spark; the shims in /usr/local/bin come before the real programs."""
@@ -49,11 +49,11 @@ SPARK_USER = 1000
 """User and group ID of the plain user ``spark`` on a virtual Spark."""
 
 SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""Where the programs must be: a virtual Spark hides the machine's /usr/local."""
+"""Directories for required programs: a virtual Spark hides the machine's /usr/local."""
 
 
 def require(programs: Mapping[str, str] = DEBIAN_PACKAGES) -> None:
-    """Refuse a machine on which no lab can run, with the command that fixes it.
+    """Raise an error, with the command that fixes it, if the machine cannot run a lab.
 
     Raises:
         UsageError: not Linux, not root, or programs are missing.
@@ -88,10 +88,10 @@ def run(
     timeout_s: float = 60.0,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of the machine to its end.
+    """Run a program of the machine until it exits.
 
     Raises:
-        LabError: it failed and ``check`` is set, exceeded its limit, or is not installed.
+        LabError: it failed and ``check`` is set, exceeded its time limit, or is not installed.
     """
     try:
         done = subprocess.run(
@@ -127,7 +127,7 @@ def command_line(pid: int) -> list[str]:
 def wait_until(
     true: Callable[[], bool], *, limit_s: float, sleep: Callable[[float], None] = time.sleep, step_s: float = 0.02
 ) -> bool:
-    """Poll ``true`` for about ``limit_s`` seconds; its last answer."""
+    """Poll ``true`` for about ``limit_s`` seconds; return its last result."""
     for _ in range(max(1, int(limit_s / step_s))):
         if true():
             return True
@@ -147,7 +147,7 @@ CLONE_NEWCGROUP = 0x02000000
 
 
 def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount a file system by the system call, so that a boot need not start thirty programs.
+    """Mount a file system with the system call, so that a boot need not start thirty programs.
 
     Raises:
         OSError: the kernel refused, with the target in the message.
@@ -157,7 +157,7 @@ def mount(source: str, target: Path | str, kind: str = "", flags: int = 0, data:
 
 
 def unshare(flags: int) -> None:
-    """Leave a namespace by the system call, which Python offers only from 3.12 on.
+    """Leave a namespace with the system call, which Python offers only since 3.12.
 
     Raises:
         OSError: the kernel refused.

@@ -1,8 +1,8 @@
 """The cables: one network namespace of switches per lab, one namespace per virtual Spark.
 
-All bridges are in the switch namespace, not on the machine. So the machine's packet filter (Docker
-sets FORWARD to DROP) never sees a frame between two Sparks, the rails reach only Sparks, and the
-machine has a single device per lab: its end of the management network.
+All bridges are in the switch namespace, not on the machine. So the machine's packet filter (Docker sets FORWARD to
+DROP) never sees a frame between two Sparks, the rails reach only Sparks, and the machine has a single device per lab:
+its end of the management network.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from sparkcluster.lab.spec import Function, LabSpec
 from sparkcluster.lab.state import Node, State, network_namespaces
 
 BRIDGE_MTU = 9978
-"""Largest MTU of the ConnectX-7 interfaces; the switches must pass whatever a Spark sends."""
+"""Largest MTU of the ConnectX-7 interfaces; the switches must forward whatever a Spark sends."""
 
 LINK_LOCAL_GROUPS = 0xFFF8
-"""Addresses 01:80:c2:00:00:03 to :0f; the kernel lets no bridge forward the first three."""
+"""Addresses 01:80:c2:00:00:03 to :0f; the kernel allows no bridge to forward the first three."""
 
 OUI = "4c:bb:47"
-"""Maker's half of a Spark's ConnectX-7 addresses, from posted show_gids output."""
+"""Vendor part of a Spark's ConnectX-7 addresses, from posted show_gids output."""
 
 
 def mac(index: int, spark: int, tail: int) -> str:
-    """Hardware address: unique across labs and Sparks, tails +0 +1 +4 +5 over the four functions."""
+    """MAC address: unique across labs and Sparks, with tails +0 +1 +4 +5 for the four functions."""
     number = 0x200000 + (index << 12) + (spark << 4) + tail
     return f"{OUI}:{number >> 16:02x}:{number >> 8 & 0xFF:02x}:{number & 0xFF:02x}"
 
 
 def peer(spark: int, function: Function | None) -> str:
-    """The switch's end of a cable; without a function, that of the management network."""
+    """The switch's end of a cable; without a function, of the management network."""
     return f"s{spark}mgmt" if function is None else f"s{spark}{function.hca[4:]}"
 
 
@@ -46,12 +46,12 @@ def bridges(spec: LabSpec) -> list[str]:
 
 
 def forwards(bridge: str) -> str:
-    """Options of a bridge: a cable passes the frames that switches keep, LLDP among them (IEEE 802.1D, table 7-10)."""
+    """Options of a bridge: a cable forwards frames that switches do not, such as LLDP (IEEE 802.1D, table 7-10)."""
     return f" group_fwd_mask {LINK_LOCAL_GROUPS}" if bridge.startswith("cable") else ""
 
 
 def ip(netns: str | None, lines: list[str]) -> None:
-    """Run several ``ip`` commands in a single process.
+    """Run several ``ip`` commands in one process.
 
     Raises:
         LabError: a command failed.
@@ -62,13 +62,13 @@ def ip(netns: str | None, lines: list[str]) -> None:
 
 
 def up(state: State) -> None:
-    """Make all namespaces, switches and cables of a lab.
+    """Create all namespaces, switches and cables of a lab.
 
     Raises:
         LabError: the kernel refused something.
     """
     ip(None, [f"netns add {name}" for name in (state.switch, *(node.unit for node in state.nodes))])
-    # The machine's packet filter stays off bridged frames.
+    # Bridged frames must bypass the machine's packet filter.
     script = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ -e $f ] && echo 0 > $f; done; true"
     run(["ip", "netns", "exec", state.switch, "sh", "-c", script])
     ip(
@@ -117,7 +117,7 @@ def cables(node: Node) -> list[str]:
 
 
 def configure(node: Node) -> None:
-    """Configure the interfaces of a Spark, as its network configuration does at boot."""
+    """Configure the interfaces of a Spark, like its network configuration at boot."""
     if node.state.spec.bare:
         ip(node.unit, _unconfigured(node))
         return
@@ -144,15 +144,15 @@ def configure(node: Node) -> None:
 
 
 def _unconfigured(node: Node) -> list[str]:
-    """``ip`` commands after which a bare Spark is as at its first boot: its address by DHCP, the ports without any.
+    """``ip`` commands that reset a bare Spark to its first boot: its DHCP address, and ports without addresses.
 
-    Its own netplan files are applied by its first process.
+    Its first process then applies its netplan files.
     """
     spark = node.spec
     ports = [spark.netdev(function) for function in spark.functions]
     lines = ["link set lo up"]
     for name in (spark.management, *ports):
-        # Only a link that comes up gets its IPv6 link-local address from the kernel.
+        # The kernel assigns the IPv6 link-local address only when a link comes up.
         lines += [f"link set {name} down addrgenmode eui64 mtu 1500", f"addr flush dev {name}"]
     return [
         *lines,
@@ -163,7 +163,7 @@ def _unconfigured(node: Node) -> list[str]:
 
 
 def down(state: State) -> None:
-    """Remove all namespaces, switches and cables of a lab, however many of them were made."""
+    """Remove all namespaces, switches and cables of a lab, even if only some exist."""
     namespaces = network_namespaces(state.index)
     if Path(f"/sys/class/net/{state.host_device}").exists():
         run(["ip", "link", "del", state.host_device], check=False)
@@ -175,7 +175,7 @@ def down(state: State) -> None:
 
 
 def processes(netns: str) -> set[int]:
-    """Ids of all processes whose network is ``netns``."""
+    """IDs of all processes in network namespace ``netns``."""
     try:
         inode = (Path("/run/netns") / netns).stat().st_ino
     except OSError:
@@ -190,9 +190,9 @@ def processes(netns: str) -> set[int]:
 
 
 def cable_ends(node: Node, ports: Sequence[str]) -> list[str]:
-    """The switch's ends of the cables in ``ports``, both twins of each: while one is down, no carrier is on its cable.
+    """The switch's ends of the cables in ``ports``, both twins of each; if one end is down, its cable has no carrier.
 
-    On a direct cable or in a ring, these include the ends that belong to the Spark at the other end.
+    For a direct cable or a ring, they include the ends of the Spark at the other end.
     """
     nodes = [node] if node.state.spec.topology == "switch" else node.state.nodes
     rails = {node.rails[function.netdev] for function in node.cabled if function.port in ports}
@@ -205,7 +205,7 @@ def cable_ends(node: Node, ports: Sequence[str]) -> list[str]:
 
 
 def shape(node: Node, rate: str | None) -> None:
-    """Limit what the cabled interfaces of a Spark send and receive; None removes the limit.
+    """Limit the rate of the cabled interfaces of a Spark in both directions; None removes the limit.
 
     Raises:
         LabError: ``rate`` is not a rate that tc accepts.

@@ -1,4 +1,4 @@
-"""Files of a virtual Spark: names, users, SSH, the marks of DGX OS."""
+"""Files of a virtual Spark: names, users, SSH, and the files that identify DGX OS."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ KERNEL_LOG = (
     "[    7.530514] NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64",
     "[   12.004417] mlx5_core 0000:01:00.1 enp1s0f1np1: Link up",
 )
-"""Kernel log of a healthy Spark; every Spark has the first line, and it is harmless."""
+"""Kernel log of a healthy Spark; the first line is harmless and appears on every Spark."""
 BOOT_BEFORE = (*KERNEL_LOG, "[ 9000.000000] systemd-shutdown[1]: Sending SIGTERM to remaining processes...")
-"""Of the boot before, which a shutdown ended."""
+"""Kernel log of the previous boot, which was shut down cleanly."""
 
 READY_LOGIN = """Port 22
 ListenAddress 0.0.0.0
@@ -59,14 +59,14 @@ PrintMotd no
 Subsystem sftp internal-sftp
 SetEnv PATH={SPARK_PATH}
 """
-"""sshd's configuration, after the part on addresses and logins."""
+"""sshd's configuration, after the part for addresses and logins."""
 
 Files = dict[str, tuple[int, str]]
 """Mode and text by path."""
 
 
 def hardware(node: Node) -> dict[str, Any]:
-    """The simulated hardware of a Spark, as its tools read it."""
+    """The simulated hardware of a Spark, in the format that its tools read."""
     spark, place = node.spec, (node.state.index, node.index)
     functions = [
         {
@@ -108,13 +108,13 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
     found: Files = {
         "/etc/hostname": (0o644, spark.name + "\n"),
         "/etc/hosts": (0o644, _hosts(node)),
-        # Empty on purpose: every lookup would wait for a resolver that does not answer.
+        # Empty on purpose: otherwise lookups would wait for a resolver that does not answer.
         "/etc/resolv.conf": (0o644, ""),
         "/etc/machine-id": (0o444, f"{int(node.state.id, 16) ^ node.index:032x}\n"),
         "/etc/dgx-release": (0o644, _dgx_release(node)),
         "/etc/ssh/sshd_config": (0o644, (bare.sshd_config(spark.login) if is_bare else READY_LOGIN) + SSHD),
         "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key),
-        # The machine's own settings are not the Spark's.
+        # The machine's settings do not apply to the Spark.
         "/etc/sysctl.conf": (0o644, "# no settings\n"),
         settings.NTP: (0o644, "yes\n"),
         # logind's default is yes.
@@ -146,7 +146,7 @@ def files(node: Node, host_key: str, client_key: str) -> Files:
 
 
 def docker_settings(spark: SparkSpec) -> dict[str, Any]:
-    """Docker's daemon.json; empty for none."""
+    """Docker's daemon.json; empty for no file."""
     settings: dict[str, Any] = {}
     if spark.nvidia_runtime:
         settings["runtimes"] = {"nvidia": services.NVIDIA_RUNTIME}
@@ -163,7 +163,7 @@ def _runc(root: Path) -> str:
 
 
 def links(*, perftest: bool) -> dict[str, str]:
-    """The shims, each a link to the same program; with ``perftest``, that package is installed."""
+    """The shims, all links to one program; ``perftest``: whether that package is installed."""
     found = {
         f"/usr/local/bin/{name}": f"{TOOLS}/gb10" for name in main.TOOLS if name not in (*main.INTERNAL, *main.PACKAGED)
     }
@@ -197,7 +197,7 @@ def _accounts(root: Path, node: Node) -> Files:
         ),
         "/etc/group": (0o644, group),
         "/etc/gshadow": (0o600, [f"{name}:!::{users}" for name, _, _, users in (row.split(":") for row in group)]),
-        # Not an exclamation mark, which is a locked account to sshd.
+        # Not an exclamation mark, which sshd takes for a locked account.
         "/etc/shadow": (0o600, ["root:*:19000:0:99999:7:::", *shadow, f"spark:{password}:19000:0:99999:7:::"]),
     }
     return {name: (mode, "\n".join(rows) + "\n") for name, (mode, rows) in found.items()}
@@ -228,9 +228,9 @@ def _dgx_release(node: Node) -> str:
 
 
 def _netplan(node: Node) -> str:
-    """Netplan as a Spark's owner writes it, empty where no interface has an address.
+    """A netplan file as written by a Spark's owner; empty if no interface has an address.
 
-    In a ready lab the lab sets the addresses itself.
+    In a ready lab, the lab configures the addresses itself.
     """
     import yaml
 
@@ -251,7 +251,7 @@ def _netplan(node: Node) -> str:
 
 
 def hardware_file(node: Node) -> Path:
-    """The file that holds the simulated hardware, with its faults, where the Spark reads it."""
+    """The file with the simulated hardware, including its faults, as the Spark reads it."""
     return node.directory / "hardware" / "hardware.json"
 
 

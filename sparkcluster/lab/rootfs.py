@@ -1,6 +1,6 @@
-"""Root file systems: Debian or Ubuntu as in the machine's apt sources, or another release from the same mirror.
+"""Root file systems: Debian or Ubuntu from the machine's apt sources, or another release from the same mirror.
 
-Made by debootstrap from the mirror in the machine's apt sources, once per recipe, and kept in the cache.
+Built by debootstrap, once per recipe, and kept in the cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sparkcluster.errors import LabError
 from sparkcluster.lab.engine.install import cache_directory
 from sparkcluster.lab.machine import run
 
-# What the engine's image needs beside Python: the libraries of vLLM's CPU build, and a C compiler as every
-# image has that can run Triton (the launcher compiles a small library with it).
-LIGHT_PACKAGES = ("python3", "ibverbs-providers")  # the latter brings libibverbs, which NCCL loads
+# Packages of the engine's image besides Python: the libraries of vLLM's CPU build, and a C compiler, which every image
+# with Triton has (the launcher compiles a small library with it).
+LIGHT_PACKAGES = ("python3", "ibverbs-providers")  # the latter includes libibverbs, which NCCL loads
 ENGINE_PACKAGES = ("gcc", "libnuma1", "libgomp1", "procps", "iproute2")
-# What the gateway needs, which every image of vLLM has.
+# Required by the gateway; every image of vLLM has them.
 STUB_PACKAGES = ("python3-aiohttp", "python3-prometheus-client")
 _LEFT_OUT = (
     "./var/lib/apt/lists/*",
@@ -43,7 +43,7 @@ _LEFT_OUT = (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the machine's distribution comes from."""
+    """Mirror, suite and components of the machine's distribution."""
 
     mirror: str
     suite: str
@@ -52,17 +52,17 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """A root file system as a tar file, and its Python's version (3.11)."""
+    """A root file system as a tar file, and its version of Python (such as 3.11)."""
 
     archive: Path
     python: str
 
 
 def apt_source(release: str | None = None) -> Source:
-    """The mirror of the machine's own release, as apt knows it, or the same with another ``release``.
+    """The mirror of the machine's release from its apt sources, or with another ``release``.
 
     Raises:
-        LabError: there is none.
+        LabError: no mirror found.
     """
     system = Path("/etc/os-release").read_text()
     found = re.search(r"^VERSION_CODENAME=\"?([\w-]+)", system, re.MULTILINE)
@@ -81,7 +81,7 @@ def apt_source(release: str | None = None) -> Source:
 
 
 def light() -> Base:
-    """The smallest system that runs Python and has the libraries of RDMA."""
+    """The smallest system with Python and the RDMA libraries."""
     source = apt_source()
     folder = folder_of("light", [repr(source), *LIGHT_PACKAGES])
     if not (folder / "about.json").is_file():
@@ -94,7 +94,7 @@ def light() -> Base:
 
 
 def full(packages: Iterable[str]) -> Base:
-    """The system below an engine that needs ``packages`` too."""
+    """The system for an engine that also needs ``packages``."""
     base, names = light(), sorted(packages)
     folder = folder_of("full", [str(base.archive.parent.name), *names])
     if not (folder / "about.json").is_file():
@@ -126,7 +126,7 @@ def unpacked(base: Base) -> Iterator[Path]:
 
 
 def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
-    """Make ``root`` of ``packages`` and what they need.
+    """Create ``root`` with ``packages`` and their dependencies.
 
     Raises:
         LabError: it failed, or the mirror has no such release.
@@ -134,7 +134,7 @@ def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
     parts = [f"--include={','.join(packages)}", f"--components={','.join(source.components)}"]
     argv = ["debootstrap", "--variant=minbase", *parts, source.suite, str(root), source.mirror]
     try:
-        # debootstrap of Debian 12 does not know it
+        # debootstrap of Debian 12 does not know this release
         run([*argv, *(["/usr/share/debootstrap/scripts/sid"] if source.suite == "forky" else [])], timeout_s=900)
     except LabError as error:
         if "Failed getting release file" not in str(error) and "No such script" not in str(error):
@@ -147,7 +147,7 @@ def debootstrap(source: Source, root: Path, packages: Iterable[str]) -> None:
 
 
 def _pack(root: Path, folder: Path) -> None:
-    """Store ``root`` in the cache; the file that marks it as complete comes last."""
+    """Store ``root`` in the cache; the file that marks it as complete is written last."""
     python = run(["chroot", str(root), "python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / "root.tar.part"
@@ -157,7 +157,7 @@ def _pack(root: Path, folder: Path) -> None:
 
 
 def tar(root: Path, archive: Path | None = None) -> list[str]:
-    """Command that packs a root file system, in one order and without times, into a file or to stdout."""
+    """Command that packs a root file system reproducibly, sorted and without times, into a file or to stdout."""
     excludes = [f"--exclude={pattern}" for pattern in _LEFT_OUT]
     fixed = ["--sort=name", "--mtime=@0", "--numeric-owner", "--format=posix"]
     fixed.append("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime")
@@ -170,7 +170,7 @@ def _read_base(folder: Path) -> Base:
 
 
 def folder_of(kind: str, parts: list[str]) -> Path:
-    """Folder of the cache for what is made of ``parts``."""
+    """Directory in the cache for a build from ``parts``."""
     made_of = [*parts, os.uname().machine, *_LEFT_OUT]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:12]
     return cache_directory() / "lab" / "base" / f"{kind}-{digest}"

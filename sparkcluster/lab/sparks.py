@@ -1,4 +1,4 @@
-"""A virtual Spark seen from the machine: boot it, run programs on it, kill it."""
+"""Controls a virtual Spark from the machine: boot it, run programs on it, kill it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Spark(Node):
 
     @property
     def pid(self) -> int | None:
-        """Process id of its first process on the machine, None if it is down."""
+        """Process ID on the machine of its first process; None if it is down."""
         try:
             pid = int((self.directory / "pid").read_text())
         except (FileNotFoundError, ValueError):
@@ -39,11 +39,11 @@ class Spark(Node):
 
     @property
     def image_engine(self) -> str | None:
-        """The engine whose image it has, None for none."""
+        """The engine whose image it has; None without an image."""
         return self.state.engine if self.state.engine != "none" and self.spec.image == "present" else None
 
     def prepare(self, client_key: str) -> None:
-        """Make its disk, its key and the configuration it boots from."""
+        """Create its disk, its key and its boot configuration."""
         self.directory.mkdir(parents=True, exist_ok=True)
         disk = self.directory / "disk.ext4"
         with disk.open("wb") as file:
@@ -72,10 +72,10 @@ class Spark(Node):
         write_atomically(self.directory / "boot.json", json.dumps(config), mode=0o600)
 
     def boot(self) -> None:
-        """Start it; returns at once."""
+        """Start it; returns immediately."""
         (self.directory / "hardware" / "ready.json").unlink(missing_ok=True)
         (self.directory / "pid").unlink(missing_ok=True)
-        # Where the memory that it shows as available is used up, the kernel kills what is in its group.
+        # If processes use up the available memory that it shows, the kernel kills one in its group.
         cgroups.make(self.unit, self.spec.memory_available_kb * 1024 // self.spec.memory_scale)
         network.configure(self)
         environment = {
@@ -84,7 +84,7 @@ class Spark(Node):
             "PATH": SPARK_PATH,
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        # setsid --fork: the Spark outlives `lab up`.
+        # setsid --fork: the Spark keeps running after `lab up`.
         argv = ["setsid", "--fork", "nsenter", f"--net=/run/netns/{self.unit}", "--"]
         argv += ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--"]
         argv += [sys.executable, "-P", "-m", "sparkcluster.lab.boot", str(self.directory / "boot.json")]
@@ -96,7 +96,7 @@ class Spark(Node):
         """Wait until SSH and Docker answer.
 
         Raises:
-            LabError: they did not within the limit; with the last line of the boot log.
+            LabError: they did not answer within the limit; with the last line of the boot log.
         """
         until = time.monotonic() + limit_s
         booting = False
@@ -116,7 +116,7 @@ class Spark(Node):
         )
 
     def load_image(self) -> None:
-        """Load its image into containerd's store; one in Docker's own store is mounted at boot."""
+        """Load its image into containerd's store; an image in Docker's own store is mounted at boot."""
         engine = self.image_engine
         if engine and self.spec.containerd:
             from sparkcluster.lab import images
@@ -140,7 +140,7 @@ class Spark(Node):
         timeout_s: float = 60.0,
         text_in: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on the Spark as root, past its sshd.
+        """Run a program on the Spark as root, bypassing its sshd.
 
         Raises:
             LabError: the Spark is down, the program failed and ``check`` is set, or took too long.
@@ -187,7 +187,7 @@ class Spark(Node):
         self.wait()
 
     def processes(self) -> set[int]:
-        """Ids of all its processes on the machine, without zombies."""
+        """IDs of all its processes on the machine, without zombies."""
         found = cgroups.processes(self.unit) | network.processes(self.unit)
         return {pid for pid in found if not _zombie(pid)}
 
@@ -206,7 +206,7 @@ def sparks_of(state: State) -> list[Spark]:
 
 
 def make_key(path: Path, comment: str) -> None:
-    """Make a new ed25519 key pair at ``path``."""
+    """Create an ed25519 key pair at ``path``."""
     for file in (path, path.with_name(path.name + ".pub")):
         file.unlink(missing_ok=True)
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])

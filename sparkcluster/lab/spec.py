@@ -17,14 +17,14 @@ from sparkcluster.spec.document import Document, shown
 from sparkcluster.spec.load import read, validate
 
 GidTable = dict[int, str]
-"""By index, what the entry is (``mac``, ``privacy``, ``ipv4`` or an address) and its RoCE version: ``ipv4 v2``."""
+"""By index, the kind of entry (``mac``, ``privacy``, ``ipv4`` or an address) and its RoCE version: ``ipv4 v2``."""
 
 GID_LAYOUTS: dict[str, GidTable] = {
     "standard": {0: "mac v1", 1: "mac v2", 2: "ipv4 v1", 3: "ipv4 v2"},
     "shifted": {0: "mac v1", 1: "mac v2", 2: "privacy v1", 4: "privacy v2", 5: "ipv4 v1", 6: "ipv4 v2"},
     "missing": {0: "mac v1", 1: "mac v2"},
 }
-"""GID tables as Spark owners have posted them (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
+"""GID tables posted by owners of Sparks (MiaAI DeepSeek-v4-Flash-DSpark #10, #11)."""
 
 Topology = Literal["switch", "direct", "pairs", "ring", "crossed"]
 
@@ -33,7 +33,7 @@ MANAGEMENT = "enP7s7"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """One PCI function of the ConnectX-7: an HCA and its interface under the name it is born with."""
+    """A PCI function of the ConnectX-7: an HCA and the factory name of its interface."""
 
     hca: str
     netdev: str
@@ -48,7 +48,7 @@ FUNCTIONS = (
     Function("roceP2p1s0f0", "enP2p1s0f0np0", "p0", "0002:01:00.0", 4),
     Function("roceP2p1s0f1", "enP2p1s0f1np1", "p1", "0002:01:00.1", 5),
 )
-"""The four functions of a Spark; the two of a port share its cable."""
+"""The four functions of a Spark; the two functions of a port share its cable."""
 
 
 def _text(pattern: str, kind: str) -> AfterValidator:
@@ -107,21 +107,21 @@ Kilobytes = Annotated[int, Field(ge=1, le=1 << 40)]
 
 
 class SparkSpec(Section):
-    """One virtual Spark.
+    """A virtual Spark.
 
     Attributes:
-        system: distribution of its root; ``machine`` is that of the machine the lab runs on.
+        system: distribution of its root; ``machine`` is the distribution of the lab's machine.
         docker: image store of its Docker.
-        interfaces: names that differ from the factory's, by the factory's.
-        addresses: address with prefix of an interface, by the name it has here; None for no address.
+        interfaces: changed interface names, by factory name.
+        addresses: address with prefix of an interface, by its name on this Spark; None for no address.
         gids: GID table by HCA.
-        mtu: of the cabled interfaces, bytes.
-        memory_total_kb: what /proc/meminfo says; 127,535,084 was seen on a Spark of 2026.
-        memory_available_kb, memory_free_kb: of it before anything runs; what its processes take is subtracted.
-        memory_scale: how often each byte that they take counts, so that little memory fills a Spark.
+        mtu: MTU of the cabled interfaces, in bytes.
+        memory_total_kb: as in /proc/meminfo; 127,535,084 was seen on a Spark in 2026.
+        memory_available_kb, memory_free_kb: before anything runs; memory used by its processes is subtracted.
+        memory_scale: factor for memory used by its processes, so that little memory fills a Spark.
         nvidia_runtime: whether Docker has NVIDIA's toolkit.
-        login: of a bare Spark, what its sshd accepts for the user ``spark``.
-        sudo: of a bare Spark, whether that user may use sudo without a password, with one, or not at all.
+        login: for a bare Spark, what its sshd accepts for the user ``spark``.
+        sudo: for a bare Spark, whether that user may use sudo without a password, with a password, or not at all.
         gpu: whether nvidia-smi finds the GB10.
     """
 
@@ -150,7 +150,7 @@ class SparkSpec(Section):
     sudo: Literal["free", "password", "refused"] = "free"
 
     def netdev(self, function: Function) -> str:
-        """Name that the interface of ``function`` has on this Spark."""
+        """Name of the interface of ``function`` on this Spark."""
         return self.interfaces.get(function.netdev, function.netdev)
 
     @property
@@ -165,7 +165,7 @@ class SparkSpec(Section):
 
     @property
     def cabled(self) -> tuple[str, ...]:
-        """Ports with a cable in them."""
+        """Ports with a cable."""
         return {"none": (), "both": ("p0", "p1")}.get(self.ports, (self.ports,))
 
     @property
@@ -176,11 +176,13 @@ class SparkSpec(Section):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabSpec:
-    """All virtual Sparks of a lab and how they are cabled.
+    """All virtual Sparks of a lab and their cabling.
 
-    ``pairs`` are direct cables between the first two, the next two and so on, each pair with the same addresses;
-    ``crossed`` are two cables between two Sparks, each from port 0 of one to port 1 of the other. ``bare`` Sparks are
-    as they come out of the box: only the addresses that their specs give are on the rails.
+    ``pairs``: direct cables between the first two, the next two and so on, each pair with the same addresses.
+    ``crossed``:
+    two cables between two Sparks, each from port 0 of one to port 1 of the other. ``bare``: Sparks in factory state,
+    whose
+    rails have only the addresses in their specs.
     """
 
     sparks: tuple[SparkSpec, ...]
@@ -188,12 +190,13 @@ class LabSpec:
     bare: bool = False
 
     def rails(self, index: int) -> dict[str, int]:
-        """Rail that each cabled interface of Spark number ``index`` is on, by the name it is born with.
+        """Rail of each cabled interface of Spark number ``index``, by factory name.
 
-        On a switch (and on a direct cable) the first cabled port takes rails 0 and 1, a second one 2
-        and 3, whichever port that is. In a ring the cable between Spark c and the next has rails 2c
-        and 2c+1, from port 1 of the first to port 0 of the second. Of pairs, the first has rails 0 to
-        3, the next one 4 to 7 and so on. Crossed cables are numbered by the ports of the first Spark.
+        On a switch or a direct cable, the first cabled port has rails 0 and 1 and a second one rails 2 and 3, whichever
+        ports
+        these are. In a ring, the cable from port 1 of Spark c to port 0 of the next Spark has rails 2c and 2c+1. The
+        first pair
+        has rails 0 to 3, the next pair 4 to 7, and so on. Crossed cables are numbered by the ports of the first Spark.
         """
         found: dict[str, int] = {}
         cabled = self.sparks[index].cabled
@@ -212,11 +215,13 @@ class LabSpec:
         return found
 
     def wires(self, index: int) -> dict[str, str]:
-        """What each cabled interface of Spark number ``index`` is plugged into: the switch, or a cable.
+        """The wire of each cabled interface of Spark number ``index``: the switch, or a cable.
 
-        A broadcast on a wire reaches everything else on it, on bare Sparks as on real ones: both twins of a port at
-        the far end of a cable, and every port on the switch. Linux then answers ARP for an address of one twin from
-        the other too. In a ready lab each rail is a wire of its own, so that it is certain which twin a frame takes.
+        A broadcast on a wire reaches everything on it, on bare Sparks as on real ones: both twins of the port at the
+        other end
+        of a cable, or every port on the switch. Linux then also answers ARP for an address of one twin from the other
+        twin. In
+        a ready lab each rail is a separate wire, so that it is certain which twin a frame takes.
         """
         if not self.bare:
             return {name: f"rail{rail}" for name, rail in self.rails(index).items()}
@@ -224,7 +229,7 @@ class LabSpec:
         return {name: "switch" if switched else f"cable{rail // 2}" for name, rail in self.rails(index).items()}
 
     def address(self, index: int, function: Function) -> str | None:
-        """Address with prefix of an interface of Spark number ``index``, None for none."""
+        """Address with prefix of an interface of Spark number ``index``; None for none."""
         spark = self.sparks[index]
         name = spark.netdev(function)
         if name in spark.addresses:
@@ -238,12 +243,12 @@ class LabSpec:
 
 
 def _default_name(index: int) -> str:
-    # As NVIDIA names them, counted from 1.
+    # As named by NVIDIA, counted from 1.
     return f"spark-{index + 1:04x}"
 
 
 def plain(count: int, *, bare: bool = False) -> LabSpec:
-    """``count`` healthy Sparks on a switch, cabled in port 1.
+    """A spec with ``count`` healthy Sparks on a switch, cabled in port 1.
 
     Raises:
         UsageError: fewer than 1 or more than 32.
@@ -255,15 +260,15 @@ def plain(count: int, *, bare: bool = False) -> LabSpec:
 
 
 def _initial(index: int, *, bare: bool, ports: str = "p1") -> dict[str, Any]:
-    """What Spark number ``index`` is before its file is read: a bare one has the kernel's MTU."""
+    """Initial values of Spark number ``index``, before its file is read: a bare Spark has the kernel's MTU."""
     return {"name": _default_name(index), "ports": ports, **({"mtu": 1500} if bare else {})}
 
 
 def with_access(found: LabSpec, login: str | None, sudo: str | None) -> LabSpec:
-    """The same Sparks with this ``login`` and ``sudo`` wherever their file says nothing of them; None for no change.
+    """Set ``login`` and ``sudo`` (None: unchanged) for all Sparks whose file does not set them.
 
     Raises:
-        UsageError: they are not bare.
+        UsageError: the Sparks are not bare.
     """
     values = {key: value for key, value in (("login", login), ("sudo", sudo)) if value is not None}
     if values and not found.bare:
@@ -286,11 +291,11 @@ class _File(Section):
 
 
 def load(path: Path, count: int | None = None, *, bare: bool = False) -> LabSpec:
-    """Read a spec file; ``count`` is the number of Sparks, None for what the file says; ``bare`` adds to the file.
+    """Read a spec file; ``count`` is the expected number of Sparks, None for any; ``bare`` makes all Sparks bare.
 
     Raises:
-        SpecError: problems in the file, each with its line.
-        UsageError: the file cannot be read, or says another number of Sparks than ``count``.
+        SpecError: errors in the file, each with its line.
+        UsageError: the file cannot be read, or its number of Sparks differs from ``count``.
     """
     if not path.exists():
         raise UsageError(f"{path}: no such file", hint="docs/lab.md describes spec files")
@@ -311,13 +316,13 @@ def load(path: Path, count: int | None = None, *, bare: bool = False) -> LabSpec
     if count is not None and count != len(sparks):
         raise UsageError(
             f"{path} describes {len(sparks)} Sparks, not {count}",
-            hint="leave --sparks out, or change the file",
+            hint="remove --sparks, or change the file",
         )
     return found
 
 
 def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
-    """The Spark that ``layers`` describe, the last on top; mappings add to those below."""
+    """Merge ``layers`` over ``values``, the last one wins; mappings are merged by key."""
     for layer in layers:
         for key in layer.model_fields_set:
             value = getattr(layer, key)
@@ -328,7 +333,7 @@ def _merged(values: dict[str, Any], *layers: SparkSpec) -> SparkSpec:
 
 
 def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
-    """Problems that involve several Sparks or several keys of a Spark."""
+    """Errors that involve several Sparks or several keys of a Spark."""
     sparks, topology = found.sparks, found.topology
 
     def problem(message: str) -> Problem:
@@ -336,7 +341,7 @@ def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
 
     yield from map(problem, _wrongly_cabled(sparks, topology))
     for name in sorted({s.name for s in sparks if [t.name for t in sparks].count(s.name) > 1}):
-        yield problem(f"two Sparks are called {name}")
+        yield problem(f"two Sparks are named {name}")
     if not found.bare:
         named = [(spark.name, key) for spark in sparks for key in ("login", "sudo") if key in spark.model_fields_set]
         yield from (problem(f"{name}: `{key}` is for bare Sparks, `bare: true`") for name, key in named)
@@ -351,7 +356,7 @@ def _inconsistent(document: Document, found: LabSpec) -> Iterator[Problem]:
 
 
 def _wrongly_cabled(sparks: Sequence[SparkSpec], topology: str) -> Iterator[str]:
-    """What is wrong with the number of Sparks or their cables."""
+    """Errors in the number of Sparks or their cabling."""
     fits, needed = {
         "direct": (len(sparks) == 2, "2"),
         "crossed": (len(sparks) == 2, "2"),
@@ -363,4 +368,4 @@ def _wrongly_cabled(sparks: Sequence[SparkSpec], topology: str) -> Iterator[str]
     if not 1 <= len(sparks) <= 32:
         yield f"a lab has 1 to 32 Sparks, not {len(sparks)}"
     if topology in ("ring", "crossed") and any(spark.ports != "both" for spark in sparks):
-        yield f"with topology {topology} every Spark has `ports: both`"
+        yield f"topology {topology} requires `ports: both` for every Spark"

@@ -1,7 +1,7 @@
-"""Where a lab is and what belongs to it, so that all of it can be removed.
+"""The location of a lab and the names of its resources, so that all of them can be removed.
 
-Every name in a lab follows from its number ``k``, which is reserved and stored before anything is made.
-After a crash at any point, the number is therefore enough to find every resource.
+Every name in a lab is derived from its number ``k``, which is reserved and stored before anything else is created. So
+after a crash at any point, the number is enough to find every resource.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab.spec import FUNCTIONS, Function, LabSpec, SparkSpec
 
 RESERVATIONS = Path("/run/sparkcluster-lab")
-"""Numbers in use on this machine, whatever their labs' directories; gone after a reboot, as the labs are."""
+"""Numbers in use on this machine, in any lab directory; cleared by a reboot, like the labs."""
 
 MOST_LABS = 200
 REGISTRY_PORT = 5000
 STATE_FILE = "state.json"
-"""By this file, which is removed last, a directory is known as that of a lab."""
+"""The file that identifies a directory as a lab's; removed last."""
 
 
 def directory_of(name: str) -> Path:
-    """Directory of the lab ``name``, below ``SPARKCLUSTER_LAB_DIR``, by default /var/lib/sparkcluster-lab.
+    """Directory of the lab ``name``, below ``SPARKCLUSTER_LAB_DIR`` (default: /var/lib/sparkcluster-lab).
 
     Raises:
         UsageError: the name is invalid.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,49}", name) or name == "cache":
-        raise UsageError(f"{name!r} is not a lab name", hint="use lower-case letters, digits and dashes, as `lab`")
+        raise UsageError(f"{name!r} is not a lab name", hint="use lower-case letters, digits and dashes, such as `lab`")
     base = os.environ.get("SPARKCLUSTER_LAB_DIR") or "/var/lib/sparkcluster-lab"
     return Path(base).absolute() / name
 
@@ -51,7 +51,7 @@ class State:
     Attributes:
         index: the lab's number k on this machine.
         stage: ``creating`` until every Spark has answered, then ``up``.
-        faults: per Spark, the faults that are on it and what heals them.
+        faults: per Spark, its active faults and the steps that undo them.
     """
 
     id: str
@@ -65,7 +65,7 @@ class State:
 
     @property
     def host_device(self) -> str:
-        """The machine's own end of the management network."""
+        """The machine's end of the management network."""
         return f"sclab{self.index}"
 
     @property
@@ -85,12 +85,12 @@ class State:
 
     @property
     def registry(self) -> str:
-        """Address for an image registry on ``REGISTRY_PORT``: another than the machine's, so that silence spares it."""
+        """Address of an image registry on ``REGISTRY_PORT``; not the machine's, so that ``silence`` spares it."""
         return f"10.77.{self.index}.2"
 
     @property
     def password(self) -> str | None:
-        """Password of the user ``spark`` on every Spark of a bare lab; None for a ready one, where it has none."""
+        """Password of the user ``spark`` on every Spark of a bare lab; None in a ready lab, where it has none."""
         return f"spark-{self.id[:8]}" if self.spec.bare else None
 
     def write(self) -> None:
@@ -101,10 +101,10 @@ class State:
 
     @classmethod
     def read(cls, directory: Path) -> State | None:
-        """The state in ``directory``, None where no lab is: there is no such directory, or nothing is in it.
+        """The state in ``directory``; None if there is no lab: the directory does not exist or is empty.
 
         Raises:
-            LabError: ``lab up`` did not make it: it is a link, or has no state that root, who alone runs labs, wrote.
+            LabError: the directory was not created by ``lab up``: it is a link, or has no state written by root.
         """
         file = directory / STATE_FILE
         try:
@@ -120,8 +120,8 @@ class State:
                 return None
         except (OSError, ValueError, TypeError, RecursionError):
             pass
-        hint = "choose another --name, or remove it yourself"
-        raise LabError(f"{directory} was not made by `sparkcluster lab up`, and stays as it is", hint=hint)
+        hint = "choose another --name, or remove it"
+        raise LabError(f"{directory} was not created by `sparkcluster lab up`; not changed", hint=hint)
 
 
 _AS_JSON = TypeAdapter(State)
@@ -129,19 +129,19 @@ _AS_JSON = TypeAdapter(State)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """A virtual Spark of a lab: what its spec says, and every name that follows from its index, counted from 0."""
+    """A virtual Spark of a lab: its spec, and all names derived from its index (from 0)."""
 
     state: State
     index: int
 
     @property
     def spec(self) -> SparkSpec:
-        """Its part of the lab's spec."""
+        """This Spark's part of the lab's spec."""
         return self.state.spec.sparks[self.index]
 
     @property
     def name(self) -> str:
-        """Its host name, which is its name in the inventory too."""
+        """Its hostname, also its name in the inventory."""
         return self.spec.name
 
     @property
@@ -156,32 +156,32 @@ class Node:
 
     @property
     def directory(self) -> Path:
-        """Its files on the machine."""
+        """Directory of its files on the machine."""
         return self.state.directory / "nodes" / self.name
 
     @property
     def model_path(self) -> str:
-        """Directory of the tiny model on it; on a bare Spark nobody logs in as root."""
+        """Directory of the tiny model on it; root cannot log in on a bare Spark."""
         return "/home/spark/models/tiny" if self.state.spec.bare else "/root/models/tiny"
 
     @property
     def rails(self) -> dict[str, int]:
-        """Rail of each cabled interface, by the name it is born with."""
+        """Rail of each cabled interface, by factory name."""
         return self.state.spec.rails(self.index)
 
     @property
     def cabled(self) -> list[Function]:
-        """Functions with a cable, in the order of their rails: the first twin of each port before the second."""
+        """Functions with a cable, by rail: the first twin of each port before the second."""
         rails = self.rails
         return sorted((f for f in FUNCTIONS if f.netdev in rails), key=lambda f: rails[f.netdev])
 
     def address(self, function: Function) -> str | None:
-        """Address with prefix of an interface, None for none."""
+        """Address with prefix of an interface; None for none."""
         return self.state.spec.address(self.index, function)
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace ``path`` atomically by a file with ``text``."""
+    """Replace ``path`` atomically with a file containing ``text``."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as file:
@@ -193,9 +193,9 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, busy: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock file ``path``, which the holder may remove; the lock ends with the process.
+    """Hold the lock file ``path``, which the holder may remove; the lock is released when the process exits.
 
-    ``busy`` is called before it waits for another process.
+    ``busy`` is called before waiting for another process.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -220,12 +220,12 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def lock_of(name: str) -> Path:
-    """Lock file of the lab ``name``, beside its directory."""
+    """Lock file of the lab ``name``, next to its directory."""
     return directory_of(name).with_name(f".{name}.lock")
 
 
 def create(name: str, engine: str, spec: LabSpec) -> State:
-    """Reserve a number for a new lab and write its state, before anything else of it exists.
+    """Reserve a number for a new lab and write its state, before anything else is created.
 
     Raises:
         LabError: all numbers are taken.
@@ -246,14 +246,14 @@ def create(name: str, engine: str, spec: LabSpec) -> State:
 
 
 def release(state: State) -> None:
-    """Release the number of a lab. The lock file stays: others may be waiting for it."""
+    """Release the number of a lab. The lock file is kept: other processes may be waiting for it."""
     with locked(RESERVATIONS / "lock"):
         if owns(state):
             (RESERVATIONS / str(state.index)).unlink(missing_ok=True)
 
 
 def owns(state: State) -> bool:
-    """Whether the lab's number is still reserved for this lab, and not for another."""
+    """Whether the lab's number is still reserved for this lab."""
     try:
         return (RESERVATIONS / str(state.index)).read_text().split(" ")[0] == state.id
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def owns(state: State) -> bool:
 
 
 def network_namespaces(index: int) -> list[Path]:
-    """Network namespaces of the lab number ``index``."""
+    """Network namespaces of lab number ``index``."""
     return list(Path("/run/netns").glob(f"sclab{index}-*"))
 
 
@@ -275,5 +275,5 @@ def _free(index: int) -> bool:
         _, directory = (RESERVATIONS / str(index)).read_text().strip().split(" ", 1)
     except (FileNotFoundError, ValueError):
         return True
-    # The directory was deleted by hand and nothing of the lab runs: the number is free.
+    # The directory was deleted manually and nothing of the lab is running: the number is free.
     return not (Path(directory) / STATE_FILE).exists()

@@ -8,17 +8,18 @@ from sparkcluster.lab import rootfs, state
 from sparkcluster.lab.machine import BARE_PACKAGES, DEBIAN_PACKAGES
 
 SUITES = {"debian-12": "bookworm", "debian-13": "trixie", "debian-14": "forky"}
-# Beside the programs that the lab starts: what the checks, the faults and their remedies use.
+# In addition to the programs that the lab starts: programs for the checks, the faults and their remedies.
 PACKAGES = ("python3", "iptables", "iputils-ping", *DEBIAN_PACKAGES.values())
 EXTRA_PACKAGES = {"trixie": ("docker-cli",), "forky": ("docker-cli",)}
-"""Packages that a suite has split off from the ones above."""
+"""Packages that a suite has split off from the packages above."""
 
 
 def root(name: str, *, bare: bool = False) -> Path:
-    """Root directory of ``machine`` or of a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
+    """Root directory for ``machine`` or a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
 
-    For a ``bare`` Spark it has the programs that such a Spark needs, and dbus, which avahi-daemon requires by a virtual
-    package that debootstrap does not resolve.
+    For ``bare`` it includes the programs of a bare Spark, and dbus, which avahi-daemon requires by a virtual package
+    that
+    debootstrap does not resolve.
 
     The machine's own release needs no download.
 
@@ -33,7 +34,7 @@ def root(name: str, *, bare: bool = False) -> Path:
     folder = rootfs.folder_of(name, [repr(source), *packages])
     with state.locked(folder / "lock"):
         if not (folder / "root").is_dir():
-            rootfs.say(f"making a root of {name} by debootstrap, about a minute")
+            rootfs.say(f"creating a root of {name} with debootstrap (about a minute)")
             with rootfs.scratch_directory() as scratch:
                 rootfs.debootstrap(source, scratch / "root", packages)
                 (scratch / "root").rename(folder / "root")

@@ -16,7 +16,7 @@ from sparkcluster.lab.machine import wait_until
 
 START_LIMIT_S = 60
 LIMIT_S = 900
-"""Limit of a command once its input is written."""
+"""Time limit of a command after its input is written."""
 
 
 class Docker:
@@ -33,7 +33,7 @@ class Docker:
                 hint = "sudo apt-get install -y docker.io"
                 raise LabError(f"{tool} is not installed", step="build image", hint=hint)
         with contextlib.ExitStack() as stack:
-            # Short: the path of a socket is limited to 108 bytes.
+            # Short, since the path of a socket is limited to 108 bytes.
             self._run = Path(tempfile.mkdtemp(prefix="sclab-", dir="/run"))
             stack.callback(shutil.rmtree, self._run, ignore_errors=True)
             self.data_root.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class Docker:
         return self
 
     def _start(self, stack: contextlib.ExitStack) -> None:
-        # It must not outlive a builder that is killed.
+        # It must end with a builder that is killed.
         argv = ["setpriv", "--pdeathsig", "KILL", "dockerd", "--data-root", str(self.data_root)]
         argv += ["--exec-root", str(self._run / "exec")]
         argv += ["--pidfile", str(self._run / "pid"), "--host", f"unix://{self._run}/docker.sock"]
@@ -66,7 +66,7 @@ class Docker:
         self._exit.close()
 
     def run(self, arguments: list[str], write: Callable[[IO[bytes]], object] = lambda _: None) -> str:
-        """Run ``docker ARGUMENTS`` on the input that ``write`` writes; its output.
+        """Run ``docker ARGUMENTS`` with the input that ``write`` writes; return its output.
 
         Raises:
             LabError: it failed.
@@ -74,7 +74,7 @@ class Docker:
         argv = [*self._client, *arguments]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
             assert client.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # its output says why
+            with contextlib.suppress(BrokenPipeError):  # its output has the reason
                 write(client.stdin)
             output, errors = client.communicate(timeout=LIMIT_S)
         if client.returncode != 0:
@@ -83,10 +83,10 @@ class Docker:
         return output.decode(errors="replace")
 
     def import_stream(self, source: IO[bytes], reference: str, changes: Sequence[str]) -> str:
-        """Make an image of one layer of a tar stream, with ``changes`` as a Dockerfile has them; its ID.
+        """Create an image with one layer from a tar stream, with ``changes`` as in a Dockerfile; return its ID.
 
         Raises:
-            LabError: Docker refused it.
+            LabError: Docker failed.
         """
         options = [word for change in changes for word in ("--change", change)]
         return self.run(["import", *options, "-", reference], lambda stdin: shutil.copyfileobj(source, stdin)).strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.lab import Lab, builds, images
@@ -16,11 +16,19 @@ PROGRAMS = {
 """What an image without a program lacks."""
 
 
-def load(lab: Lab, name: str, *, without: Sequence[str] = (), layer_bytes: int = 0, **build: Any) -> str:
+def load(
+    lab: Lab,
+    name: str,
+    *,
+    without: Sequence[str] = (),
+    layer_bytes: int = 0,
+    files: Mapping[str, bytes] | None = None,
+    **build: Any,
+) -> str:
     """``builds.load``, without programs, and with ``layer_bytes`` that do not compress."""
     hidden = [_whiteout(path) for program in without for path in PROGRAMS[program]]
     more = {"etc/lab-bytes": random.Random(name).randbytes(layer_bytes)} if layer_bytes else {}
-    return builds.load(lab, name, files={**more, **dict.fromkeys(hidden, b"")}, **build)
+    return builds.load(lab, name, files={**(files or {}), **more, **dict.fromkeys(hidden, b"")}, **build)
 
 
 def replace(lab: Lab, **build: Any) -> None:

@@ -67,16 +67,16 @@ def test_b_serves_while_it_is_measured_and_what_served_before_is_what_up_finds_a
         (3, "bench", 1, True), (2, "bench", 0, False), (1, "up", 0, False),
     ]  # fmt: skip
     listed = cli("releases", lab.inventory).ok().out
-    assert ("bench, back to 1" in listed, "bench: args.max-num-seqs" in listed) == (True, True), listed
+    assert ("bench, restored 1" in listed, "bench: args.max-num-seqs" in listed) == (True, True), listed
     assert cli("up", lab.inventory, "--json").ok().json["changed"] is False
     back = cli("rollback", lab.inventory, "--json")
     assert (back.code, back.error["kind"]) == (2, "UsageError"), back
-    assert "no release to go back to" in back.error["message"]
+    assert "no rollback target" in back.error["message"]
 
     assert [each.change for each in found] == ["", CHANGE, ""]
     assert found[0].answers
     assert found[0].answers == found[2].answers
-    assert "without answers" in notes[0]
+    assert "of downtime" in notes[0]
 
 
 @pytest.mark.full

@@ -29,7 +29,7 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     made = cli("key", inventory, "--file", file).ok()
     first = file.read_text().strip()
     up = cli("up", inventory).ok()
-    assert "requires no key" not in up.err
+    assert "without a key" not in up.err
     assert "tiny" in {model["id"] for model in json.loads(pasted(curl_line(made.out)))["data"]}
     client = cli("connect", inventory, "--client", "curl").ok()
     assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]
@@ -47,7 +47,7 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     assert ("RUN-020", "warning") in {(each["code"], each["severity"]) for each in seen}
     refused = cli("up", inventory)
     assert refused.code == 1
-    assert "another secret" in refused.err
+    assert "a different secret" in refused.err
     assert f"sparkcluster restart {inventory}" in refused.err
     cli("restart", inventory).ok()
     assert json.loads(pasted(client.out))["choices"][0]["message"]["content"]

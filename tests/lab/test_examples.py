@@ -25,7 +25,7 @@ LAB, YES = "--name {lab}", "--yes"
 LIFE = [
     ("key", "sparkcluster key mine.yaml", "", 0),
     ("", "sparkcluster preflight mine.yaml", YES, 0),  # what lab up wrote is accepted, in its own file
-    ("lab", "sudo sparkcluster lab fault spark-2 mtu 1500", LAB, 0),
+    ("lab", 'sudo "$(command -v sparkcluster)" lab fault spark-2 mtu 1500', LAB, 0),
     ("preflight", "sparkcluster preflight mine.yaml", "", 1),
     ("", "sudo sparkcluster lab heal", LAB, 0),
     ("stage", "sparkcluster stage mine.yaml", YES, 0),

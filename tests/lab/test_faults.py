@@ -55,7 +55,7 @@ def test_an_engine_killed_between_its_answers_is_found_though_health_says_200(la
     lab.fault("left", "kill-engine")
     assert http(lab.sparks[0], "/health") == 200
     assert http(lab.sparks[0], "/v1/models") == 200
-    ended(up, "left", "again after a pause")
+    ended(up, "left", "after a pause")
     none_left(ranks, lab)
 
 

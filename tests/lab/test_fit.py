@@ -1,6 +1,6 @@
 """What ``fit`` says of the KV cache, and then what vLLM logs: real configs, real safetensors, random weights.
 
-Two of the rows of docs/fit.md. Every prediction is written to a file before the engine is started.
+Two of the rows of docs/internals/fit.md. Every prediction is written to a file before the engine is started.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     assert prediction.near(logged), f"{family}, {ranks} ranks: predicted {prediction}, logged {logged}"
     assert prediction.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
     print(f"{family}, {ranks} ranks: predicted {prediction.tokens:,}, logged {logged.tokens:,}")
-    assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/fit.md says otherwise"
+    assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/internals/fit.md says otherwise"
     # Had fit read the heads wrongly, this would have shown.
     if family != "latent":
         heads = parse(from_path(path).config, family).kv_heads

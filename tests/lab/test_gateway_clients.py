@@ -91,6 +91,6 @@ def test_chat_embeddings_and_a_second_chat_model_answer_the_clients_of_openai_an
     assert found["streams"] == [found["second"][0]] * 64
     assert found["embed"][0] == found["embed"][1] > 0
     assert found["anthropic"].strip()
-    assert "no such model" in found["refused"]
+    assert "missing or unknown model" in found["refused"]
     assert "second" in running(lab, second)
     cli("down", inventory, env=KEY).ok()

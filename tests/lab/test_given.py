@@ -35,7 +35,7 @@ def test_weights_of_this_machine_reach_both(lab, cli, here):
     sums = [spark.run(["sh", "-c", f"cd {MODEL}; sha256sum $(find . -type f | sort)"]).stdout for spark in lab.sparks]
     assert sums[0] == sums[1]
     assert sums[0].count("\n") == len(tiny_model_files())
-    assert "is right on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
+    assert "every byte verified on a, b" in cli("stage", lab.inventory, "weights", "--verify").ok().out
 
 
 @pytest.mark.full

@@ -137,7 +137,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
         terminal.hang_up()
     until(lambda: "orphaned" in typist.cli("status", typist.inventory, env=KEY).out)
     orphaned = typist.type("sparkcluster status mine.yaml", 1)
-    assert "ended before the model had answered" in orphaned.words
+    assert "ended before the model was ready" in orphaned.words
     refused(typist.type("sparkcluster ask mine.yaml Hello", 1), f"{name} is orphaned", orphaned.first("next"))
     up = typist.type(orphaned.first("next"), 0)
     assert "continuing with the ranks that it started" in up.words
@@ -157,13 +157,13 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     typist.type("sparkcluster releases mine.yaml", 0)
     refused(typist.type("sparkcluster ask mine.yaml --group x Hello", 2), "there is no group x", "its groups: default")
     rotated = typist.type("sparkcluster up mine.yaml", 1, SPARK_API_KEY="another")
-    refused(rotated, f"{name} serves with another secret than is set here", "sparkcluster restart mine.yaml")
+    refused(rotated, f"{name} serves with a different secret than the one set here", "sparkcluster restart mine.yaml")
     other = typist.type("sparkcluster up mine.yaml --set args.max-num-seqs=2 --yes", 1)
-    hint = refused(other, f"{name} serves release 1, which is another plan", "sparkcluster upgrade mine.yaml")
+    hint = refused(other, f"{name} serves release 1, which has a different plan", "sparkcluster upgrade mine.yaml")
     assert ranks(lab) != nothing
     assert "upgrade mine.yaml --set args.max-num-seqs=2" in hint
     running = typist.type("sparkcluster setup mine.yaml --undo --yes", 1)
-    typist.type(refused(running, "ranks run on", "sparkcluster down mine.yaml"), 0)
+    typist.type(refused(running, "running ranks on", "sparkcluster down mine.yaml"), 0)
 
     # down, twice, and everything as it was
     again = typist.type("sparkcluster down mine.yaml", 0)

@@ -36,7 +36,7 @@ def test_an_invalid_argument_changes_nothing(kind, args, message, lab):
 
 
 def test_the_page_of_the_lab_names_every_fault_and_what_is_only_simulated():
-    page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "lab.md").read_text()
     rows = [line.split("|") for line in page.replace("\\|", "/").splitlines() if line.startswith("| `")]
     documented = {}
     for row in rows:

@@ -107,8 +107,8 @@ class TestOneSwitch:
         b.run(["kill", "-KILL", victim])
         failed = stage.wait()
         assert failed.code == 1
-        assert "b was left out" in failed.err
-        assert re.search(r"c: .* goes on with a at", failed.err)
+        assert "b was skipped" in failed.err
+        assert re.search(r"c: .* continuing with a at", failed.err)
         assert len(sums(four, "acd")) == 1
         only_the_rest_moves(four, cli, "b")
 
@@ -120,7 +120,7 @@ class TestOneSwitch:
         a.run(["kill", "-KILL", worker(a)])
         failed = stage.wait()
         assert failed.code == 1
-        assert "a was left out: its process on this node was ended" in failed.err
+        assert "a was skipped: its process on this node was killed" in failed.err
         only_the_rest_moves(four, cli, "bcd")
 
     @pytest.mark.full
@@ -130,7 +130,7 @@ class TestOneSwitch:
         four.fault("b", "disk-full")
         failed = stage.wait()
         assert failed.code == 1
-        assert "b was left out: no space left on device" in failed.err
+        assert "b was skipped: no space left on device" in failed.err
         assert re.search(r"error: .*b: the disk is full: ", failed.err), failed.err
         assert len(sums(four, "acd")) == 1
         four.heal("b")
@@ -140,8 +140,8 @@ class TestOneSwitch:
     def test_a_byte_that_changes_between_two_nodes_names_them_and_no_copy_is_wrong(self, four, cli):
         four.fault("b", "flip-byte", str(FILE_BYTES // 4))
         done = cli("stage", four.inventory, "weights").ok()
-        assert "merges.txt arrived at c with another SHA-256 than b has; received again" in done.err
-        assert "arrived at b" not in done.err
+        assert "merges.txt from b arrived corrupt on c (wrong SHA-256); copying it again" in done.err
+        assert "arrived corrupt on b" not in done.err
         assert len(sums(four)) == 1
         assert cli("stage", four.inventory, "weights", "--json").ok().json["copied"] == []
 
@@ -153,8 +153,8 @@ class TestOneSwitch:
         arriving(four.spark("c"), FILE_BYTES // 8)
         four.fault("b", "twin-down")
         done = stage.wait().ok()
-        assert re.search(r"b: the link to a at 192\.168\.178\.11 failed: .*: goes on over another one at ", done.err)
-        assert re.search(r"c: the link to b at 192\.168\.178\.12 failed: .*: goes on over another one at ", done.err)
+        assert re.search(r"b: the link to a at 192\.168\.178\.11 failed: .*; continuing over another at ", done.err)
+        assert re.search(r"c: the link to b at 192\.168\.178\.12 failed: .*; continuing over another at ", done.err)
         assert "left out" not in done.err
         assert len(sums(four)) == 1
 

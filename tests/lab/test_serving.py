@@ -51,7 +51,7 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
     asking.start()
     time.sleep(2)
     down = cli.start("down", path)
-    down.wait_for("of which requests in flight up to 60 s")
+    down.wait_for("requests in flight within 60 s")
     logs = ["sh", "-c", "docker logs $(docker ps -q) 2>&1"]
     until(lambda: "mode=drain timeout=60s" in head.run(logs, check=False).stdout)
 

@@ -34,7 +34,7 @@ def ended_and_continued(up, lab, cli, ranks, variant):
     """``up`` ends with exit code 1 and names what continues; the ranks run on, and the next ``up`` records them."""
     done = up.wait()
     assert done.code == 1, done
-    assert "the ranks on left, right are left as they are" in done.err
+    assert "not stopping the ranks on left, right" in done.err
     assert "sparkcluster up " in done.err
     lab.heal()
     before = ranks(lab)

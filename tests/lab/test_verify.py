@@ -56,7 +56,7 @@ def test_a_bit_that_flipped_in_a_directory_is_named_and_mended(lab, cli):
     assert cli("stage", lab.inventory, "weights").ok().out.count("nothing is missing") == 1
     done = cli("stage", lab.inventory, "weights", "--verify").ok()
     said = rf"weights  \S+: {wrong} had a corrupt copy of {FILE} \(SHA-256 [0-9a-f]{{12}}… instead of "
-    assert re.search(said + rf"{right[source][:12]}…\); replaced by that of {source}$", done.out, re.MULTILINE)
+    assert re.search(said + rf"{right[source][:12]}…\); replaced by the copy from {source}$", done.out, re.MULTILINE)
     assert sums(lab) == right
     again = cli("stage", lab.inventory, "weights", "--verify", "--json").ok().json
     assert again["corrupt"] == again["copied"] == []

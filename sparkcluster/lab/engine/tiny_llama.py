@@ -1,11 +1,11 @@
-"""A model small enough to make on the spot: two Llama layers, 0.4 million random parameters.
+"""A model small enough to generate: two Llama layers, 0.4 million random parameters.
 
-Written by hand (JSON and safetensors are simple formats) so that neither torch nor transformers is needed to
-make it, and from a fixed seed so that every machine makes the same bytes: a greedy answer is then the same
-everywhere, which is what end-to-end tests compare. Four attention heads, so tensor parallel 2 and 4 divide it.
+It is written directly (JSON and safetensors are simple formats), so that neither torch nor transformers is needed, and
+from a fixed seed, so that every machine generates the same bytes: a greedy answer is then the same everywhere, as
+end-to-end tests require. It has four attention heads, for tensor parallel 2 and 4.
 
-It reads any text byte by byte and answers in words: the output layer is zero for everything but a list of
-words, so what a reader of the demo sees is nonsense, but not line noise.
+It reads any text byte by byte and answers in words: the output layer is zero except for a list of words, so the demo
+prints nonsense, but readable words.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ CHAT_TEMPLATE = (
 
 
 def write_tiny_model(directory: Path) -> Path:
-    """Write the model into ``directory`` (made if need be) and return it.
+    """Write the model into ``directory`` (created if missing) and return it.
 
-    A file that already holds the right bytes is left alone, so a second call changes nothing; each file
-    appears whole or not at all.
+    Files with the correct content are not rewritten, so a second call changes nothing. Each file appears complete or
+    not
+    at all.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in tiny_model_files().items():
@@ -55,7 +56,7 @@ def write_tiny_model(directory: Path) -> Path:
 
 
 def tiny_model_files() -> dict[str, bytes]:
-    """The model's files by name, as Hugging Face lays them out."""
+    """The model's files by name, in Hugging Face's layout."""
     vocabulary = tokens()
     return {
         "config.json": _json(_config(len(vocabulary))),
@@ -105,14 +106,14 @@ def _config(vocabulary_size: int) -> dict[str, object]:
 
 
 def _byte_characters() -> list[str]:
-    """The printable stand-in that byte-level BPE uses for each byte value (GPT-2's table)."""
+    """The printable character that byte-level BPE uses for each byte value (GPT-2's table)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) if byte in printable else chr(0x100 + others.index(byte)) for byte in range(256)]
 
 
 def tokens() -> dict[str, int]:
-    """Special tokens, then one token a byte, then the words of the answer."""
+    """Special tokens, then one token per byte, then the words of the answer."""
     characters = _byte_characters()
     words = [characters[0x20] + word for word in WORDS]
     return {token: number for number, token in enumerate([*SPECIALS, *characters, *words])}
@@ -140,7 +141,7 @@ def _tokenizer(vocabulary: dict[str, int]) -> dict[str, object]:
         "pre_tokenizer": byte_level,
         "post_processor": None,
         "decoder": byte_level,
-        # Without merges no text is ever read as a word: words are for answering alone.
+        # Without merges, text is never read as words: words are only used for answers.
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -157,12 +158,12 @@ def _tokenizer(vocabulary: dict[str, int]) -> dict[str, object]:
 
 
 def tensors_of(vocabulary: dict[str, int]) -> dict[str, tuple[tuple[int, ...], bytes]]:
-    """Shape and bfloat16 bytes of every tensor, drawn in a fixed order from one generator."""
+    """Shape and bfloat16 bytes of every tensor, generated in a fixed order from one generator."""
     generator = random.Random(SEED)
     size = len(vocabulary)
 
     def matrix(rows: int, columns: int, gain: float) -> tuple[tuple[int, ...], bytes]:
-        # Uniform, not normal: it needs no function of the C library, whose last bit differs by machine.
+        # Uniform, not normal: needs no function of the C library, whose last bit differs between machines.
         bound = gain * (3.0 / columns) ** 0.5
         values = array("f", ((2.0 * generator.random() - 1.0) * bound for _ in range(rows * columns)))
         return (rows, columns), _bfloat16(values)
@@ -197,7 +198,7 @@ def _bfloat16(values: array[float]) -> bytes:
 
 
 def _safetensors(tensors: dict[str, tuple[tuple[int, ...], bytes]]) -> bytes:
-    """One safetensors file: length of the header, header as JSON padded to eight bytes, raw data."""
+    """A safetensors file: length of the header, header as JSON padded to eight bytes, raw data."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (shape, data) in tensors.items():

@@ -1,7 +1,7 @@
-"""Faults that ``lab fault`` injects into a virtual Spark, and how each is undone.
+"""Faults that ``lab fault`` injects into a virtual Spark, and their undo.
 
-A fault is real wherever the kernel allows it (cables, MTU, rates, packet filters, processes, files, disks); what
-only hardware could show (driver, GID table, GPU) is changed in the simulated hardware that the Spark's tools read.
+A fault is real wherever the kernel allows it (cables, MTU, rates, packet filters, processes, files, disks). Faults of
+hardware (driver, GID table, GPU) are changes of the simulated hardware that the Spark's tools read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FAULTS: dict[str, Fault] = {**network.FAULTS, **host.FAULTS, **files.FAULTS, **s
 """Every kind of fault."""
 
 EXAMPLES = {"mtu": "1500", "path-mtu": "1500", "port-busy": "8000", "clock": "30"}
-"""Arguments to show in a hint; of the other kinds it shows what the argument is called."""
+"""Arguments to show in a hint; for other kinds it shows the name of the argument."""
 
 
 def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
-    """Inject a fault into a Spark; a line that says so.
+    """Inject a fault into a Spark; return a line that describes it.
 
     Raises:
         UsageError: no such fault, or its argument is invalid.
@@ -45,7 +45,7 @@ def put(spark: Spark, kind: str, args: Sequence[str]) -> str:
 
 
 def heal(sparks: Sequence[Spark]) -> list[str]:
-    """Undo all faults of ``sparks``, the latest first; a line for each.
+    """Undo all faults of ``sparks``, the latest first; return a line for each.
 
     Raises:
         LabError: a fault cannot be undone.

@@ -1,4 +1,4 @@
-"""What a fault is, and the changes that faults consist of: each returns the steps that undo it."""
+"""The type of a fault, and building blocks of faults: each returns the steps that undo it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.lab import network, node_files
 from sparkcluster.lab.sparks import Spark, sparks_of
 
 Steps = list[dict[str, Any]]
-"""What undoes a fault, in this order, as JSON; :func:`undo` lists the kinds of steps."""
+"""Steps that undo a fault, in this order, as JSON; :func:`undo` has the kinds of steps."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Fault:
     """A kind of fault.
 
     Attributes:
-        argument: its argument; None for none; in brackets if optional.
-        put: injects it into a Spark, given its argument if there is one; returns the steps that undo it.
-        simulated: whether it changes only what the Spark's tools show, since the machine itself cannot be changed.
+        argument: name of its argument; None if it takes none; in brackets if optional.
+        put: injects it into a Spark, with its argument if any; returns the steps that undo it.
+        simulated: whether it only changes the output of the Spark's tools, since the machine itself cannot be changed.
     """
 
     argument: str | None
@@ -71,7 +71,7 @@ def changed(**values: Any) -> Callable[[Spark], Steps]:
 
 
 def put_file(spark: Spark, path: str, text: str) -> Steps:
-    """Write a file on a Spark in place, so that owner and mode stay; one that did not exist is removed again."""
+    """Write a file on a Spark in place, keeping owner and mode; its undo removes a file that did not exist."""
     before = spark.run(["cat", path], check=False)
     _write(spark, path, text)
     return [{"file": path, "text": before.stdout if before.returncode == 0 else None}]
@@ -82,7 +82,7 @@ def _write(spark: Spark, path: str, text: str) -> None:
 
 
 def links(spark: Spark, netns: str, lines: list[str], undo: list[str]) -> Steps:
-    """Run ``ip`` commands in a network namespace: of the Spark, or of the switches."""
+    """Run ``ip`` commands in the network namespace of the Spark or of the switches."""
     network.ip(netns, lines)
     spark.sync_hardware()
     return [{"ip": undo, "netns": netns}]
@@ -95,7 +95,7 @@ def command(spark: Spark, argv: Sequence[str], undo: Sequence[str]) -> Steps:
 
 
 def undone_by(spark: Spark, argv: Sequence[str]) -> Steps:
-    """The step that runs a program on a Spark."""
+    """The undo step that runs a program on a Spark."""
     return [{"run": list(argv), "on": spark.index}]
 
 
@@ -107,7 +107,7 @@ subprocess.run(sys.argv[3:])
 
 
 def until(spark: Spark, seconds: str, undo: Sequence[str]) -> Steps:
-    """The step that runs a program on a Spark, which also runs by itself after so many seconds, if any are given.
+    """The undo step that runs a program on a Spark; it also runs after ``seconds``, if given.
 
     Raises:
         UsageError: ``seconds`` is not a number.
@@ -124,8 +124,8 @@ def number(text: str, low: int, high: int, quantity: str) -> int:
     """The number in ``text``.
 
     Raises:
-        UsageError: it is not one, or not between ``low`` and ``high``.
+        UsageError: it is not a number, or not between ``low`` and ``high``.
     """
     if not text.isdigit() or not low <= int(text) <= high:
-        raise UsageError(f"{quantity} is a number from {low} to {high}, not {text!r}")
+        raise UsageError(f"{quantity} must be a number from {low} to {high}, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""Faults of weights and image on a Spark's disk. All of them are real."""
+"""Faults of weights and image on a Spark's disk. All are real."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkcluster.lab.faults.base import Fault, Steps, command
 from sparkcluster.lab.sparks import Spark
 
 BACKUP = "/var/lib/gb10-backup"
-"""Directory of files that a fault has changed or removed."""
+"""Directory for files that a fault has changed or removed."""
 
 OTHER_BYTES = """
 import sys
@@ -23,13 +23,13 @@ with open(sys.argv[1], "r+b") as file:
     file.write(bytes(byte ^ 255 for byte in tail))
 """
 
-# Under a new name first, so that no reader sees half a file.
+# Under a new name first, so that no reader sees a partial file.
 RESTORE_WEIGHTS = f"""
 mkdir -p "$2" && cd "$2" && cp -p {BACKUP}/"$1" "$1.back" && mv "$1.back" "$1"
 """
 
 SPARE = "gb10-backup/image:1"
-"""Tag that keeps the image while its name is on another; an untagged image would be removed with its children."""
+"""Tag that keeps the image while its name points to another; an untagged image would be removed with its children."""
 
 # The image with one more layer, like a later build.
 OTHER_IMAGE = """
@@ -48,7 +48,7 @@ docker rmi {SPARE}
 
 
 def _weights(change: str) -> Callable[..., Steps]:
-    """A fault that changes a file of the lab's model, by default its biggest weight file, by a shell command."""
+    """A fault that changes a file of the lab's model, by default its largest weight file, with a shell command."""
 
     def put(spark: Spark, name: str = "") -> Steps:
         names = spark.run(["sh", "-c", f"cd {spark.model_path} && ls -S"], check=False).stdout.split()
@@ -64,7 +64,7 @@ def _weights(change: str) -> Callable[..., Steps]:
 
 
 def _image(replace: str) -> Callable[[Spark], Steps]:
-    """A fault that gives the name of the lab's image to another one, by a shell script."""
+    """A fault that moves the name of the lab's image to another image, with a shell script."""
 
     def put(spark: Spark) -> Steps:
         text = (spark.state.directory / "playbook.yaml").read_text()

@@ -1,7 +1,7 @@
-"""A proxy that changes a byte of what a Spark sends: python3 -c SOURCE NAME N EVERY. Python 3.8, standard library only.
+"""A proxy that changes bytes sent by a Spark: python3 -c SOURCE NAME N EVERY. Python 3.8, standard library only.
 
-It writes its port and goes on in the background. Connections reach it by a packet filter's REDIRECT; it connects to
-where each was going, on the Spark itself, and passes on what both say.
+It prints its port and continues in the background. A packet filter's REDIRECT sends connections to it; it connects to
+their original destination on the Spark itself, and forwards both directions.
 """
 
 import contextlib
@@ -15,10 +15,11 @@ BLOCK = 256 * 1024
 
 
 class Flips:
-    """Which bytes are changed.
+    """Selects the bytes to change.
 
-    ``at`` counts from 0: that byte of the first connection that carries so many, or with ``every`` each ``at``-th one
-    of every connection.
+    ``at`` counts from 0: that byte in the first connection with as many bytes; with ``every``, each ``at``-th byte of
+    every
+    connection.
     """
 
     def __init__(self, at: int, *, every: bool) -> None:
@@ -28,7 +29,7 @@ class Flips:
         self._over = False
 
     def change(self, block: bytearray, sent: int) -> None:
-        """Change bytes of a ``block`` before which ``sent`` bytes of its connection came."""
+        """Change bytes of ``block``, which starts at offset ``sent`` of its connection."""
         with self._lock:
             if self._every:
                 first = -(sent + 1) % self._at
@@ -39,7 +40,7 @@ class Flips:
 
 
 def pass_on(source: socket.socket, target: socket.socket, flips: Flips | None) -> None:
-    """Send to ``target`` what comes from ``source``, to its end."""
+    """Forward from ``source`` to ``target`` until the end."""
     sent = 0
     try:
         while True:
@@ -52,14 +53,14 @@ def pass_on(source: socket.socket, target: socket.socket, flips: Flips | None) -
             sent += len(block)
         target.shutdown(socket.SHUT_WR)
     except OSError:
-        # What breaks on one side breaks on the other.
+        # An error on one side closes the other.
         for each in (source, target):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
 
 def connect(client: socket.socket, flips: Flips) -> None:
-    """Pass on a connection to where it was going."""
+    """Forward a connection to its original destination."""
     asked = client.getsockopt(socket.SOL_IP, ORIGINAL_DESTINATION, 16)
     address = (socket.inet_ntoa(asked[4:8]), int.from_bytes(asked[2:4], "big"))
     with client:
@@ -75,7 +76,7 @@ def connect(client: socket.socket, flips: Flips) -> None:
 
 
 def main() -> None:
-    """Listen on any port, say which, and serve in the background."""
+    """Listen on any port, print it, and serve in the background."""
     listener = socket.socket()
     listener.bind(("", 0))
     listener.listen(64)

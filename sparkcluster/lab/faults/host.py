@@ -28,7 +28,7 @@ while step >= 4096:
 """
 
 CLOCK = "/usr/local/bin/python3"
-"""Precedes the real python3 on a login's PATH while the clock is off."""
+"""Comes before the real python3 in a login's PATH while the clock is wrong."""
 
 CLOCKED = """#!/usr/bin/python3 -S
 import os, sys, time
@@ -42,12 +42,12 @@ at = args.index("-c")
 sys.argv = args[at:at + 1] + args[at + 2:]
 exec(compile(args[at + 1], "<string>", "exec"), {{"__name__": "__main__"}})
 """
-"""The kernel has no clock per process, so programs passed by ``-c`` see a shifted one."""
+"""The kernel has no clock per process, so programs passed by ``-c`` get a shifted one."""
 
 DGX_RELEASE = "/etc/dgx-release"
 
 
-# As the driver's packages do; without a driver it fails, and the old spec stays.
+# As in the driver's packages; without a driver it fails, and the old spec stays.
 REFRESH_CDI = ["sh", "-c", "systemctl restart nvidia-cdi-refresh || true"]
 
 VERSION = r"[0-9A-Za-z][0-9A-Za-z.+_-]*"
@@ -83,13 +83,13 @@ def _versioned(key: str, kind: str, example: str) -> Callable[[Spark, str], Step
 def _ota(spark: Spark, version: str) -> Steps:
     _checked(version, VERSION, "OTA version", "7.6.0")
     text = spark.run(["cat", DGX_RELEASE]).stdout
-    # As an update does: it appends its lines.
+    # Like an update, which appends its lines.
     return put_file(spark, DGX_RELEASE, f'{text}\nDGX_OTA_VERSION="{version}"\nDGX_OTA_DATE="Fri Nov 20 2026"\n')
 
 
 def _clock(spark: Spark, shift_s: str) -> Steps:
     if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", shift_s):
-        raise UsageError(f"a shift of the clock is a number of seconds, not {shift_s!r}", hint="write it as 300 or -5")
+        raise UsageError(f"a clock shift must be a number of seconds, not {shift_s!r}", hint="write it as 300 or -5")
     steps = put_file(spark, CLOCK, CLOCKED.format(shift=float(shift_s)))
     spark.run(["chmod", "755", CLOCK])
     return steps
@@ -104,7 +104,7 @@ def _memory(change: Callable[[dict[str, int], int], None], unit: str) -> Callabl
 
 
 def _in_cache(memory: dict[str, int], size_gb: int) -> None:
-    """Page cache grows at the cost of free memory; available memory stays the same."""
+    """The page cache grows and free memory shrinks; available memory stays the same."""
     memory["free_kb"] = max(1_000_000, memory["free_kb"] - size_gb * 10**9 // 1024)
 
 
@@ -119,7 +119,7 @@ def _kernel_line(spark: Spark, line: str, change: Callable[[dict[str, Any], str]
         raise UsageError(
             "a line of the kernel log must be printable", hint="kernel-log 'NVRM: Xid (PCI:000f:01:00): 119, …'"
         )
-    # As dmesg: seconds since the boot, which is that of the machine.
+    # As in dmesg: seconds since boot, of the machine.
     stamped = f"[{time.monotonic():12.6f}] {line.strip()}"
     return hardware(spark, lambda values: change(values, stamped))
 
@@ -129,7 +129,7 @@ def _kernel_log(spark: Spark, line: str) -> Steps:
 
 
 def _crashed(spark: Spark, line: str) -> Steps:
-    """The boot before ended with ``line``, and without a shutdown."""
+    """The previous boot ended with ``line`` and without a shutdown."""
     return _kernel_line(spark, line, lambda values, stamped: values.update(boot_before=[*KERNEL_LOG, stamped]))
 
 

@@ -1,4 +1,4 @@
-"""Faults of cables, interfaces and addresses. All are real but speed and GID tables."""
+"""Faults of cables, interfaces and addresses. All are real except speed and GID tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIREWALL_OFF = f"""
 sed -i 's/^ENABLED=.*/ENABLED=no/' {UFW_CONF}
 """
 
-# What the Spark sends to the machine goes to an Ethernet address that nobody has: a packet filter would return an
+# Packets from the Spark to the machine get an Ethernet address that does not exist: a packet filter would return an
 # error to the sender.
 SILENCE = f"""
 set -e
@@ -35,7 +35,7 @@ while {IPTABLES} -D INPUT -s "$1" -j DROP 2> /dev/null; do :; done
 /usr/sbin/ip neigh del "$1" dev "$2" 2> /dev/null || true
 """
 
-# A veth pair takes a moment to show its carrier; the arguments are the files to read.
+# A veth pair needs a moment to report its carrier; the arguments are the files to read.
 WAIT_FOR_CARRIER = """
 for try in $(seq 50); do
   cat "$@" 2> /dev/null | grep -q 0 || break
@@ -46,7 +46,7 @@ done
 
 def _cabled(spark: Spark) -> list[Function]:
     if not spark.cabled:
-        raise UsageError(f"{spark.name} has no cable", hint="give its spec `ports: p1`")
+        raise UsageError(f"{spark.name} has no cable", hint="set `ports: p1` in its spec")
     return spark.cabled
 
 
@@ -64,7 +64,7 @@ def _devices(spark: Spark) -> list[str]:
 def _address(spark: Spark, function: Function) -> ipaddress.IPv4Interface:
     text = spark.address(function)
     if text is None:
-        raise UsageError(f"{spark.spec.netdev(function)} of {spark.name} has no address by its spec")
+        raise UsageError(f"{spark.spec.netdev(function)} of {spark.name} has no address in its spec")
     return ipaddress.IPv4Interface(text)
 
 
@@ -85,7 +85,7 @@ def _mtu(spark: Spark, mtu: str) -> Steps:
 
 
 def _path_mtu(spark: Spark, mtu: str) -> Steps:
-    """Set the MTU at the switch's ends of the cables: larger frames are dropped there without notice."""
+    """Set the MTU at the switch's ends of the cables: larger frames are dropped silently."""
     new = number(mtu, 68, network.BRIDGE_MTU, "an MTU")
     ends = [network.peer(spark.index, function) for function in _cabled(spark)]
     lines, undo = ([f"link set {end} mtu {size}" for end in ends] for size in (new, network.BRIDGE_MTU))
@@ -108,7 +108,7 @@ def _hcas(spark: Spark) -> list[str]:
 
 
 def _gid_missing(spark: Spark, hca: str = "") -> Steps:
-    # A shift affects all HCAs of a node, a missing entry a single HCA: by default the second twin.
+    # A shift affects all HCAs of a node, a missing entry only one: by default the second twin.
     chosen = _chosen(spark, hca, _hcas(spark))[-1:]
     return _set_functions(spark, chosen, gids=GID_LAYOUTS["missing"])
 
@@ -125,7 +125,7 @@ def _speed(spark: Spark, mbps: str) -> Steps:
 
 
 def _readdress(spark: Spark, function: Function, fresh: str | None) -> Steps:
-    """Give an interface another address, or none."""
+    """Replace the address of an interface, or remove it."""
     device, before = spark.spec.netdev(function), str(_address(spark, function))
     lines, undo = (
         [f"addr flush dev {device}", *([f"addr add {address} brd + dev {device}"] if address else [])]
@@ -180,7 +180,7 @@ def _duplicate_address(spark: Spark, name: str = "") -> Steps:
 
 
 def _firewall(spark: Spark, source: str = "") -> Steps:
-    """As an enabled ufw does: SSH and pings come in, no other new connection; or only what the argument says."""
+    """Like an enabled ufw: allows SSH and pings, and no other new connections; or blocks only the argument."""
     rules = ["-p tcp --dport 22 -j ACCEPT", "-p tcp --syn -j DROP", "-p udp -j DROP"]
     if source.isdigit():
         rules = [f"-p tcp --dport {number(source, 1, 65535, 'a port')} --syn -j DROP"]
@@ -195,7 +195,7 @@ def _firewall(spark: Spark, source: str = "") -> Steps:
 
 
 def _silence(spark: Spark, seconds: str = "") -> Steps:
-    """Lose every packet between the Spark and the machine, where the operator is; the other Sparks reach it."""
+    """Drop every packet between the Spark and the machine, where the operator is; other Sparks can reach it."""
     change, back = (
         ["sh", "-c", script, "sh", spark.state.gateway, spark.spec.management] for script in (SILENCE, SILENCE_OFF)
     )
@@ -205,9 +205,9 @@ def _silence(spark: Spark, seconds: str = "") -> Steps:
 
 
 def _flip_byte(spark: Spark, which: str) -> Steps:
-    """Pass connections to the Spark over its rails through a proxy that changes one byte of what the Spark sends."""
+    """Redirect connections to the Spark's rails through a proxy that changes bytes that the Spark sends."""
     devices, text = _devices(spark), which.removeprefix("every-")
-    at = number(text, 0 if text == which else 1, 1 << 50, "the place of a byte")
+    at = number(text, 0 if text == which else 1, 1 << 50, "a byte offset")
     name = f"flip-byte-{uuid.uuid4().hex}"
     source = Path(__file__).with_name("flip_byte.py").read_text()
     port = spark.run(["python3", "-c", source, name, str(at), "once" if text == which else "every"]).stdout.strip()

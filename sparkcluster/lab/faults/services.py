@@ -1,4 +1,4 @@
-"""Faults of services and processes: sshd, Docker, containers, ports. All but the snap are real."""
+"""Faults of services and processes: sshd, Docker, containers, ports. All are real except the snap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkcluster.lab.machine import command_line
 from sparkcluster.lab.shims.services import DAEMON_JSON
 from sparkcluster.lab.sparks import Spark, make_key
 
-# The parent ends when the port is open; the child keeps it open.
+# The parent exits when the port is open; the child keeps it open.
 LISTENER = """
 import os, signal, socket, sys
 s = socket.socket()
@@ -33,10 +33,10 @@ SNAP_ROOT = "/var/snap/docker/common/var-lib-docker"
 RESTART_DOCKER = ["systemctl", "restart", "docker"]
 
 SSHD = "^(/[^ ]*/)?sshd"
-"""Command lines of sshd and of its sessions, for pkill."""
+"""Pattern for pkill: command lines of sshd and its sessions."""
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
-# On SIGHUP sshd loads its keys again and keeps its process id.
+# On SIGHUP sshd reloads its keys and keeps its process ID.
 LOAD_HOST_KEY = f"""
 key=$(ssh-keygen -y -f {HOST_KEY} | cut -d' ' -f2)
 systemctl reload ssh
@@ -53,14 +53,14 @@ def _port_busy(spark: Spark, text: str) -> Steps:
     port = number(text, 1, 65535, "a port")
     if spark.run(["python3", "-c", LISTENER, "port-busy", str(port)], check=False).returncode:
         raise LabError(f"port {port} of {spark.name} is already in use", node=spark.name)
-    # After a reboot there is no such process.
+    # After a reboot the process no longer exists.
     return undone_by(spark, ["sh", "-c", f"pkill -KILL -f 'port-busy {port}$' || true"])
 
 
 def _ssh_hang(spark: Spark, seconds: str = "") -> Steps:
     steps = until(spark, seconds, ["pkill", "-CONT", "-f", SSHD])
     if spark.run(["pkill", "-STOP", "-f", SSHD], check=False).returncode:
-        raise LabError(f"no sshd runs on {spark.name}", node=spark.name)
+        raise LabError(f"sshd is not running on {spark.name}", node=spark.name)
     return steps
 
 
@@ -71,7 +71,7 @@ def _ssh_restart(spark: Spark) -> Steps:
 
 def _ssh_stopped(spark: Spark) -> Steps:
     steps = _stopped("ssh")(spark)
-    # Sessions outlive the listener and would still answer.
+    # Sessions survive the listener and would still answer.
     spark.run(["pkill", "-KILL", "-f", SSHD], check=False)
     return steps
 
@@ -94,7 +94,7 @@ def _no_docker_group(spark: Spark) -> Steps:
 
 
 def _no_runtime(spark: Spark) -> Steps:
-    """As if NVIDIA's toolkit had never been set up: no runtime in daemon.json, no CDI spec, Docker restarted."""
+    """As if NVIDIA's toolkit had never been configured: no runtime in daemon.json, no CDI spec, Docker restarted."""
     settings = json.loads(spark.run(["cat", DAEMON_JSON], check=False).stdout or "{}")
     settings.pop("runtimes", None)
     steps = put_file(spark, DAEMON_JSON, json.dumps(settings) + "\n")
@@ -103,7 +103,7 @@ def _no_runtime(spark: Spark) -> Steps:
 
 
 def _snap_docker(spark: Spark) -> Steps:
-    # Not by a link: Docker would report its target.
+    # Not a link, since Docker would report its target.
     spark.run(["sh", "-c", f"mkdir -p {SNAP_ROOT} && mount --rbind /var/lib/docker {SNAP_ROOT}"])
     remove = f"umount -R -l {SNAP_ROOT} && rmdir -p {SNAP_ROOT} 2> /dev/null || [ ! -e /var/snap ]"
     steps = changed(docker_snap=True)(spark) + command(spark, RESTART_DOCKER, RESTART_DOCKER)
@@ -112,19 +112,19 @@ def _snap_docker(spark: Spark) -> Steps:
 
 def _kill_worker(spark: Spark) -> Steps:
     if not _kill_in_containers(spark, "", signal.SIGKILL):
-        raise LabError(f"no container runs on {spark.name}", node=spark.name)
+        raise LabError(f"no container is running on {spark.name}", node=spark.name)
     return []
 
 
 def _kill_engine(spark: Spark) -> Steps:
-    # vLLM notices a dead core and exits within seconds. It never notices one that hangs: its API server
-    # keeps reporting that it is healthy.
+    # vLLM detects a dead core and exits within seconds. It does not detect one that hangs: its API server keeps
+    # reporting that it is healthy.
     number = signal.SIGSTOP if spark.state.engine == "vllm" else signal.SIGKILL
     if not _kill_in_containers(spark, "EngineCore", number):
         raise LabError(
-            f"no engine core runs on {spark.name}",
+            f"no engine core is running on {spark.name}",
             node=spark.name,
-            hint="give the head: the engine runs there",
+            hint="use the head: the engine runs there",
         )
     return []
 

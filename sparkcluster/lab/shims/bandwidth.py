@@ -1,7 +1,7 @@
 """ib_write_bw between two virtual Sparks: a connection over the interface of the HCA, reported as RDMA.
 
-Real are the interface, the address, the GID index, the carrier and any limit on the link. Without a limit it reports
-what was measured on Sparks (92.57 Gb/s with small packets, 97.3 at 64 KiB, 108.5 at 1 MiB with jumbo frames).
+The interface, the address, the GID index, the carrier and any limit on the link are real. Without a limit it reports
+rates measured on Sparks (92.57 Gb/s with small packets, 97.3 at 64 KiB, 108.5 at 1 MiB with jumbo frames).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PORT = 18515
 LINE = "-" * 87
 TIMEOUT_S = 20
 SO_BINDTODEVICE = 25
-# Options with a value that changes nothing here.
+# Options with a value that are ignored.
 IGNORED = ("-i", "-D", "--duration", "-n", "--iters", "-q", "--qp", "-m", "--mtu", "-t", "-Q", "-S")
 
 
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def ib_write_bw(args: list[str]) -> int:
-    """Server without a host, client with one; 0 with or without a result, 1 where nothing was set up."""
+    """Server without a host, client with one; returns 0 even without a result, 1 if the device cannot be used."""
     options = _parser().parse_known_args(args)[0]
     device = options.device
     functions = hardware.functions(device)
@@ -64,7 +64,7 @@ def ib_write_bw(args: list[str]) -> int:
 
 
 def _limit_gbps(netdev: str) -> float | None:
-    """Rate of a token-bucket filter on the interface, None where there is none."""
+    """Rate of a token-bucket filter on the interface; None if there is none."""
     text = subprocess.run(["tc", "-j", "qdisc", "show", "dev", netdev], stdout=subprocess.PIPE, check=True).stdout
     for qdisc in json.loads(text.decode() or "[]"):
         rate = qdisc.get("options", {}).get("rate")
@@ -127,7 +127,7 @@ def _nominal(mtu: int, size: int) -> float:
 
 
 def _greet(control: socket.socket, local: dict[str, Any]) -> dict[str, Any]:
-    """The other side's end of the link, after telling it ours; prints the banner."""
+    """Exchange the parameters of both ends, print the banner, and return the other end's."""
     control.settimeout(TIMEOUT_S)
     lines = control.makefile("rw")
     lines.write(json.dumps(local) + "\n")

@@ -1,4 +1,4 @@
-"""nvidia-smi and the hook of NVIDIA's container toolkit, as a GB10 answers them."""
+"""nvidia-smi and the hook of NVIDIA's container toolkit, with the answers of a GB10."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATES = {
 }
 """Live values of the GPU, by its simulated state."""
 
-# Memory is unified: the GB10 reports none.
+# Memory is unified: the GB10 reports [N/A].
 FIELDS = {
     "name": NAME,
     "gpu_name": NAME,
@@ -67,7 +67,7 @@ OPTIONS = ("--query-gpu", "--format", "-L", "--list-gpus")
 
 
 def nvidia_smi(args: list[str]) -> int:
-    """Print the query's answer, with ``-l SECONDS`` again and again; exit status as of the real program."""
+    """Print the answer to a query, with ``-l SECONDS`` repeatedly; exit status as in the real program."""
     if "-l" in args:
         place = args.index("-l")
         return _loop(args[:place] + args[place + 2 :], float(args[place + 1]))
@@ -113,7 +113,7 @@ def _query(facts: dict[str, Any], fields: list[str], form: list[str]) -> int:
 
 
 def nvidia_container_runtime_hook(args: list[str]) -> int:
-    """Docker calls this before a container with ``--gpus`` starts; it fails like the real hook."""
+    """Called by Docker before a container with ``--gpus`` starts; fails like the real hook."""
     del args
     facts = hardware.load()
     if facts["driver"] == "none" or facts["gpu"] == "lost":

@@ -1,4 +1,4 @@
-"""The programs of enabled clusters, started at boot and after a failure, as their systemd units would have it."""
+"""Starts the programs of enabled clusters at boot and after a failure, like their systemd units."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pwd
 import subprocess
 
 PROGRAM = "/.local/state/sparkcluster/clusters/*/enabled/guard.py"
-# Not again after SIGTERM: who sent that starts it by installing it again. The shell's own command has no path, so that
-# what kills guards by theirs spares it.
+# Not restarted after SIGTERM: its sender installs the program again to start it. The shell's own command line has no
+# path, so that killing guards by their path spares it.
 RUN = 'until [ ! -e "$PWD/guard.py" ] || python3 -I "$PWD/guard.py" "$PWD" || [ $? = 143 ]; do sleep 1; done'
 
 
 def look(started: dict[str, int]) -> None:
-    """Start every program that is not in ``started``, or was installed again since, as the user who installed it.
+    """Start every program that is not in ``started`` or was reinstalled since, as the user who installed it.
 
-    Its output is in a log beside it. OSError where one goes away meanwhile, or the disk is full.
+    Its output goes to a log in its directory. OSError if it is removed meanwhile, or if the disk is full.
     """
     for program in glob.glob("/root" + PROGRAM) + glob.glob("/home/*" + PROGRAM):
         file, directory = os.stat(program), os.path.dirname(program)

@@ -15,14 +15,14 @@ HARDWARE = DIRECTORY + "/hardware.json"
 
 
 def load() -> dict[str, Any]:
-    """The simulated hardware from the lab's file, which faults change."""
+    """The simulated hardware, from the lab's file, which faults change."""
     with open(HARDWARE) as file:
         found: dict[str, Any] = json.load(file)
     return found
 
 
 def links() -> dict[str, Any]:
-    """Live links by name: ``up`` (carrier is there), ``mtu`` and ``ipv4``, its addresses."""
+    """Live links by name: ``up`` (has a carrier), ``mtu``, and ``ipv4``, the addresses."""
     text = subprocess.run(["/usr/sbin/ip", "-j", "addr"], stdout=subprocess.PIPE, check=True).stdout
     found = {}
     for entry in json.loads(text.decode() or "[]"):
@@ -41,9 +41,9 @@ DARK = {"up": False, "mtu": 1500, "ipv4": []}
 
 
 def functions(hca: str | None = None) -> list[Any]:
-    """Every PCI function of the ConnectX-7, or that of one HCA, with its live ``link``; none where no cable is in.
+    """Every PCI function of the ConnectX-7, or of one HCA, with its live ``link``; empty if no cable is plugged in.
 
-    Without a cable the ConnectX-7 leaves PCI (NVIDIA's dgx-spark-mlnx-hotplug).
+    Without a cable the ConnectX-7 disappears from PCI (NVIDIA's dgx-spark-mlnx-hotplug).
     """
     live = links()
     return [dict(f, link=live.get(f["netdev"], DARK)) for f in load()["functions"] if hca in (None, f["hca"])]
@@ -56,20 +56,20 @@ def rdma_mtu(function: dict[str, Any]) -> int:
 
 
 def colons(packed: bytes) -> str:
-    """A GID as sysfs writes it: eight full groups."""
+    """A GID in sysfs format: eight full groups."""
     text = packed.hex()
     return ":".join(text[start : start + 4] for start in range(0, 32, 4))
 
 
 def mac_gid(mac: str) -> str:
-    """Link-local GID that follows from a hardware address (EUI-64)."""
+    """Link-local GID derived from a MAC address (EUI-64)."""
     octets = [int(part, 16) for part in mac.split(":")]
     eui = [octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, octets[3], octets[4], octets[5]]
     return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0, *eui]))
 
 
 def privacy_gid(mac: str) -> str:
-    """A stable-privacy link-local GID: the same on every boot, unlike the hardware address."""
+    """A stable-privacy link-local GID: the same on every boot, but not derived from the MAC address."""
     return colons(bytes([0xFE, 0x80, 0, 0, 0, 0, 0, 0]) + hashlib.sha256(mac.encode()).digest()[:8])
 
 
@@ -79,11 +79,11 @@ def ipv4_gid(address: str) -> str:
 
 
 def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
-    """GID entries of one HCA: index to (gid, RoCE version, IPv4 address or empty text).
+    """GID entries of an HCA: index to (gid, RoCE version, IPv4 address or empty).
 
-    A port without carrier has the entries of its hardware address only; with carrier also those of its
-    live addresses, at the indices of the table's layout. A second address takes the next
-    free indices.
+    A port without a carrier has only the entries of its MAC address; with a carrier also those of its live addresses,
+    at
+    the indices of the table's layout. A second address gets the next free indices.
     """
     link = function["link"]
     table: dict[int, tuple[str, int, str]] = {}
@@ -115,18 +115,18 @@ def _gid(kind: str, mac: str, ipv4: list[str]) -> tuple[str, str]:
 
 
 def is_root() -> bool:
-    """Whether this process is root's."""
+    """Whether this process runs as root."""
     return os.geteuid() == 0
 
 
 def refuse(message: str, code: int = 1) -> int:
-    """Print a tool's error; the exit status."""
+    """Print a tool's error; return the exit status."""
     sys.stderr.write(message + "\n")
     return code
 
 
 def replace(path: str, text: str) -> None:
-    """Write a file that appears as a whole."""
+    """Replace a file atomically."""
     fresh = "%s.%d.new" % (path, os.getpid())
     with open(fresh, "w") as file:
         file.write(text)

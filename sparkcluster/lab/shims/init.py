@@ -18,13 +18,13 @@ from . import guards, netplan, services, settings, sysfs
 from .hardware import DIRECTORY, load, replace
 
 READY = DIRECTORY + "/machine/ready.json"
-"""Tells the lab on the machine that Docker answers."""
+"""Tells the lab on the machine that Docker is ready."""
 
 MEMORY_S = 0.25
-"""How often /proc/meminfo follows the control group."""
+"""Interval for updating /proc/meminfo from the control group."""
 
 SETTLE_S = 0.03
-"""Links change in bursts; a single update after a burst is enough."""
+"""Links change in bursts; one update after a burst is enough."""
 
 # <linux/rtnetlink.h>
 RTMGRP_LINK = 1
@@ -32,10 +32,10 @@ RTMGRP_IPV4_IFADDR = 0x10
 RTMGRP_IPV6_IFADDR = 0x100
 
 STOP_S = 10
-"""Limit for a service to end, or to answer."""
+"""Time limit for a service to stop or to answer."""
 
 SSHD = ["/usr/sbin/sshd", "-D", "-e"]
-# Without the limits of its configuration, which are made for a daemon that systemd starts.
+# Without the limits in its configuration, which are meant for a daemon started by systemd.
 AVAHI = ["/usr/sbin/avahi-daemon", "--no-rlimits"]
 DOCKERD = [
     "--exec-root=/run/docker",
@@ -50,12 +50,13 @@ DOCKERD = [
 
 
 def dockerd_command(facts: dict[str, Any]) -> list[Any]:
-    """Docker as apt installs it, or as a snap; its runtimes are in daemon.json, as on a real Spark.
+    """Docker as installed by apt, or as a snap; its runtimes are in daemon.json, as on a real Spark.
 
-    It runs in its own mount namespace: when it ends it unmounts everything below its directory, including the
-    layers that the lab mounted there.
+    It runs in its own mount namespace: when it exits it unmounts everything below its directory, including the layers
+    that
+    the lab mounted there.
     """
-    # A driver that is named would be the name of a snapshotter.
+    # For containerd's store, an explicit driver would be taken for a snapshotter.
     containerd = services.docker_settings().get("features", {}).get(services.CONTAINERD_STORE)
     driver = [] if containerd else ["--storage-driver=overlay2"]
     registry = ["--insecure-registry=" + facts["registry"]]
@@ -72,7 +73,7 @@ def dockerd_environment(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def start(command: list[str], log: str, environment: dict[str, Any] | None = None) -> int:
-    """Start a service with its output in a log; its process id."""
+    """Start a service with its output in a log; return its process ID."""
     with open(log, "ab") as file:
         return subprocess.Popen(
             command,
@@ -85,13 +86,13 @@ def start(command: list[str], log: str, environment: dict[str, Any] | None = Non
 
 
 class Services:
-    """sshd, Docker and avahi, and the requests of systemctl to start and stop them."""
+    """Starts and stops sshd, Docker and avahi, on requests of systemctl."""
 
     def __init__(self) -> None:
         self._pids: dict[str, int] = {}
 
     def start(self, name: str) -> None:
-        """Start a service unless it runs."""
+        """Start a service unless it is running."""
         if name in self._pids and _alive(self._pids[name]):
             return
         if name == "ssh":
@@ -104,11 +105,11 @@ class Services:
             self._pids[name] = start(command, "/var/log/dockerd.log", dockerd_environment(facts))
 
     def stop(self, name: str) -> None:
-        """Stop a service and wait for its end; its child processes keep running."""
+        """Stop a service and wait for its exit; its child processes keep running."""
         pid = self._pids.pop(name, None)
         if pid is None or not _alive(pid):
             return
-        # Only once: at a third SIGTERM, Docker exits without cleaning up.
+        # Only once: on a third SIGTERM, Docker exits without cleaning up.
         os.kill(pid, signal.SIGTERM)
         until = time.monotonic() + STOP_S
         while _alive(pid):
@@ -117,7 +118,7 @@ class Services:
             time.sleep(0.02)
 
     def serve(self) -> None:
-        """Serve the requests that have come in."""
+        """Handle pending requests."""
         for entry in sorted(os.listdir(services.REQUESTS)):
             path = os.path.join(services.REQUESTS, entry)
             if entry.endswith(".new"):
@@ -137,7 +138,7 @@ class Services:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a child of this process runs; one that has ended is reaped."""
+    """Whether a child process is running; reaps it if it has exited."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:
@@ -169,7 +170,7 @@ def answers(path: str) -> bool:
 
 
 def reap() -> None:
-    """Wait for every child and orphan that has ended."""
+    """Reap every child and orphan that has exited."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -180,7 +181,7 @@ def reap() -> None:
 
 
 def raise_limits() -> None:
-    """Limits as systemd sets them for services; the limit on open files cannot exceed the kernel's."""
+    """Set the limits that systemd sets for services; the limit of open files cannot exceed the kernel's."""
     with open("/proc/sys/fs/nr_open") as file:
         files = min(1048576, int(file.read()))
     infinite = resource.RLIM_INFINITY
@@ -234,7 +235,7 @@ def main() -> None:
 
 
 def start_all(running: Services, virtual_memory: settings.VirtualMemory) -> None:
-    """What systemd starts at boot: the hardware's files, sysctls, services, and on a bare Spark its network."""
+    """Start what systemd starts at boot: hardware files, sysctls, services, and on a bare Spark its network."""
     facts = load()
     sysfs.sync()
     os.makedirs("/var/log", exist_ok=True)
@@ -250,7 +251,7 @@ def start_all(running: Services, virtual_memory: settings.VirtualMemory) -> None
 
 
 def apply(running: Services) -> None:
-    """Serve requests and bring the simulated hardware up to date."""
+    """Handle requests and update the simulated hardware."""
     try:
         running.serve()
         sysfs.sync()

@@ -1,4 +1,4 @@
-"""dmesg, journalctl and modinfo of this Spark's kernel, never the machine's."""
+"""dmesg, journalctl and modinfo for this Spark's kernel, never the machine's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import hardware
 
 
 def dmesg(args: list[str]) -> int:
-    """The kernel log from the lab; refused to plain users, as by Ubuntu."""
+    """The kernel log from the lab; denied to plain users, as on Ubuntu."""
     del args
     if not hardware.is_root():
         return hardware.refuse("dmesg: read kernel buffer failed: Operation not permitted")
@@ -20,9 +20,9 @@ def dmesg(args: list[str]) -> int:
 
 
 def journalctl(args: list[str]) -> int:
-    """The kernel's part of the journal (``-k``), of this boot or the one before (``-b -1``), to root alone.
+    """The kernel's part of the journal (``-k``), of this boot or the previous one (``-b -1``), for root only.
 
-    The whole journal of the boot before is the kernel's. Times are as of ``-o short-iso --utc``.
+    The complete journal of the previous boot is the kernel's. Times as with ``-o short-iso --utc``.
     """
     facts, words = hardware.load(), " ".join(args)
     kernel = any(arg in ("--dmesg", "_TRANSPORT=kernel") or _has(arg, "k") for arg in args)
@@ -43,7 +43,7 @@ def _has(arg: str, letter: str) -> bool:
 
 
 def modinfo(args: list[str]) -> int:
-    """``modinfo -F FIELD -k KERNEL MODULE`` of a module that lies below /lib/modules."""
+    """``modinfo -F FIELD -k KERNEL MODULE`` for a module below /lib/modules."""
     options = dict(zip(args[:-1:2], args[1:-1:2], strict=True))
     found = glob.glob("/lib/modules/%s/**/%s.ko" % (options["-k"], args[-1]), recursive=True)
     if not found:

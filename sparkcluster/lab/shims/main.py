@@ -1,4 +1,4 @@
-"""Every shim is a link to the same program, which runs the function with the link's name."""
+"""Every shim is a link to one program, which runs the function with the link's name."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TOOLS = {
 """Module of each shim in this package."""
 
 INTERNAL = ("nvidia-container-runtime-hook", "fit_container")
-"""Shims that only Docker calls: they are not on PATH."""
+"""Shims that only Docker calls; not on PATH."""
 
 PACKAGED = ("ib_write_bw",)
-"""Shims that are on PATH where their package is installed."""
+"""Shims that are on PATH only if their package is installed."""
 
 
 def main() -> int:
-    """Run the tool that this process was called as; its exit status."""
+    """Run the tool with the name of this process; return its exit status."""
     name = os.path.basename(sys.argv[0])
     if name == "init":
         from . import init

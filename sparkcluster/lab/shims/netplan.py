@@ -1,4 +1,4 @@
-"""netplan: the real program reads and checks the files; in place of NetworkManager, ``ip`` applies what they say."""
+"""netplan: the real program reads and checks the files; ``ip`` applies them instead of NetworkManager."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from . import hardware
 
 FILE = "/etc/netplan/40-cx7.yaml"
-"""Where the addresses of the ConnectX-7 are written (NVIDIA's playbook connect-two-sparks)."""
+"""The file with the addresses of the ConnectX-7 (NVIDIA's playbook connect-two-sparks)."""
 
 PROGRAM = "/usr/sbin/netplan"
 TO_JSON = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"  # netplan.io needs python3-yaml
-INVALID = 78  # netplan apply ends with EX_CONFIG where generate fails
+INVALID = 78  # netplan apply exits with EX_CONFIG if generate fails
 
 
 def netplan(args: list[str]) -> int:
-    """``apply`` configures the Spark's interfaces; what only reads or writes files is the real program's."""
+    """``apply`` configures the Spark's interfaces; commands that only read or write files run the real program."""
     if not os.access(PROGRAM, os.X_OK):
         return hardware.refuse("netplan: netplan.io is not installed on the machine of the lab")
     words = [arg for arg in args if not arg.startswith("-")]
@@ -31,7 +31,7 @@ def netplan(args: list[str]) -> int:
 
 
 def apply() -> int:
-    """Configure every interface of the ConnectX-7 and of the management network as the files say; the exit status."""
+    """Configure all interfaces of the ConnectX-7 and the management network from the files; return the exit status."""
     if _real(["generate"]):
         return INVALID
     ethernets = merged()
@@ -49,14 +49,14 @@ def apply() -> int:
 
 
 def _real(args: list[str]) -> int:
-    """Run the real program; without units for systemd, by which a program takes it for the init (sd_booted(3))."""
+    """Run the real program, then remove its units: their directory looks like a running systemd (sd_booted(3))."""
     done = subprocess.run([PROGRAM, *args], check=False)
     shutil.rmtree("/run/systemd/system", ignore_errors=True)
     return done.returncode
 
 
 def merged() -> dict[str, Any]:
-    """The interfaces in all files below /lib, /etc and /run, as netplan merges them."""
+    """The interfaces in all files below /lib, /etc and /run, merged by netplan."""
     text = subprocess.run([PROGRAM, "get"], stdout=subprocess.PIPE, check=True).stdout
     done = subprocess.run(["/usr/bin/python3", "-c", TO_JSON], input=text, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = (json.loads(done.stdout.decode()) or {}).get("network", {}).get("ethernets") or {}
@@ -64,9 +64,9 @@ def merged() -> dict[str, Any]:
 
 
 def change(link: dict[str, Any], entry: dict[str, Any], leased: str | None, gateway: str) -> list[str]:
-    """Lines for ``ip -batch`` that bring an interface to what its entry says, and leave what is so already.
+    """Lines for ``ip -batch`` that change an interface to match its entry, skipping what already matches.
 
-    ``leased`` is the address that DHCP gives it, if it is asked.
+    ``leased`` is its DHCP address, if DHCP is used.
     """
     name = link["ifname"]
     wanted = [next(iter(each)) if isinstance(each, dict) else str(each) for each in entry.get("addresses", [])]
@@ -83,7 +83,7 @@ def change(link: dict[str, Any], entry: dict[str, Any], leased: str | None, gate
     ]
     lines = []
     if set(found) - set(wanted):
-        # Without its last address an interface loses its routes too, as with NetworkManager.
+        # An interface without an address also loses its routes, as with NetworkManager.
         lines += ["addr del %s dev %s" % (address, name) for address in reversed(found)]
         found = []
     for address in wanted:
@@ -109,10 +109,10 @@ def _live() -> dict[str, Any]:
 
 
 def _link_local_by_kernel(link: dict[str, Any], *, wanted: bool) -> None:
-    """Have the kernel give the interface its IPv6 link-local address (EUI-64), or none."""
+    """Make the kernel assign an IPv6 link-local address (EUI-64) to the interface, or none."""
     name = link["ifname"]
     if "LOWER_UP" not in link["flags"]:
-        # A write to the file would give the address at once, without a carrier.
+        # Writing the file would assign the address immediately, without a carrier.
         mode = "eui64" if wanted else "none"
         subprocess.run(["/usr/sbin/ip", "link", "set", name, "addrgenmode", mode], check=False)
         return

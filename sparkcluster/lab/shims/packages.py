@@ -1,7 +1,7 @@
-"""apt-get, apt-mark, dpkg and dpkg-query, as far as setting up a Spark uses them; a virtual Spark has no mirror.
+"""apt-get, apt-mark, dpkg and dpkg-query, as far as setup uses them; a virtual Spark has no mirror.
 
-The only package that can be installed (apt-get) or removed (dpkg) is perftest, whose program the lab has. The others
-are the machine's, and the real dpkg-query answers for them.
+Only perftest can be installed (apt-get) or removed (dpkg): the lab provides its program. Other packages are the
+machine's, and the real dpkg-query reports them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 from . import hardware
 
 PERFTEST = "/usr/bin/ib_write_bw"
-"""The program of the package perftest: there if it is installed."""
+"""The program of the package perftest; exists if it is installed."""
 
 PROGRAM = "/usr/local/lib/gb10/gb10"
 HOLDS = "/var/lib/gb10/holds"
-"""Packages on hold, one a line; absent if there is none."""
+"""Packages on hold, one per line; missing if there are none."""
 
 FIELDS = {
     "Package": "perftest",
@@ -27,13 +27,13 @@ FIELDS = {
     "db:Status-Status": "installed",
     "db:Status-Want": "install",
 }
-"""What dpkg-query says of perftest; the version is Ubuntu 24.04's (launchpad.net/ubuntu/noble)."""
+"""dpkg-query's values for perftest; the version is Ubuntu 24.04's (launchpad.net/ubuntu/noble)."""
 
 LOCKED = "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)"
 
 
 def apt_get(args: list[str]) -> int:
-    """``update``, and ``install`` of perftest; ``-s`` says what would be done."""
+    """``update``, and ``install`` of perftest; with ``-s`` only prints what would be done."""
     words = [arg for arg, before in zip(args, ["", *args], strict=False) if not arg.startswith("-") and before != "-o"]
     verb, names = (words or ["help"])[0], words[1:]
     if verb not in ("update", "install"):
@@ -55,7 +55,7 @@ def apt_get(args: list[str]) -> int:
 
 
 def dpkg(args: list[str]) -> int:
-    """``--purge`` of perftest; the real program does all else."""
+    """``--purge`` of perftest; otherwise runs the real program."""
     if "--purge" not in args or "perftest" not in args:
         os.execv("/usr/bin/dpkg", ["dpkg", *args])
     if not hardware.is_root():
@@ -67,7 +67,7 @@ def dpkg(args: list[str]) -> int:
 
 
 def dpkg_query(args: list[str]) -> int:
-    """``-W [-f FORMAT] PACKAGE...`` of perftest; the real program answers for every other package."""
+    """``-W [-f FORMAT] PACKAGE...`` of perftest; the real program handles all other packages."""
     parser = argparse.ArgumentParser(prog="dpkg-query", add_help=False, allow_abbrev=False)
     parser.add_argument("-W", "--show", action="store_true")
     parser.add_argument("-f", "--showformat", default="${Package}\\t${Version}\\n")

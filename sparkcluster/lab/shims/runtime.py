@@ -1,4 +1,4 @@
-"""Adapts a container's configuration to this machine just before runc reads it."""
+"""Adapts a container's configuration to this machine, just before runc reads it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ CAP_SYS_RESOURCE = 24
 def fit_container(args: list[str]) -> int:
     """Adapt ``--bundle DIRECTORY`` (a new container) or ``--process FILE`` (a command in a container).
 
-    Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are
-    lowered to its own, since runc would refuse them. A container on the host's network sees the Spark's
-    /sys/class, as on a real Spark, and every container its /proc/meminfo.
+    Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are lowered to its
+    own,
+    since runc would reject them. A container on the host's network sees the Spark's /sys/class, as on a real Spark, and
+    every container its /proc/meminfo.
     """
     option, path = args
     if option == "--bundle":
@@ -36,14 +37,14 @@ def fit_container(args: list[str]) -> int:
 
 
 def may_raise_limits() -> bool:
-    """Whether a hard limit may be raised here."""
+    """Whether this process may raise a hard limit."""
     with open("/proc/self/status") as file:
         effective = next(line for line in file if line.startswith("CapEff"))
     return bool(int(effective.split()[1], 16) >> CAP_SYS_RESOURCE & 1)
 
 
 def clip(process: dict[str, Any]) -> None:
-    """Lower the limits of an OCI process to those of this process."""
+    """Lower the limits of an OCI process to the limits of this process."""
     for limit in process.get("rlimits") or ():
         hard = resource.getrlimit(getattr(resource, limit["type"]))[1]
         if hard != resource.RLIM_INFINITY:
@@ -51,7 +52,7 @@ def clip(process: dict[str, Any]) -> None:
 
 
 def show_memory(config: dict[str, Any]) -> None:
-    """Mount the Spark's /proc/meminfo into a container; the file is written in place, so that it stays live."""
+    """Mount the Spark's /proc/meminfo into a container; the file is written in place, so it stays up to date."""
     bind = {"destination": "/proc/meminfo", "type": "bind", "source": "/proc/meminfo", "options": ["bind", "ro"]}
     config["mounts"].append(bind)
 
@@ -66,7 +67,7 @@ def show_hardware(config: dict[str, Any]) -> None:
 
 
 def bring_nvidia_smi(config: dict[str, Any], bundle: str) -> None:
-    """Mount a program that lists the GPU into a container with ``--gpus``, as NVIDIA's toolkit mounts its own."""
+    """Mount a program that lists the GPU into a container with ``--gpus``, like NVIDIA's toolkit."""
     environment = dict(each.partition("=")[::2] for each in config["process"].get("env", ()))
     if "utility" not in environment.get("NVIDIA_DRIVER_CAPABILITIES", "").split(","):
         return

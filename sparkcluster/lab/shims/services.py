@@ -14,7 +14,7 @@ from typing import Any
 from . import hardware
 
 REQUESTS = hardware.DIRECTORY + "/services"
-"""Directory of requests to the first process, a file for each, removed when it is done."""
+"""Directory of requests to the first process: one file each, removed when done."""
 
 UNITS = {"docker": "docker", "ssh": "ssh", "sshd": "ssh", "avahi-daemon": "avahi"}
 PROGRAMS = {"docker": "dockerd", "ssh": "sshd", "avahi": "avahi-daemon"}
@@ -24,14 +24,14 @@ NVIDIA_RUNTIME = {"args": [], "path": "/usr/local/lib/gb10/toolkit/nvidia-contai
 CONTAINERD_STORE = "containerd-snapshotter"
 CDI_SPEC = "/run/cdi/nvidia.yaml"
 UFW_CONF = "/etc/ufw/ufw.conf"
-CHAIN = "ufw-user-input"  # rules that allow come before those that drop
+CHAIN = "ufw-user-input"  # rules that allow precede rules that drop
 LINGER = "/var/lib/systemd/linger"
 DEFAULT_TARGET = "/etc/systemd/system/default.target"
 TARGETS = "/usr/lib/systemd/system"
 
 
 def systemctl(args: list[str]) -> int:
-    """Start, stop, restart or reload a service; refresh the CDI spec; say what is active; the default target."""
+    """Start, stop, restart or reload a service; refresh the CDI spec; report active units; set the default target."""
     words = [arg for arg in args if not arg.startswith("-")]
     if not words:
         return hardware.refuse("no systemd runs on a virtual Spark")
@@ -52,7 +52,7 @@ def systemctl(args: list[str]) -> int:
 
 
 def _set_default_target(target: str) -> int:
-    """Make a target that of a boot, by the link that systemd makes."""
+    """Make ``target`` the default, with the same link as systemd."""
     path = os.path.join(TARGETS, target)
     if not hardware.is_root():
         return hardware.refuse("Failed to set default target: Interactive authentication required.")
@@ -84,7 +84,7 @@ def _apply(verb: str, unit: str) -> int:
 
 
 def request(verb: str, service: str) -> int:
-    """Have the first process apply ``verb`` to ``service``, and wait until it is done."""
+    """Make the first process apply ``verb`` to ``service``, and wait until it is done."""
     if not hardware.is_root():
         return hardware.refuse("Failed to %s %s.service: Interactive authentication required." % (verb, service))
     os.makedirs(REQUESTS, exist_ok=True)
@@ -113,7 +113,7 @@ def _runs(service: str) -> bool:
 
 
 def loginctl(args: list[str]) -> int:
-    """``enable-linger USER`` and ``disable-linger USER`` leave what logind leaves."""
+    """``enable-linger USER`` and ``disable-linger USER``, with the same file as logind."""
     if len(args) != 2 or args[0] not in ("enable-linger", "disable-linger"):
         return hardware.refuse("Failed to connect to bus: no logind runs on a virtual Spark")
     path = os.path.join(LINGER, args[1])
@@ -142,7 +142,7 @@ def nvidia_ctk(args: list[str]) -> int:
 
 
 def docker_settings() -> dict[str, Any]:
-    """Docker's daemon.json, empty where there is none."""
+    """Docker's daemon.json; empty if there is none."""
     if not os.path.exists(DAEMON_JSON):
         return {}
     with open(DAEMON_JSON) as file:
@@ -159,7 +159,7 @@ def _refresh(path: str = CDI_SPEC) -> int:
 
 
 def write_cdi(driver: str, path: str = CDI_SPEC) -> None:
-    """Write the CDI spec as nvidia-cdi-refresh does for a driver."""
+    """Write the CDI spec for a driver, like nvidia-cdi-refresh."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     libraries = "/usr/lib/aarch64-linux-gnu"
     mounts = "".join(
@@ -179,7 +179,7 @@ def write_cdi(driver: str, path: str = CDI_SPEC) -> None:
 
 
 def ufw(args: list[str]) -> int:
-    """``status``, ``enable``, ``disable`` and ``allow [in on IF] [from ADDRESS] [to any] [port N]`` over real rules."""
+    """``status``, ``enable``, ``disable``, ``allow [in on IF] [from ADDRESS] [to any] [port N]``, with real rules."""
     words = [arg for arg in args if arg not in ("--force", "any")]
     if not hardware.is_root():
         return hardware.refuse("ERROR: You need to be root to run this script")

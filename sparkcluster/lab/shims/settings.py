@@ -1,4 +1,4 @@
-"""Settings of a Spark that the kernel and systemd of the machine cannot hold for it: vm.* sysctls, NTP."""
+"""Settings of a Spark that the machine's kernel and systemd cannot keep per Spark: vm.* sysctls, NTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VIRTUAL_MEMORY = {
     "dirty_ratio": "20",
     "dirty_background_ratio": "10",
 }
-"""The vm.* sysctls that a Spark has for itself, with the kernel's defaults (mm/page-writeback.c, mm/vmscan.c)."""
+"""The vm.* sysctls that are simulated per Spark, with the kernel's defaults (mm/page-writeback.c, mm/vmscan.c)."""
 
 FILES = hardware.DIRECTORY + "/vm"
 """Directory of the files that are mounted over /proc/sys/vm."""
@@ -28,27 +28,27 @@ NTP = "/var/lib/gb10/ntp"
 
 
 class VirtualMemory:
-    """The vm.* sysctls: of each pair, a write to one sets the other to 0, as in the kernel."""
+    """The vm.* sysctls: writing one of a pair sets the other to 0, as in the kernel."""
 
     def __init__(self) -> None:
         self._directory = os.open(FILES, os.O_RDONLY)
         self._before = self._values()
 
     def watch(self) -> None:
-        """Have the kernel send SIGIO at every write; one without CONFIG_DNOTIFY leaves both of a pair as written."""
+        """Make the kernel send SIGIO on every write; without CONFIG_DNOTIFY, pairs are not updated."""
         try:
             fcntl.fcntl(self._directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
         except OSError as error:
             sys.stderr.write("sysctls not watched: %s\n" % error)
 
     def load(self) -> None:
-        """Apply /etc/sysctl.d, as at boot; the other sysctls in it are the machine's."""
+        """Apply the simulated sysctls in /etc/sysctl.d, as at boot; others belong to the machine."""
         command = ["/usr/sbin/sysctl", "--quiet", "--system", "--pattern", "^vm[./](%s)$" % "|".join(VIRTUAL_MEMORY)]
         subprocess.run(command, check=False)
         self.update()
 
     def update(self) -> None:
-        """Set to 0 what a write has replaced."""
+        """Set the other of a pair to 0 after a write."""
         now = self._values()
         for pair in PAIRS:
             for written, other in (pair, pair[::-1]):

@@ -17,19 +17,19 @@ GID_COUNT = 256
 
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 REFUSES = "/sys/class/net/lo/speed"
-"""A real sysfs file that fails with EINVAL when read, like the type of an empty slot."""
+"""A real sysfs file that fails with EINVAL on read, like the type of an empty slot."""
 
 USED = {
     "/sys/fs/cgroup/memory.stat": ("anon", "shmem"),
     "/sys/fs/cgroup/memory/memory.stat": ("total_rss", "total_shmem"),
 }
-"""What cannot be had back, in the statistics of a Spark's control group: version 2, and version 1."""
+"""Memory that cannot be reclaimed, in the statistics of a Spark's control group: version 2, and version 1."""
 
 VERSION_NAMES = {1: "IB/RoCE v1", 2: "RoCE v2"}
 
 
 def sync() -> None:
-    """Write every file of the simulated hardware that is not up to date."""
+    """Update every outdated file of the simulated hardware."""
     facts = hardware.load()
     functions = hardware.functions()
     present = set()
@@ -50,12 +50,12 @@ def sync() -> None:
 
 
 def sync_memory() -> None:
-    """Bring /proc/meminfo up to date."""
+    """Update /proc/meminfo."""
     write_in_place("/proc/meminfo", meminfo(hardware.load(), used_kb()))
 
 
 def show_gids(args: list[str]) -> int:
-    """The GID tables; the IPv4 column is blank where there is none, as in NVIDIA's script."""
+    """Print the GID tables; the IPv4 column is blank if there is no address, as in NVIDIA's script."""
     sys.stdout.write("DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n")
     sys.stdout.write("---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n")
     count = 0
@@ -78,7 +78,7 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
         os.makedirs(os.path.join(root, "device/net", function["netdev"]))
         for index in range(GID_COUNT):
             _empty_slot(port, index)
-        # They move as those of its sockets do, which carry what RDMA would.
+        # RDMA counters follow the socket counters, since sockets carry what RDMA would.
         for name, sockets in (("port_xmit_data", "tx_bytes"), ("port_rcv_data", "rx_bytes")):
             _link("/sys/class/net/%s/statistics/%s" % (function["netdev"], sockets), "%s/counters/%s" % (port, name))
     attributes = (
@@ -102,7 +102,7 @@ def _hca(facts: dict[str, Any], function: dict[str, Any]) -> None:
 
 def _occupied(port: str) -> set[int]:
     types = port + "/gid_attrs/types"
-    # Another sync may be writing here: what it has not yet renamed is no number.
+    # Another sync may be writing here: files that are not renamed yet have other names.
     slots = [name for name in os.listdir(types) if name.isdigit()]
     return {int(name) for name in slots if not os.path.islink(os.path.join(types, name))}
 
@@ -127,7 +127,7 @@ def _driver(facts: dict[str, Any]) -> str:
 
 
 def _module(facts: dict[str, Any]) -> None:
-    """Write or remove the driver's module for the running kernel, where its packages install it."""
+    """Write or remove the driver's module for the running kernel, at the path used by its packages."""
     root = os.path.join(MODULES, facts["kernel"])
     file = os.path.join(root, "kernel/nvidia-580-open/nvidia.ko")
     if facts["module"]:
@@ -144,7 +144,7 @@ def _module(facts: dict[str, Any]) -> None:
 
 
 def used_kb() -> int:
-    """Memory of all processes in this Spark's control group, its containers included; page cache does not count."""
+    """Memory of all processes in this Spark's control group, including its containers; without page cache."""
     for path, names in USED.items():
         if os.path.exists(path):
             with open(path) as file:
@@ -154,7 +154,7 @@ def used_kb() -> int:
 
 
 def meminfo(facts: dict[str, Any], used_kb: int) -> str:
-    """/proc/meminfo of a Spark: sizes from the lab's spec, less what its processes have taken; all in kB."""
+    """/proc/meminfo of a Spark: sizes from the lab's spec minus memory used by its processes; all in kB."""
     memory = facts["memory"]
     cached = max(memory["available_kb"] - memory["free_kb"], 0)
     used_kb *= memory.get("scale", 1)
@@ -176,7 +176,7 @@ def meminfo(facts: dict[str, Any], used_kb: int) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    """Replace a file atomically, unless it has that text already or its directory is missing."""
+    """Replace a file atomically, unless it already has that text or its directory is missing."""
     try:
         if not os.path.islink(path):
             with open(path) as file:
@@ -197,7 +197,7 @@ def _unlink(path: str) -> None:
 
 
 def write_in_place(path: str, text: str) -> None:
-    """Change a file that is bind-mounted over another, where a new file would not be visible."""
+    """Change a file that is bind-mounted over another; a new file would not be visible."""
     with open(path, "r+") as file:
         if file.read() != text:
             file.seek(0)
