@@ -105,7 +105,8 @@ def client(url: str, model: str, files: Path, runs: int) -> Iterator[Callable[[C
 
     with tempfile.TemporaryDirectory() as home:
         shutil.copy(files / "tokenizer.json", home)
-        made = Client(url, None, model, Path(home), runs=runs, kind="chat")
+        job = {"url": url, "key": None, "model": model, "runs": runs, "kind": "chat", "seed": None}
+        made = Client(Path(home), {**job, "tokenize_field": None})
         with contextlib.closing(made):
             yield measure
 

@@ -33,7 +33,7 @@ LAYER_BYTES, IMAGE_BYTES = 60 * MB, 400 * MB
 
 
 class Missing(Exception):
-    """A row cannot be measured; the bench goes on with the others, and ends with 1."""
+    """A row cannot be measured; the bench continues with the others, and exits with 1."""
 
 
 class Staged:

@@ -106,7 +106,7 @@ def ages(port: int, found: list[tuple[float, dict[str, float | None]]]) -> None:
 
 @contextlib.contextmanager
 def hung(spark: Spark) -> Iterator[None]:
-    """Everything on a Spark stands still; its kernel keeps connections open, as where memory ran out."""
+    """Everything on a Spark is paused; its kernel keeps connections open, as if memory ran out."""
     pids = cgroups.processes(spark.unit)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in pids:

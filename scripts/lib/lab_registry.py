@@ -138,7 +138,7 @@ class Registry:
         return {**described, "platform": {"os": config["os"], "architecture": config["architecture"]}}
 
     def _document(self, kind: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Store a JSON document; what describes it."""
+        """Store a JSON document; returns its descriptor."""
         media = f"{OCI}.{kind}.v1+json"
         is_config = kind == "config"
         content = json.dumps(values if is_config else {"schemaVersion": 2, "mediaType": media, **values}).encode()
@@ -149,18 +149,18 @@ class Registry:
         return {"mediaType": media, "digest": digest, "size": len(content)}
 
     def manifest(self, name: str, reference: str) -> tuple[str, str] | None:
-        """Digest and media type of a manifest by tag or digest, None if there is none."""
+        """Digest and media type of a manifest by tag or digest, or None."""
         digest = self._tags.get((name, reference), reference)
         media = self._manifests.get(digest)
         return None if media is None else (digest, media)
 
     def file(self, digest: str) -> Path | None:
-        """The file of a blob, None if there is none."""
+        """The file of a blob, or None."""
         path = self._directory / digest
         return path if re.fullmatch("sha256:[0-9a-f]{64}", digest) and path.is_file() else None
 
     def chunks(self, file: IO[bytes]) -> Iterator[bytes]:
-        """What is to be sent of a layer, at the pace of the registry's line; it ends early if that goes down."""
+        """Chunks of a layer at the speed of the registry's link; ends early if the link goes down."""
         while not self.down and (chunk := file.read(_CHUNK)):
             self._wait(len(chunk))
             with self._lock:
@@ -200,7 +200,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Nothing: it would go to stderr."""
+        """Write no log, which would go to stderr."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -253,7 +253,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             if self.command == "HEAD":
                 return
-            # Until all of it was sent, the end of the connection is the end of the response.
+            # The response ends when the connection is closed.
             self.close_connection, unsent = True, size - first
             with suppress(ConnectionError):
                 for chunk in self.registry.chunks(file):

@@ -1,4 +1,4 @@
-"""Writes what ``sparkcluster fit`` knows of a model without the hub: see scripts/record-model."""
+"""Records a model, so that ``sparkcluster fit`` works without the hub: see scripts/record-model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def main(arguments: Sequence[str], directory: Path = shipped.DIRECTORY) -> int:
-    """Record the model that ``arguments`` name; 0, 1 where it cannot be read, 2 where there is no such model."""
+    """Record the model that ``arguments`` name; returns 0, 1 if it cannot be read, 2 if it does not exist."""
     if len(arguments) not in {1, 2}:
         print("usage: scripts/record-model REPOSITORY [REVISION]", file=sys.stderr)
         return 2
@@ -61,7 +61,7 @@ def written(value: Any, depth: int = 0) -> str:
 
 
 def document_of(model: Source, found: str) -> dict[str, Any]:
-    """What is to be recorded of ``model``, which was read at the address ``found``."""
+    """The record of ``model``, which was read from the address ``found``."""
     revision = {} if model.revision is None else {"revision": model.revision}
     made = {"repository": model.name, "source": [found], **revision, "config": model.config}
     if model.tensors is not None:
@@ -88,7 +88,7 @@ def alike(tensors: Iterable[Tensor], layers: int) -> list[Tensor]:
 
 
 def _layers(config: Any) -> int:
-    """The number of layers that a config.json names; large where it names none."""
+    """The number of layers in a config.json; a large number if it has none."""
     for part in (config, *(config.get(key) for key in ("text_config", "llm_config", "language_config"))):
         if isinstance(part, Mapping) and type(part.get("num_hidden_layers")) is int:
             return int(part["num_hidden_layers"])

@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test: finds Python, and makes .venv with what a script needs.
+# Sourced by scripts/demo and scripts/test: finds Python, and creates .venv for a script.
 
 trap 'exit 130' INT
 
@@ -52,7 +52,7 @@ alone() {
 }
 
 # changing COMMAND...: marks .venv as unfinished while COMMAND changes it. An interrupted installation can leave part of a package, which
-# pip and uv take for the whole: then .venv is made again.
+# pip and uv take for complete: then .venv is made again.
 changing() {
   local code=0
   touch .venv/unfinished
