@@ -1,4 +1,4 @@
-"""What a node sent becomes a typed value here, or the error of that node."""
+"""Validates what a node sent and turns it into a typed value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def checked(kind: type[T], found: object, *, node: str, step: str) -> T:
-    """``found``, which ``node`` sent during ``step``, as a ``kind``.
+    """Validate ``found``, which ``node`` sent during ``step``, as a ``kind``.
 
     Raises:
-        CommandFailed: it is none; the message names the first invalid field.
+        CommandFailed: it is invalid; the message names the first invalid field.
     """
     try:
         return _adapter(kind).validate_python(found)  # type: ignore[arg-type, no-any-return]
@@ -31,12 +31,12 @@ def checked(kind: type[T], found: object, *, node: str, step: str) -> T:
 
 
 def malformed(node: str, step: str, why: str) -> CommandFailed:
-    """The error for an answer of ``node`` that is none, because of ``why``."""
+    """The error for a malformed answer of ``node``; ``why`` says what is wrong with it."""
     return CommandFailed(
         f"{node} sent a malformed answer to {step}: {one_line(why)}",
         node=node,
         step=step,
-        hint=f"the program is sent from here: find out what {node} runs as python3, or remove it from the inventory",
+        hint=f"check what python3 is on {node}, or remove the node from the inventory",
     )
 
 

@@ -3,46 +3,46 @@
 ::
 
     SparkclusterError
-    ├── UsageError            wrong flags or a file that makes no sense
-    │   ├── NoEngine          a text to import starts no engine
+    ├── UsageError            wrong flags or an invalid file
+    │   ├── NoEngine          the imported file starts no engine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
     ├── AccessDenied          the hub requires a token for a model, or another one
-    ├── NotRecorded           a model cannot be read, and nothing but its name is recorded
+    ├── NotRecorded           the model's files cannot be read, and no data is recorded for it
     ├── LeaseHeld             another operator is changing this cluster
-    ├── LeaseLost             our own lease is over
+    ├── LeaseLost             our own lease expired or was taken
     ├── HostError             a node could not be reached or queried
-    │   ├── HostSilent        what was begun there goes on
+    │   ├── HostSilent        a command that was started there may still run
     │   │   ├── HostUnknown     its name does not resolve
     │   │   ├── HostRefused     nothing listens on its SSH port
-    │   │   ├── HostTimeout     no answer within the limit
+    │   │   ├── HostTimeout     no answer within the timeout
     │   │   ├── HostLost        the connection broke
-    │   │   └── CommandTimeout  a command outlived its limit
+    │   │   └── CommandTimeout  a command ran into its timeout
     │   ├── HostKeyUnknown    its host key is not in known_hosts
     │   ├── HostKeyChanged    its host key is not the one in known_hosts
     │   ├── AuthFailed        it accepts none of our SSH keys
-    │   ├── CommandFailed     a command of ours failed
-    │   ├── HostListedTwice   it is the machine of another node of the inventory
-    │   └── SudoRefused       it does not let us become root
+    │   ├── CommandFailed     a command failed
+    │   ├── HostListedTwice   two nodes of the inventory are the same machine
+    │   └── SudoRefused       sudo was refused
     ├── PlanError             no plan can be made from the facts
     ├── FoundErrors           findings of severity error
     ├── StageError            weights or image did not reach a node
     │   ├── BuildFailed       an image could not be built
     │   ├── ImageIncomplete   an image store has the image without its layers
-    │   ├── LayersAbsent      a node cannot load an image without layers that it was found to have
+    │   ├── LayersAbsent      a node lacks image layers that it was found to have
     │   └── RegistryAuth      the registry requires a login
-    ├── LaunchError           the model did not answer
-    ├── RolledBack            a switch failed, and what served before serves again
+    ├── LaunchError           the model did not become ready
+    ├── RolledBack            a switch failed, and the previous release serves again
     ├── StopError             ranks could not be removed
-    ├── NotServing            there is no endpoint to ask
+    ├── NotServing            no endpoint serves
     ├── PromptTooLong         the prompt does not fit in the model's context
-    ├── EmptyAnswer           the model reasoned, and gave no answer
-    ├── OtherPlan             another plan serves, and is left alone
+    ├── EmptyAnswer           the answer has reasoning but no content
+    ├── OtherPlan             another plan serves; it is left running
     ├── SetupError            a node cannot be set up, or its setup cannot be undone
     ├── LabError              the virtual Sparks could not be made or changed
     ├── OutputError           stdout cannot be written
     └── Interrupted           Ctrl-C
 
-Each carries the node it happened on, the step that was under way and a hint of what to type. ``exit_code`` is one of
+Each error carries the node it happened on, the step in progress and a hint. ``exit_code`` is one of
 ``sparkcluster.exit_codes``.
 """
 
@@ -62,9 +62,9 @@ class SparkclusterError(Exception):
 
     Args:
         message: one line, no full stop.
-        node: the node it is about.
-        step: what was being done, for example ``stage image``.
-        hint: what to type or do.
+        node: the node that it is about.
+        step: the step in progress, for example ``stage image``.
+        hint: a command to type, or advice.
 
     Attributes:
         others: failures of other nodes in the same step.
@@ -88,8 +88,8 @@ class SparkclusterError(Exception):
         return type(self).__name__
 
     def finding(self, code: str, **parts: Any) -> Finding:
-        """The error as a finding; ``parts`` are further fields, or replace what the error says."""
-        from sparkcluster.findings import Finding, remedies  # noqa: PLC0415 - slow to import, for what fails alone
+        """The error as a finding; ``parts`` adds fields or overrides those of the error."""
+        from sparkcluster.findings import Finding, remedies  # noqa: PLC0415 - slow to import, only for failures
 
         told = {"summary": self.message, "node": self.node, "remedies": remedies([self.hint or ""])}
         return Finding(code, **{"severity": "error", **told, **parts})
@@ -109,7 +109,7 @@ class SparkclusterError(Exception):
         return {"error": error}
 
     def details(self) -> dict[str, Any]:
-        """What ``as_json`` has beside what every error has."""
+        """Fields of ``as_json`` that only this kind of error has."""
         return {}
 
 
@@ -120,11 +120,11 @@ class UsageError(SparkclusterError):
 
 
 class NoEngine(UsageError):
-    """Nothing in a text that is imported starts an engine."""
+    """The imported file starts no engine."""
 
 
 class Problem(NamedTuple):
-    """One problem in a file that the user wrote; lines and columns count from 1, and are 0 where it is a flag."""
+    """One problem in a file that the user wrote; lines and columns count from 1, and are 0 for a flag."""
 
     file: str
     line: int
@@ -144,7 +144,7 @@ class Problem(NamedTuple):
 
 
 class SpecError(UsageError):
-    """An inventory or playbook that cannot be used, with every problem in it."""
+    """An inventory or playbook that cannot be used; lists every problem in it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -160,7 +160,7 @@ class AccessDenied(SparkclusterError):
 
 
 class NotRecorded(SparkclusterError):
-    """Nothing is known of a model but its name."""
+    """The model's files cannot be read, and no data is recorded for it."""
 
 
 class LeaseHeld(SparkclusterError):
@@ -170,20 +170,20 @@ class LeaseHeld(SparkclusterError):
 
 
 class LeaseLost(SparkclusterError):
-    """Our lease is over; nothing was changed after that."""
+    """Our lease expired or was taken; nothing was changed after that."""
 
 
 class HostError(SparkclusterError):
     """A node could not be reached or queried.
 
-    ``code`` is that of the finding which reports it.
+    ``code`` is the code of the finding that reports it.
     """
 
     code = "SSH-010"
 
 
 class HostSilent(HostError):
-    """The node, its sshd or a command on it did not answer: what was begun there goes on, as far as is known."""
+    """The node, its sshd or a command on it did not answer; a command that was started there may still run."""
 
 
 class HostUnknown(HostSilent):
@@ -193,13 +193,13 @@ class HostUnknown(HostSilent):
 
 
 class HostRefused(HostSilent):
-    """Nothing listens on the node's SSH port, or the network says so."""
+    """Nothing listens on the node's SSH port, or a firewall rejects the connection."""
 
     code = "SSH-002"
 
 
 class HostTimeout(HostSilent):
-    """The node did not answer within the limit."""
+    """The node did not answer within the timeout."""
 
     code = "SSH-003"
 
@@ -226,7 +226,7 @@ class AuthFailed(HostError):
 
     code = "SSH-006"
     takes_password = False
-    """Whether to ask for a password."""
+    """Whether the node accepts a password, so that the user can be asked for it."""
 
 
 class HostLost(HostSilent):
@@ -236,7 +236,7 @@ class HostLost(HostSilent):
 
 
 class CommandTimeout(HostSilent):
-    """A command on the node outlived its limit."""
+    """A command on the node ran into its timeout."""
 
     code = "SSH-008"
 
@@ -248,13 +248,13 @@ class CommandFailed(HostError):
 
 
 class HostListedTwice(HostError):
-    """Its machine ID and a hardware address are those of another node of the inventory."""
+    """The node has the machine ID and a hardware address of another node of the inventory."""
 
     code = "SSH-011"
 
 
 class SudoRefused(HostError):
-    """sudo on the node did not start what was to run as root; ``reason`` says why, in one of the words listed here."""
+    """sudo on the node refused to run a command as root; ``reason`` says why."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ class FoundErrors(SparkclusterError):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The error, with the findings beside it."""
+        """The error together with its findings."""
         return {**super().as_json(), "findings": [finding.as_json() for finding in self.findings]}
 
 
@@ -298,7 +298,7 @@ class StageError(SparkclusterError):
 
 
 class BuildFailed(StageError):
-    """An image could not be built; ``log`` are the last lines of the build, oldest first."""
+    """An image could not be built; ``log`` holds the last lines of the build, oldest first."""
 
     def __init__(self, message: str, *, log: Sequence[str] = (), **context: str | None) -> None:
         super().__init__(message, **context)
@@ -314,7 +314,7 @@ class ImageIncomplete(StageError):
 
 
 class LayersAbsent(StageError):
-    """A node cannot load an image without layers that it was found to have."""
+    """A node lacks image layers that it was found to have, so it cannot load the rest of the image."""
 
 
 class RegistryAuth(StageError):
@@ -325,9 +325,9 @@ class Reason(NamedTuple):
     """The log line that says why a rank failed.
 
     Attributes:
-        node: whose log has it.
-        number: of the line in the log that was kept, from 1.
-        file: the kept log; empty where it could not be written.
+        node: the node whose log has it.
+        number: its line number in the kept log, from 1.
+        file: the kept log; empty if it could not be written.
     """
 
     node: str
@@ -337,19 +337,19 @@ class Reason(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where the line is."""
+        """File and line, or the node if no log was kept."""
         return f"{self.file}:{self.number}" if self.file else f"log of {self.node}"
 
 
 class LaunchError(SparkclusterError):
-    """The group did not start to answer.
+    """The group did not become ready.
 
     Args:
         log: last lines of the log of the rank that failed, oldest first.
-        reason: the line that says why; None where none does.
+        reason: the log line that says why; None if there is none.
 
     Attributes:
-        logs: every line that is known of its group, by node; ``logs --failed`` shows them.
+        logs: all log lines of the group that were read, by node; ``logs --failed`` shows them.
     """
 
     def __init__(
@@ -361,26 +361,26 @@ class LaunchError(SparkclusterError):
         self.reason = reason
 
     def details(self) -> dict[str, Any]:
-        """The last log lines, and the one that says why."""
+        """The last log lines, and the line that says why."""
         return {"log": list(self.log), "reason": self.reason._asdict() if self.reason else None}
 
 
 class NotServing(SparkclusterError):
-    """There is no endpoint to ask."""
+    """No endpoint serves."""
 
 
 class PromptTooLong(SparkclusterError):
-    """The prompt, or the conversation before it, does not fit in the model's context with the answer."""
+    """The prompt, the conversation so far and the answer together exceed the model's context."""
 
 
 class EmptyAnswer(SparkclusterError):
-    """The answer has no content, but reasoning at most."""
+    """The answer has no content, at most reasoning."""
 
 
 class OtherPlan(SparkclusterError):
-    """What serves is not what ``up`` would start, as ``lines`` say, and ``up`` does not replace what works.
+    """Another plan serves than ``up`` would start; ``up`` does not replace a working release.
 
-    The message has what of them people read.
+    ``lines`` is the whole difference; the message has the part of it that people read.
     """
 
     def __init__(self, message: str, lines: Sequence[str], *, hint: str) -> None:
@@ -393,7 +393,7 @@ class OtherPlan(SparkclusterError):
 
 
 class RolledBack(SparkclusterError):
-    """A switch to another release failed, and what served before serves again."""
+    """A switch to another release failed, and the previous release serves again."""
 
     exit_code = exit_codes.ROLLED_BACK
 
@@ -411,12 +411,12 @@ class LabError(SparkclusterError):
 
 
 class OutputError(SparkclusterError):
-    """Stdout cannot be written, as on a full disk."""
+    """Stdout cannot be written, for example because the disk is full."""
 
 
 class Interrupted(SparkclusterError):
-    """The user pressed Ctrl-C; the message says what was left running."""
+    """The user pressed Ctrl-C; the message says what still runs."""
 
     exit_code = exit_codes.INTERRUPTED
     left_running = False
-    """Whether what was begun is to be left as it is."""
+    """Whether everything that was started is left running."""

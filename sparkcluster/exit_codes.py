@@ -1,4 +1,4 @@
-"""Exit codes of ``sparkcluster``: the one list that code, ``--help`` and docs use."""
+"""Exit codes of ``sparkcluster``, the only list: code, ``--help`` and docs use it."""
 
 from __future__ import annotations
 

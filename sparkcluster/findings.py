@@ -1,4 +1,4 @@
-"""The finding: what one check saw, why it matters, and what to type."""
+"""Findings: what a check saw, why it matters, and how to fix it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """Most severe first."""
 REMEDY_LABELS = ("hint", "then", "or")
-"""What is typed first, what is typed next, and what is typed instead of all of that."""
+"""Labels of the first remedy, of the next ones, and of an alternative."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """One step of what fixes a finding.
+    """One step of a fix.
 
     Attributes:
-        text: a command or a sentence; ``{name}`` stands for a value that ``remedies`` fills in.
-        kind: a command for a ``node``, one for this machine (``here``), a change of a ``file``, or ``words``.
-        on: where a command for a node is typed, if not on the finding's node.
+        text: a command or a sentence; ``remedies`` replaces ``{name}`` with a value.
+        kind: a command for a ``node``, a command for this machine (``here``), a change of a ``file``, or ``words``.
+        on: the nodes on which to type the command, if not on the finding's node.
         note: what the command does, or when it is needed.
-        instead: whether it is in place of those before it.
+        instead: whether it is an alternative to the remedies before it.
     """
 
     text: str
@@ -36,7 +36,7 @@ class Remedy:
     instead: bool = False
 
     def shown(self, node: str | None = None) -> str:
-        """As one line; a command for a node with its name, by default ``node``."""
+        """As one line; a command for a node is preceded by the node's name, by default ``node``."""
         where = self.on or (node if self.kind == "node" else None)
         return (f"on {where}: " if where else "") + self.text + (f"   {self.note}" if self.note else "")
 
@@ -45,7 +45,7 @@ class Remedy:
 
 
 def on_node(command: str, note: str = "", *, on: str = "", instead: bool = False) -> Remedy:
-    """A command for the finding's node, or for the nodes that ``on`` names."""
+    """A command for the finding's node, or for the nodes in ``on``."""
     return Remedy(command, "node", on, note, instead)
 
 
@@ -60,7 +60,7 @@ def edit(change: str, *, instead: bool = False) -> Remedy:
 
 
 def remedies(steps: Iterable[Remedy | str], values: Mapping[str, object] | None = None) -> tuple[Remedy, ...]:
-    """``steps``, of which a text is words; with ``values`` in place of their names, each as one word of a shell."""
+    """``steps`` as remedies; a string is a sentence. ``{name}`` is replaced with its value, quoted for a shell."""
 
     def value(name: re.Match[str]) -> str:
         return word(values[name[1]]) if values and name[1] in values else name[0]
@@ -74,15 +74,15 @@ class Finding:
     """The result of one check.
 
     Args:
-        code: stable name of the check, as ``NET-006``.
+        code: stable name of the check, for example ``NET-006``.
         severity: an ``error`` stops ``up``; a ``warning`` does not.
         summary: one line, no full stop.
-        node: name of the node it is about, or None for the whole cluster.
+        node: name of the node, or None for the whole cluster.
         seen: what was read, verbatim if possible.
-        why: what happens otherwise.
-        remedies: what fixes it, in order.
-        file: the user's file it is about, if any.
-        line: one-based line in ``file``.
+        why: what happens if it is not fixed.
+        remedies: how to fix it, in order.
+        file: the user's file, if it is about a file.
+        line: line in ``file``, from 1.
         step: step of ``sparkcluster setup`` that fixes it, if there is one.
     """
 
@@ -99,37 +99,37 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """``file:line: ``, without the line for a flag; nothing if it is not about either."""
+        """``file:line: ``; for a flag without the line; empty if there is neither."""
         return f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
 
     @property
     def headline(self) -> str:
-        """Code, place, else the node if the summary lacks it, and summary."""
+        """Code, place and summary; without a place, the node unless the summary names it."""
         told = self.node and re.search(rf"(?<![\w.-]){re.escape(self.node)}(?![\w-]|\.\w)", self.summary)
         node = f"{self.node}: " if self.node and not told else ""
         return f"{self.code} {self.place or node}{self.summary}"
 
     @property
     def remedy(self) -> tuple[str, ...]:
-        """Its remedies as text; ``or`` before one that is in place of those before it."""
+        """The remedies as text; an alternative begins with ``or``."""
         return tuple(map(str, self.remedies))
 
     @property
     def fixed_by_setup(self) -> bool:
-        """Whether ``setup`` fixes it now; where ranks would have to be stopped first, a remedy has the command."""
+        """Whether ``setup`` fixes it now; if ranks must be stopped first, a remedy holds the command."""
         return self.step is not None and not any(f"--only {self.step}" in each.text for each in self.remedies)
 
     def notes(self, typed: Typed) -> Iterator[str]:
-        """Lines for a command that continues: the summary, what was seen, and what to type, with this inventory."""
+        """Lines for a command that continues: the summary, what was seen and the remedies, for this inventory."""
         yield f"{self.severity}: {self.headline}"
         for label, text in self.details():
             if label != "why":
                 yield f"  {label}: {typed(text)}"
 
     def details(self, *, headed: bool = False) -> Iterator[tuple[str, str]]:
-        """What there is beside the summary, with its label: ``seen``, ``why``, and of remedies one of REMEDY_LABELS.
+        """Everything after the summary as (label, text): ``seen``, ``why``, then remedies with REMEDY_LABELS.
 
-        A command for the node says so, unless the finding is ``headed`` by the node's name.
+        A command for the node names the node, unless the output is already ``headed`` by its name.
         """
         node = None if headed else self.node
         found = [("seen", self.seen), ("why", self.why)]
@@ -150,7 +150,7 @@ class Finding:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe first."""
+    """Sorted by severity, most severe first."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

@@ -1,4 +1,4 @@
-"""What hints and remedies show in place of INVENTORY."""
+"""Replaces INVENTORY in hints and remedies by what was typed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TAKES_MODEL = r"(sparkcluster (?!setup|key|models|discover|fit|lint|load|unload
 
 
 class Typed(NamedTuple):
-    """What was typed: the inventory, the ``flags`` that chose what it does not say, and which ``model`` of several."""
+    """What was typed: the inventory, the ``flags`` that override it, and the ``model`` if it has several."""
 
     inventory: str = "INVENTORY"
     flags: tuple[str, ...] = ()
     model: str = ""
 
     def __call__(self, text: str) -> str:
-        """``text`` with the inventory in place of INVENTORY, and the flags behind it where the command takes them."""
+        """``text`` with the inventory in place of INVENTORY, and with the flags where the command takes them."""
         text = re.sub(_TAKES_PLAYBOOK, lambda found: " ".join([found[1], *map(word, self.flags)]), text)
         text = text.replace("upgrade INVENTORY --set image=", "upgrade INVENTORY --image ")
         if self.model:
@@ -32,7 +32,7 @@ class Typed(NamedTuple):
         return text.replace("INVENTORY", word(self.inventory))
 
     def throughout(self, value: Any) -> Any:
-        """``value``, which is JSON, with every text in it as it is typed."""
+        """A JSON ``value`` with INVENTORY replaced in every string."""
         if isinstance(value, str):
             return self(value) if "INVENTORY" in value else value
         if isinstance(value, list):
@@ -41,4 +41,4 @@ class Typed(NamedTuple):
 
 
 command_line = Typed()
-"""What the command line of this process chose; ``cli.main`` sets it."""
+"""What was typed for this process; set by ``cli.main``."""

@@ -31,9 +31,9 @@ class Linted:
 
     Attributes:
         findings: all of them, by file and line.
-        errors: of files that cannot be used; ``findings`` has them too.
-        specs: each inventory with its playbook, and each playbook with a placeholder. Several of a playbook, which may
-            differ by the number of nodes, and of an inventory with several models.
+        errors: files that cannot be used; ``findings`` has them too.
+        specs: the specs of each file: an inventory with its playbook (one per model), or a playbook with placeholder
+            nodes (one per number of nodes).
     """
 
     findings: tuple[Finding, ...]
@@ -42,11 +42,11 @@ class Linted:
 
 
 def lint(paths: Sequence[Path], set_: Assignments | None = None) -> Linted:
-    """Check each file: an inventory together with its playbook, a playbook with every overlay that it accepts.
+    """Check each file: an inventory together with its playbook, a playbook together with each overlay that it allows.
 
-    A playbook may be given by its name and with ``+OVERLAY``, as to other commands.
+    A playbook may be a name and have ``+OVERLAY``, as in other commands.
 
-    ``set_`` are keys that every playbook gets from the command line.
+    ``set_`` holds keys from the command line that override every playbook.
     """
     unread: list[UsageError] = []
     problems: list[Problem] = []
@@ -89,7 +89,7 @@ def stand_in(playbook: Playbook, nodes: int) -> Inventory:
 
 
 def _file(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
-    """Findings about a file, and the specs that it is part of; none for an overlay."""
+    """Findings about a file, and its specs; an overlay has no specs."""
     document = read(path)
     if is_overlay(document):
         return _overlay(path, document, set_), []
@@ -101,7 +101,7 @@ def _file(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tupl
 
 
 def unchanged(path: Path) -> Iterator[Finding]:
-    """Lines of the inventory that are still as in the example, which says CHANGE there."""
+    """Lines of the inventory that still have the example's value, which is marked CHANGE."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         value, mark, _ = line.partition("# CHANGE")
         if mark and value.strip():
@@ -121,7 +121,7 @@ def _playbook(path: Path, overlays: Sequence[str], set_: Assignments | None) -> 
 
 
 def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[Finding]:
-    """Findings about an overlay, applied to the playbooks beside it that accept it."""
+    """Findings about an overlay, applied to the playbooks in its directory or the one above that allow it."""
     found: list[Finding] = []
     used = False
     name = str(document.data.get("overlay"))
@@ -143,7 +143,7 @@ def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[F
 
 
 def _allowed(path: Path) -> list[str]:
-    """Overlays that the playbook in ``path`` allows; none if it is not a playbook or cannot be read."""
+    """Overlays that the playbook in ``path`` allows; empty if it is not a playbook or cannot be read."""
     try:
         return allowed_overlays(read(path))
     except UsageError:
@@ -151,11 +151,11 @@ def _allowed(path: Path) -> list[str]:
 
 
 def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> list[Spec]:
-    """A playbook on as many Sparks as it needs; with tensor_parallel auto, on one and on two; and its variants."""
+    """The playbook at each number of Sparks to check: as many as it needs (auto: one and two), and at its variants."""
     playbook = read_playbook(path, overlays, set_)[0]
     sizes = [playbook.ranks or 0] if playbook.ranks else [playbook.parts, 2 * playbook.parts]
     sizes = [size for size in sizes if playbook.nodes.allow(size)]
-    # where a variant of any of its files begins or ends
+    # sizes at which a variant begins or ends
     edges = {edge for each in variant_sizes(path, overlays) for edge in (each.start, each[-1], each.stop)}
     for edge in sorted(edges - {MOST - 1, MOST}):
         served = read_playbook(path, overlays, set_, edge)[0]
@@ -169,19 +169,19 @@ def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> lis
 
 
 def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
-    """Findings about a playbook on the placeholders of ``specs``."""
+    """Findings about a playbook on the placeholder nodes of ``specs``."""
     return _placed([finding for spec in specs for finding in checks.check_written(spec)], str(path))
 
 
 def _with_path(finding: Finding, inventory: Path) -> Finding:
-    """``finding`` with the inventory in its remedies, so that they can be pasted."""
+    """``finding`` with the inventory's path in its remedies, so that they can be pasted."""
     typed = Typed(str(inventory))
     with_path = (dataclasses.replace(each, text=typed(each.text)) for each in finding.remedies)
     return dataclasses.replace(finding, remedies=tuple(with_path))
 
 
 def _placed(findings: Iterable[Finding], file: str) -> list[Finding]:
-    """Findings without a place refer to line 1."""
+    """``findings``; those without a place refer to line 1 of ``file``."""
     return [finding if finding.file else dataclasses.replace(finding, file=file, line=1) for finding in findings]
 
 

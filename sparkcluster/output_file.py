@@ -1,4 +1,4 @@
-"""Files that a command writes beside its output: checked before any node is queried, written whole or not at all."""
+"""Files that a command writes besides stdout: checked before any node is queried, and written atomically."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sparkcluster.errors import UsageError
 
 
 def check_path(path: Path, flag: str, name: str) -> None:
-    """Make sure that the file that ``flag`` names can be written; ``name`` is an example for the hint.
+    """Check that the file in ``flag`` can be written; ``name`` is an example for the hint.
 
     Raises:
-        UsageError: it cannot, or is a device or a pipe, which a file would replace.
+        UsageError: it cannot be written, or is a device or a pipe, which a file would replace.
     """
     path = path.expanduser()
     if path.is_dir():
@@ -29,17 +29,17 @@ def check_path(path: Path, flag: str, name: str) -> None:
 
 
 def state_home() -> Path:
-    """The user's directory for what sparkcluster remembers on this machine."""
+    """The user's directory for state of sparkcluster on this machine."""
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "sparkcluster"
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], Any], *, private: bool = False) -> None:
-    """Write the file that ``fill`` fills, at once; through a link, unless it is another user's, into where it leads.
+    """Write a file atomically with ``fill``; a symlink is followed unless it belongs to another user.
 
-    If ``private``, its owner alone may read it.
+    If ``private``, only its owner may read it.
 
     Raises:
-        UsageError: it cannot be written, though it seemed so before.
+        UsageError: it cannot be written.
     """
     partial = None
     try:

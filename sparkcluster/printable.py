@@ -1,4 +1,4 @@
-"""Text of nodes, engines and files without what controls a terminal or is not seen."""
+"""Text from nodes, engines and files, without control characters and invisible characters."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import shlex
 from typing import Any
 from unicodedata import category, name
 
-# Controls, format characters (bidirectional ones among them), surrogates, separators of lines and of paragraphs.
+# Control and format characters (including bidirectional ones), surrogates, line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Letters and marks that are not drawn either (Default_Ignorable_Code_Point of Unicode), and a blank pattern of dots.
+# Invisible letters and marks (Default_Ignorable_Code_Point of Unicode), and the blank Braille pattern.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
 
 LINES = "\t\n\u200c\u200d\u2800\ufe0e\ufe0f"
-"""What prose of several lines may have: drawings of dots, joiners, which are part of Persian and of Indic scripts, and
-the selectors of how an emoji is drawn."""
+"""Kept in multi-line prose: the blank Braille pattern, joiners (used in Persian and Indic scripts) and the variation
+selectors that choose how an emoji is drawn."""
 
-# Soft hyphens, tags, which make a flag of an emoji or hide a text, and selectors of glyphs: left out of prose.
+# Soft hyphens, tags (which make flag emojis or hide text) and variation selectors: removed from prose.
 _INVISIBLE = re.compile("[\u00ad\U000e0000-\U000e0fff]")
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def hidden_at(text: str, keep: str = "\t") -> int | None:
-    """Where the first character of ``text`` is that is hidden and not in ``keep``."""
+    """Index of the first hidden character of ``text`` that is not in ``keep``."""
     places = (found.start() for found in re.finditer(r"[^ -~]", text))
     return next((at for at in places if _hidden(text[at]) and text[at] not in keep), None)
 
@@ -43,7 +43,7 @@ def named(char: str) -> str:
 def clean(text: str, keep: str = "\t") -> str:
     """``text`` with `�` for every hidden character that is not in ``keep``, and without terminal colours.
 
-    Prose, which keeps line ends, is without soft hyphens and tags as well.
+    If line ends are kept (prose), soft hyphens and tags are removed as well.
     """
     if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
         return text
@@ -58,7 +58,7 @@ def one_line(text: str) -> str:
 
 
 def as_json(document: Any, *, indent: int | None = None) -> str:
-    """``document`` as JSON in which hidden characters are escaped, and a number that is not finite is null."""
+    """``document`` as JSON; hidden characters are escaped, and NaN and infinity become null."""
     finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
     text = json.dumps(finite, indent=indent, ensure_ascii=False)
     return re.sub(
@@ -67,15 +67,15 @@ def as_json(document: Any, *, indent: int | None = None) -> str:
 
 
 def word(text: object) -> str:
-    """``text`` as one word of a shell line; a ``~/`` at its start is left to the shell."""
+    """``text`` quoted as one word of a shell line; a leading ``~/`` is left for the shell to expand."""
     home, rest = ("~/", str(text)[2:]) if str(text).startswith("~/") else ("", str(text))
     quoted = shlex.quote(rest)
     if quoted == rest:
         return home + rest
-    # what is looked for in a remedy does not occur in what is quoted: for a shell, two quotes are nothing
+    # Remedies are searched for "; or " and INVENTORY, so quoted text must not have them; '' is nothing to a shell.
     return home + re.sub("; or |INVENTORY", lambda found: f"{found[0][0]}''{found[0][1:]}", quoted)
 
 
 def shell(command: str, *words: object) -> str:
-    """A line to paste: ``command``, which is a constant, and ``words``, each as one. Nothing else quotes for that."""
+    """A line to paste: ``command``, a constant, and ``words``, each quoted. Use nothing else to quote such lines."""
     return " ".join([command, *map(word, words)])

@@ -1,4 +1,4 @@
-"""What is wrong with a file that should be a private SSH key: the usual mistakes, and what to type."""
+"""Common mistakes in the file given as private SSH key, and how to fix them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PUBLIC = re.compile(rb"\s*(ssh-|ecdsa-|sk-)[\w@.-]+ AAAA|---- BEGIN SSH2 PUBLIC
 
 
 def wrong(written: str, *, agent: bool = True) -> tuple[str, str] | None:
-    """What is wrong with the private key file ``written``, and what to type; None if nothing is seen before its use.
+    """What is wrong with the private key file ``written``, and a hint; None if no mistake is found.
 
-    A file in .pub may stand for its private key where an ``agent`` may have that, as in OpenSSH.
+    As in OpenSSH, a .pub file is accepted if an ``agent`` may hold its private key.
     """
     name = word(written)
     try:
@@ -25,13 +25,13 @@ def wrong(written: str, *, agent: bool = True) -> tuple[str, str] | None:
     except FileNotFoundError:
         return "does not exist", f"ssh-keygen -t ed25519 -f {name}, then ssh-copy-id -i {name} USER@HOST for every node"
     except IsADirectoryError:
-        return "is a directory", f"give the private key in it, such as {name.rstrip('/')}/id_ed25519"
+        return "is a directory", f"name the private key in it, such as {name.rstrip('/')}/id_ed25519"
     except (OSError, RuntimeError, ValueError) as error:
         reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else "not the name of a file"
         return f"cannot be read: {reason}", f"ls -l {name}"
     if content.startswith(b"PuTTY-User-Key-File"):
-        return "has the format of PuTTY", f"puttygen {name} -O private-openssh -o ~/.ssh/id_putty, and give that file"
+        return "is a PuTTY key", f"puttygen {name} -O private-openssh -o ~/.ssh/id_putty, and use that file"
     private = name.removesuffix(".pub")
     if _PUBLIC.match(content) and not (agent and private != name):
-        return "is a public key", f"give the private one: {private}" if private != name else "give its private key"
+        return "is a public key", f"use the private key: {private}" if private != name else "use its private key"
     return None

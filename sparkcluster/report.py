@@ -1,29 +1,29 @@
-"""How the rooms below the CLI report progress without printing: the CLI shows it as lines, live, or as JSON lines."""
+"""Progress interface for the packages below the CLI, which shows it as plain lines, live, or as JSON lines."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 Medium = Literal["rail", "wire", "wifi", "tunnel"]
-"""What carries bytes from one node to another; all but ``rail`` are ways of the management network."""
+"""How bytes travel from one node to another; all but ``rail`` use the management network."""
 
 
 State = Literal["copying", "complete", "left out"]
 
 
 class Transfer(NamedTuple):
-    """How far one node is with one artifact.
+    """Progress of one node with one artifact.
 
     Attributes:
-        node: which gets it.
+        node: the receiving node.
         what: ``weights``, ``image`` and so on.
-        bytes: that it has of those that are staged, from an earlier run too.
-        total: bytes that are staged.
-        source: where its bytes come from: a node, ``download`` or ``controller``; of one that is complete, where they
-            came from; None where nothing sends.
-        medium: how they come from another node.
-        encrypted: whether they are encrypted on the way.
-        state: ``left out`` of a node that the others go on without.
+        bytes: staged bytes that the node has, including those of an earlier run.
+        total: bytes to stage.
+        source: the sender: a node, ``download`` or ``controller``; once complete, the last sender; None if nothing
+            sends.
+        medium: how bytes come from another node.
+        encrypted: whether the transfer is encrypted.
+        state: ``left out`` means that the other nodes continue without this node.
     """
 
     node: str
@@ -37,39 +37,39 @@ class Transfer(NamedTuple):
 
 
 class Report:
-    """Receives progress, and discards it: what shows it overrides these. Called from several threads."""
+    """Receives progress and discards it; subclasses show it. Called from several threads."""
 
     asked_s = 0.0
-    """For how long the user was asked: what is timed goes without it."""
+    """Time spent waiting for the user's answers; not counted in measured durations."""
 
     def step(self, name: str, text: str = "") -> None:
-        """A step begins; ``name`` is stable, as ``copy``. The one under way goes on, and gets another text."""
+        """Begin a step; ``name`` is stable, for example ``copy``. For the current step, change its text."""
 
     def progress(self, node: str, text: str) -> None:
-        """What a node is doing; replaces what was reported for it before."""
+        """What a node is doing; replaces its previous text."""
 
     def transfer(self, transfer: Transfer) -> None:
-        """How far a node is with an artifact, about once a second; replaces what was reported of both before."""
+        """Progress of a node with an artifact, about once a second; replaces the previous one."""
 
     def failed(self) -> None:
-        """The step that is under way failed, though no exception ends the command."""
+        """The current step failed, though no exception ends the command."""
 
     def done(self) -> None:
-        """The step that is under way is done: an error that follows is not about it, and steps may be repeated."""
+        """The current step is done: a later error is not about it. Steps may be repeated."""
 
     def log(self, node: str, line: str) -> None:
-        """The last log line of the rank that others wait for; replaces the one before."""
+        """The last log line of the rank that the others wait for; replaces the previous one."""
 
     def note(self, text: str) -> None:
         """A message."""
 
-    def confirm(self, question: str) -> bool:  # noqa: ARG002 - for what shows it
-        """Whether the user says yes to ``question``; no where nobody can be asked."""
+    def confirm(self, question: str) -> bool:  # noqa: ARG002 - used by subclasses
+        """Whether the user answers yes to ``question``; False without a terminal."""
         return False
 
 
 _GB = 10**8
-"""From here on sizes are told in GB."""
+"""From this size on, GB are used."""
 
 
 def size(size_bytes: float) -> str:
@@ -78,12 +78,12 @@ def size(size_bytes: float) -> str:
 
 
 def share(size_bytes: float, whole: float) -> str:
-    """``12.3 of 63.4 GB``; both in bytes. Without ``whole``, where it is not known, ``12.3 GB``."""
+    """``12.3 of 63.4 GB``, both in bytes; ``12.3 GB`` if ``whole`` is 0 (unknown)."""
     return f"{in_unit_of(size_bytes, whole)} of {size(whole)}" if whole else size(size_bytes)
 
 
 def in_unit_of(size_bytes: float, whole: float) -> str:
-    """``size_bytes`` as a number in the unit of ``whole``, and as precise."""
+    """``size_bytes`` as a number in the unit and precision of ``whole``."""
     whole = abs(whole)
     unit = 10**9 if whole >= _GB else 10**6
     digits = 2 if _GB <= whole < 10**10 else 1 if whole >= _GB or whole < 10**7 else 0

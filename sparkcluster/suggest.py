@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str | None:
-    """The one of ``names`` with the same letters in another order, or the most similar, at least ``cutoff`` (1: equal).
+    """The name in ``names`` with the same letters in another order, else the most similar one.
 
-    Case, dashes and underscores do not count. Another word is no misspelling: at 0.7 about one letter in four may
-    differ, and at most two be missing, except at the end.
+    Case, dashes and underscores do not count. ``cutoff`` is the least similarity (1: equal); at 0.7 about one letter in
+    four may differ. At most two letters may be missing, except at the end.
     """
     folded = {name.lower().replace("_", "-"): name for name in names}
     typed = str(word)[:80].lower().replace("_", "-")
@@ -25,11 +25,11 @@ def closest(word: object, names: Iterable[str], *, cutoff: float = 0.7) -> str |
 
 
 def did_you_mean(word: object, names: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A hint with the name that ``word`` resembles, or else ``otherwise``."""
+    """A hint with the name that ``word`` resembles; ``otherwise`` if it resembles none."""
     near = closest(word, names)
     return f"did you mean {near}?" if near else otherwise
 
 
 def playbook_name(reference: str) -> str:
-    """How a model is called that has no name, by the name, path or repository of its playbook."""
+    """The default name of a model: the last part of its playbook's name, path or repository."""
     return reference.rpartition("/")[2].partition("+")[0].removesuffix(".yaml").removesuffix(".yml")

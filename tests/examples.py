@@ -1,6 +1,6 @@
-"""The examples of docs/commands.md: ``docs/examples/COMMAND.txt`` is a command line and what it wrote to a terminal.
+"""The examples of docs/commands.md: ``docs/examples/COMMAND.txt`` has a command line and its terminal output.
 
-A test runs the command line and compares. ``UPDATE_EXAMPLES=1`` rewrites the files whose output became another one:
+Tests run the command line and compare. ``UPDATE_EXAMPLES=1`` rewrites files with changed output:
 
     UPDATE_EXAMPLES=1 pytest tests/unit/test_examples.py
     UPDATE_EXAMPLES=1 pytest tests/lab/test_examples.py      # as root; then scripts/make-docs
@@ -44,11 +44,11 @@ _VARIES = [
 
 
 class Place:
-    """Where examples are run: a home with a program ``sparkcluster`` on PATH, and the files that they name.
+    """Environment of examples: a home with their files, and ``sparkcluster`` on PATH.
 
     Args:
-        home: a directory to make.
-        prefix: goes before the shell, as ``nsenter …`` does.
+        home: directory to create.
+        prefix: command before the shell, such as ``nsenter …``.
     """
 
     def __init__(self, home: Path, *, prefix: Sequence[str] = ()) -> None:
@@ -63,7 +63,7 @@ class Place:
         self.environment = {**kept, "HOME": str(home), "PATH": path, **terminal, "HF_HUB_OFFLINE": "1"}
 
     def run(self, line: str, *, more: str = "", timeout_s: float = 180) -> tuple[int, str]:
-        """Exit code of a command line, and both of its streams as on a terminal; ``more`` are flags for tests alone."""
+        """Exit code and combined output of a command line; ``more`` are additional flags for tests."""
         done = subprocess.run(
             [*self.prefix, "bash", "-c", line],
             stdin=subprocess.DEVNULL,
@@ -78,7 +78,7 @@ class Place:
         return done.returncode, done.stdout
 
     def shown(self, written: str, more: Mapping[str, str] = {}) -> str:
-        """``written`` as a reader may see it: without this machine's home, user and name; ``more`` is replaced too."""
+        """``written`` without this machine's home, user and name; ``more`` has further replacements."""
         replaced = {str(self.home): "~", f"{getpass.getuser()}@{socket.gethostname()}": "me@laptop", **more}
         for word, by in replaced.items():
             written = written.replace(word, by)
@@ -86,14 +86,14 @@ class Place:
 
 
 def file(name: str) -> Path:
-    """Where the example of a command is."""
+    """Path of the example of a command."""
     return ROOT / f"docs/examples/{name}.txt"
 
 
 def same(text: str) -> str:
-    """``text`` with words for what differs between two runs: times, sizes, speeds, hashes, networks, widths.
+    """``text`` with placeholders for values that vary between runs: times, sizes, speeds, hashes, networks, widths.
 
-    What nodes say while a step goes on is left out: they say it in any order.
+    Progress lines of nodes are removed, since their order varies.
     """
     for pattern, word in _VARIES:
         text = pattern.sub(word, text)
@@ -101,9 +101,9 @@ def same(text: str) -> str:
 
 
 def difference(name: str, line: str, written: str, compared: Callable[[str], str] = same) -> str:
-    """What an example has and ``written`` has not, as a diff; empty where it is true, or was rewritten.
+    """Diff of an example and ``written``; empty if they are equal or the example was rewritten.
 
-    Texts are the same if ``compared`` makes the same of both; then an example is not rewritten either.
+    Texts are equal if ``compared`` returns the same for both; such an example is not rewritten.
     """
     path, text = file(name), f"{PROMPT}{line}\n{written}"
     before, now = compared(path.read_text()) if path.exists() else "", compared(text)

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, and the expressions of monitoring/ that it is asked."""
+"""A real Prometheus for tests, and the expressions of monitoring/ to query."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alerts."""
+    """The alert rules."""
     (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     return list(group["rules"])
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Grafana's dashboards, by the stem of their files."""
+    """Grafana's dashboards, by file name without suffix."""
     files = sorted((MONITORING / "grafana/dashboards").glob("*.json"))
     return {path.stem: json.loads(path.read_text()) for path in files}
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Every expression as Grafana sends it with all chosen, with the title of its panel or the name of its alert."""
+    """Every expression, as sent by Grafana with all variables selected, with its panel title or alert name."""
     found = [(rule["alert"], rule["expr"]) for rule in rules()]
     for board in dashboards().values():
         found += [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel["targets"]]
@@ -52,13 +52,13 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def config() -> dict[str, Any]:
-    """monitoring/prometheus.yml, with the alerts where they lie; its one job is the exporter."""
+    """monitoring/prometheus.yml with the paths of the alerts; its only job is the exporter."""
     found = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     return {**found, "rule_files": [str(MONITORING / "alerts.yml")]}
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on."""
+    """A free port on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
@@ -87,7 +87,7 @@ def prometheus(folder: Path, configuration: dict[str, Any]) -> Iterator[Ask]:
 
 
 def until(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """Wait for ``condition``, whose failing connections and unfinished answers count as not yet; what it gave."""
+    """Wait for ``condition`` and return its value; connection errors and incomplete answers are retried."""
     deadline = time.monotonic() + limit_s
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):

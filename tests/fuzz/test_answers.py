@@ -17,7 +17,7 @@ from . import fleet, spoil
 from .conftest import cases
 
 CRASHED = re.compile(
-    r"internal error|the check itself failed|Traceback"
+    r"internal error|this check crashed|Traceback"
     r"|\b(Type|Key|Attribute|Index|Recursion|Overflow|Assertion|Unicode\w+|Validation|Value)Error\b"
 )
 # Command, state of the cluster, and the programs whose answer is spoilt.

@@ -19,7 +19,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.setup.steps import sysctl
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|[\s;|(&])sparkcluster (?=[a-z])([^│]*)$")
 
@@ -61,8 +61,10 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def refused(words: list[str]) -> str | None:
-    """Why a command line is wrong; None for a right one, and for the name of a command alone."""
+    """Why a command line is wrong; None for a right one, a synopsis, and the name of a command alone."""
     name, *rest = words
+    if "[flags]" in rest:
+        return None
     if name not in COMMANDS:
         return "no such command"
     parser, _ = parser_of(name)
@@ -86,6 +88,37 @@ def test_every_command_line_of_a_page_is_one(page: Path, tmp_path: Path, monkeyp
     assert wrong == {}
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text())
+    broken = []
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    root = DOCS.parent
+    files = [
+        file
+        for top in ("sparkcluster", "scripts", "tests", "inventory", "playbooks")
+        for file in (root / top).rglob("*")
+    ]
+    texts = [file.read_text() for file in files if file.suffix in {".py", ".toml", ".txt", ".sh", ".yaml"}]
+    named = {name for text in texts for name in re.findall(r"(?<![\w./])docs/[\w/-]+\.md\b", text)}
+    assert {name for name in named if not (root / name).exists()} == set()
+
+
 def test_every_check_that_a_page_names_exists() -> None:
     series = "|".join(sorted({code.partition("-")[0] for code in pages()}))
     named = re.findall(rf"\b(?:{series})-\d{{3}}\b", "".join(page.read_text() for page in PAGES))
@@ -93,16 +126,18 @@ def test_every_check_that_a_page_names_exists() -> None:
 
 
 def test_the_sources_list_nothing_as_left_out_that_exists() -> None:
-    page = (DOCS / "sources.md").read_text()
+    page = (DOCS / "internals/sources.md").read_text()
     left = " ".join(re.findall(r"^Not included: .*?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)).lower()
     clients = [client.title.lower().removesuffix(" agent") for client in CLIENTS.values()]
     assert [name for name in (*clients, *(key.partition(".")[2] for key in sysctl.VALUES)) if name in left] == []
 
 
-def test_every_row_of_the_page_on_security_names_tests_that_exist() -> None:
-    page = (DOCS / "security.md").read_text()
+def test_every_threat_names_tests_that_exist() -> None:
+    page = (DOCS / "internals/threats.md").read_text()
     rows = [
-        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| door |", "| threat |"))
+        line
+        for line in page.splitlines()
+        if line.startswith("| ") and not line.startswith(("| boundary |", "| threat |"))
     ]
     assert [row for row in rows if "`unit/" not in row and "`fuzz/" not in row and "`lab/" not in row] == []
     for file, test in re.findall(r"`((?:unit|lab|fuzz)/[\w/]+\.py)(?:::(\w+))?`", page):

@@ -37,7 +37,7 @@ def test_what_is_said_of_files(printed, tmp_path, monkeypatch):
     (tmp_path / "tiny.yaml").write_text(PLAYBOOK)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
     (tmp_path / "run.sh").write_text("docker run --gpus all vllm/vllm-openai:v0.20.0 --model a/tiny\n")
-    printed("checks", "--explain", "NET-001")
+    printed("checks", "NET-001")
     printed("playbooks")
     printed("completion", "bash")
     printed("lint", str(tmp_path / "tiny.yaml"), str(tmp_path / "inventory.yaml"))

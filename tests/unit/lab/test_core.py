@@ -62,7 +62,7 @@ def test_a_directory_that_never_was_a_lab_stays(tmp_path, monkeypatch, make, com
     monkeypatch.setattr(machine, "require", lambda *_: None)
     make(tmp_path / "lab")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(LabError, match=r"lab was not made by `sparkcluster lab up`, and stays as it is"):
+    with pytest.raises(LabError, match=r"lab was not created by `sparkcluster lab up`; not changed"):
         command()
     assert [each for each in sorted(tmp_path.rglob("*")) if not each.name.endswith(".lock")] == before
 

@@ -29,7 +29,7 @@ def spark():
 
 @pytest.mark.parametrize(("kind", "text"), [("silence", "soon"), ("ssh-hang", "0")])
 def test_a_time_that_is_no_number_changes_nothing(spark, ran, kind, text):
-    with pytest.raises(UsageError, match="a time in seconds is a number from 1"):
+    with pytest.raises(UsageError, match="a time in seconds must be a number from 1"):
         faults.put(spark, kind, [text])
     assert ran == []
 

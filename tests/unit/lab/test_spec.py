@@ -48,7 +48,7 @@ def test_defaults_hold_for_every_spark_and_can_be_overridden(tmp_path):
 
 
 def test_the_example_in_the_documentation_is_a_spec(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "lab.md").read_text()
     example = page.split("```yaml\n")[1].split("```")[0]
     left, right = load(write(tmp_path, example)).sparks
     assert (left.ports, left.ota, right.ota, right.management) == ("p0", "7.5.0", "7.6.0", "lan0")
@@ -71,7 +71,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks:\n- addresses: {enp1s0f1np1: 300.1.1.1/24}\n", ":2:28:", "an address"),
         ("sparks: [{docker: containerd, system: debian-12}]\n", ":1:1:", "spark-0001: `docker: containerd` needs"),
         ("sparks: [{sudo: free}]\n", ":1:1:", "spark-0001: `sudo` is for bare Sparks, `bare: true`"),
-        ("topology: crossed\nsparks: [{ports: p0}, {}]\n", ":1:1:", "every Spark has `ports: both`"),
+        ("topology: crossed\nsparks: [{ports: p0}, {}]\n", ":1:1:", "requires `ports: both` for every Spark"),
         ("topology: ring\nsparks: [{}, {}]\n", ":1:1:", "needs 3 Sparks"),
         ("sparks: 3\n", ":1:9:", "3 is not a list"),
         ("sparks: [\n", ":2:1:", "expected"),
