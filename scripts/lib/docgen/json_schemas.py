@@ -374,7 +374,7 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "up": record(**SERVES),
     "upgrade": record(
-        "with --dry-run, `cluster` and the keys from `dry_run` on; without it, the keys up to `saved`, `gateway` and `models`",
+        "with --dry-run, `cluster` and the keys from `dry_run` on; else the keys up to `saved`, `gateway` and `models`",
         _optional=(
             *(key for key in SERVES if key != "cluster"),
             *("saved", "dry_run", "differences", "staging", "expected", "versions", "image_known"),

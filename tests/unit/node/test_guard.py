@@ -299,7 +299,11 @@ def reported(node):
         (0, b"{", "start.json is damaged: "),
         (1, b"{", "start.json is damaged: "),
         (0, {"peers": ["127.0.0.2"]}, "it cannot check the group: "),
-        (0, {"ask": {"endpoint": "http://[", "model": "m", "counters": {"generated": ["tokens"]}}}, "it cannot check the group: "),
+        (
+            0,
+            {"ask": {"endpoint": "http://[", "model": "m", "counters": {"generated": ["tokens"]}}},
+            "it cannot check the group: ",
+        ),
     ],
 )
 def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number, odd, why):
