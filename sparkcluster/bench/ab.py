@@ -89,7 +89,7 @@ def run(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str) -> l
         except (KeyboardInterrupt, SparkclusterError) as failed:
             said, why = (str(each) or "interrupted" for each in (error, failed))
             text, hint = f"release {number} does not serve again: {why}", f"sparkcluster rollback INVENTORY {number}"
-            raise SparkclusterError(f"{said}; {text}", step="roll back", hint=hint) from failed
+            raise SparkclusterError(f"{said}; {text}", step="rollback", hint=hint) from failed
         report.note(f"release {number} serves again")
         raise
     keep()

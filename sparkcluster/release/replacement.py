@@ -187,19 +187,19 @@ class Replacement:
             kind, error = Interrupted, Interrupted("interrupted")
         by_hand = f"sparkcluster rollback INVENTORY {target.number}"
         self.report.failed()
-        self.rollout.begin("roll back", f"to release {target.number}")
+        self.rollout.begin("rollback", f"to release {target.number}")
         try:
             # Running ranks are only read after this.
             write_journal(self.rollout, target.groups, target.number, back=target.number)
             self._serve_again(target)
         except (KeyboardInterrupt, Interrupted):
             text = f"interrupted while rolling back to release {target.number}"
-            return Interrupted(text, step="roll back", hint=by_hand)
+            return Interrupted(text, step="rollback", hint=by_hand)
         except (LeaseLost, HostSilent) as lost:
             return lost
         except SparkclusterError as failed:
             text = f"{error.message}; rolling back to release {target.number} failed too: {cause(failed)}"
-            return LaunchError(text, node=failed.node, step="roll back", hint=by_hand)
+            return LaunchError(text, node=failed.node, step="rollback", hint=by_hand)
         forget(self.rollout)
         self.report.done()
         text = f"{error.message}; release {target.number} serves again, as release {self.rollout.number}"

@@ -159,7 +159,7 @@ def prove(view: View, target: RollbackTarget, records: Mapping[str, Records], hi
     if not why and view.plan is None:
         why = [f"no plan can be made for release {target.number}"]
     if why:
-        raise LaunchError(f"{'; '.join(why)}; nothing was stopped", step="roll back", hint=hint)
+        raise LaunchError(f"{'; '.join(why)}; nothing was stopped", step="rollback", hint=hint)
 
 
 def origin_of(spec: Spec) -> dict[str, Any]:

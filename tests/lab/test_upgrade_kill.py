@@ -96,7 +96,7 @@ def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
     old = two_images[0]
     broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
     running = cli.start("upgrade", lab.inventory, "--image", broken, *FLAGS, "--json-lines")
-    running.wait_for(step("roll back"))
+    running.wait_for(step("rollback"))
     time.sleep(3)
     running.kill()
     other = make_cli()

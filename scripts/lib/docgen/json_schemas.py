@@ -286,7 +286,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         at=number("seconds since 1970"),
         event=text(enum=["step", "progress", "transfer", "note"]),
-        name=text("of a step: connect, check, copy, stop, start, verify, roll back and others"),
+        name=text("of a step: connect, check, copy, stop, start, verify, rollback and others"),
         node=text("of progress and of a transfer"),
         text=text("of a step, progress and a note"),
         what=text("of a transfer: what the node gets, such as weights or image"),
