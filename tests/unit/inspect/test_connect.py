@@ -288,7 +288,7 @@ def test_what_is_of_one_model_needs_its_name(several, capsys, flag):
 def test_the_page_on_models_shows_what_is_printed(capsys):
     root = golden.ROOT.parents[1]
     out = run(capsys, str(root / "inventory/models-two-spark.yaml"), "--client", "open-webui").out
-    assert f"```\n{out}```\n" in (root / "docs/models.md").read_text()
+    assert f"```\n{out}```\n" in (root / "docs/internals/clients.md").read_text()
 
 
 def test_behind_a_gateway_all_models_have_its_address(several, capsys):
