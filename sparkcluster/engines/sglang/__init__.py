@@ -3,11 +3,11 @@
 Names of arguments, metrics and log lines: SGLang 0.5.23, compared with 0.5.5, 0.5.9 and 0.5.15, which guides for Sparks
 use. The modules name the files below ``sglang/srt``.
 
-- Every rank runs the same command with its number; they meet at the head (``--dist-init-addr``), without Ray. Beside
-  NCCL and Gloo SGLang has a queue of its own, which advertises ``SGLANG_HOST_IP``.
-- SGLang reads its key from the command line or a file, which ``node.py`` writes. It logs its arguments with the key,
-  which the programs on a node remove from what they read.
-- After SIGTERM rank 0 finishes what it was asked, and then ends all ranks.
+- Every rank runs the same command with its number. Ranks connect to the head (``--dist-init-addr``), without Ray. In
+  addition to NCCL and Gloo, SGLang has its own queue between ranks, which advertises ``SGLANG_HOST_IP``.
+- SGLang reads its key from the command line or from a file, which ``node.py`` writes. It logs its arguments with the
+  key; the programs on a node remove the key from log lines that they read.
+- After SIGTERM rank 0 finishes its requests, and then ends all ranks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from sparkcluster.spec.playbook import Playbook
 
 WATCHDOG, WATCHDOG_S, WARMUP_S = "watchdog-timeout", 300, 600
-"""An argument and its default, and the default of ``SGLANG_WARMUP_TIMEOUT``: limits of a step and of the first request.
+"""Limits during which a Spark may compile kernels for minutes (sgl-project/sglang#13243).
 
-In both a Spark may compile kernels for minutes (sgl-project/sglang#13243).
+- ``WATCHDOG``: the argument that limits one step; ``WATCHDOG_S``: its default, in seconds.
+- ``WARMUP_S``: default of the variable ``SGLANG_WARMUP_TIMEOUT``, which limits the first request, in seconds.
 """
 DRAIN_S = 60
-"""As of vLLM: after SIGTERM requests in flight are finished however long they take (``sigterm_watchdog``)."""
+"""The same as for vLLM. SGLang itself sets no limit: it finishes all requests in flight (``sigterm_watchdog``)."""
 
 
 class Sglang(Engine):
@@ -79,19 +80,20 @@ class Sglang(Engine):
     signatures = imported(".signatures", "SIGNATURES")
 
     def kind(self, args: Mapping[str, Any]) -> Kind:
-        """As declared."""
+        """Implements ``Engine.kind``."""
         return "embeddings" if args.get("is-embedding") else "chat"
 
     def environment(self, member: Member, playbook: Playbook) -> dict[str, str]:
-        """As declared. The queue of ranks advertises this address: else it may be that of the Wi-Fi.
+        """Implements ``Engine.environment``.
 
-        Both ranks then wait for each other forever (MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#3).
+        The queue between ranks advertises ``SGLANG_HOST_IP``. Without it, SGLang may choose the address of the Wi-Fi,
+        and both ranks wait for each other forever (MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#3).
         """
         warmup_s = str(max(WARMUP_S, int(playbook.ready_timeout_s)))
         return {"SGLANG_HOST_IP": member.address, "SGLANG_WARMUP_TIMEOUT": warmup_s}
 
     def drain_s(self, playbook: Playbook) -> int:  # noqa: ARG002 - the interface's
-        """As declared."""
+        """Implements ``Engine.drain_s``."""
         return DRAIN_S
 
 

@@ -1,4 +1,4 @@
-"""What a client of SGLang's API can rely on, by the playbook alone."""
+"""What a client of SGLang's API can rely on, according to the playbook."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _PARSERS = "docs.sglang.io, Tool Parser and Reasoning Parser"
 
 
 def api_features(playbook: Playbook) -> ApiFeatures:
-    """As ``Engine.api_features`` says.
+    """Implements ``Engine.api_features``.
 
-    /v1/messages came between 0.5.5 and 0.5.9 (entrypoints/http_server.py), which a tag does not tell.
+    ``messages`` is unknown: /v1/messages was added between 0.5.5 and 0.5.9 (entrypoints/http_server.py), and the tag of
+    an image does not reveal the version.
     """
     args = arguments(playbook)
     remedies = {"context": "set context-length in args of the playbook", "messages": "use SGLang 0.5.9 or newer"}

@@ -1,4 +1,4 @@
-"""Checks whether the model fits the memory that is free on its nodes, and whether ranks that start connect."""
+"""Checks of memory, and of ranks that wait for each other when they start."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _JOINING, _JOINED = (re.compile(rf"Init (?:torch distributed|parallel) {each}") 
 def fits(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """SGLang loads for minutes and fails with `Not enough memory. Please try to increase --mem-fraction-static`.
 
-    `mem-fraction-static` is a share of the memory that is free when SGLang starts. A warning if less would stay free
-    than a Spark needs. Nodes without the model are skipped, since its config.json is needed, and models on demand,
-    since others free their memory before they are loaded.
+    `mem-fraction-static` is a share of the memory that is free when SGLang starts. The finding is a warning if the
+    model fits, but leaves less free memory than a Spark needs. Nodes without the model are skipped, since its
+    config.json is needed. Models on demand are skipped, since other models free their memory before the load.
     """
     return misfits(context, name, facts, keep_bytes=FREE_BYTES)
 

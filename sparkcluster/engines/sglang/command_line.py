@@ -9,10 +9,10 @@ from sparkcluster.engines.words import flag
 
 
 def serve(rank: Rank) -> list[str]:
-    """Command that serves the playbook's model on ``rank``; a complete ``command`` in the playbook takes its place.
+    """Implements ``Engine.serve``; a complete ``command`` in the playbook replaces the command.
 
-    Ranks beside the first have a server of their own, for probes only (``launch_dummy_health_check_server`` in
-    utils/common.py): it listens on the loopback, since the API's address is the head's.
+    Every rank but the first starts a server for probes only (``launch_dummy_health_check_server`` in utils/common.py).
+    It listens on the loopback, since the address of the API belongs to the head.
     """
     playbook, group, member = rank.playbook, rank.group, rank.member
     if playbook.command is not None:

@@ -1,4 +1,4 @@
-"""What is known of the arguments of ``sglang.launch_server``: the tables of ``arguments.toml``, and what some name."""
+"""The arguments of ``sglang.launch_server``: the tables of ``arguments.toml``, and repositories that some name."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ OWNERS, VARIABLES, GONE, SHORT, COMMON = (_TABLES[name] for name in ("owners", "
 NEGATED, _KNOWN, _OLDER = (frozenset(_TABLES[name].split()) for name in ("negated", "known", "older"))
 _KWARGS = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
 _FORMATS = {"mistral": "mistral", "auto": None, "safetensors": None, "fastsafetensors": None, "layered": None}
-# Each with the argument that has its revision.
+# Arguments that name a repository, and the argument with its revision; empty if there is none.
 _NAMES = {"speculative-draft-model-path": "speculative-draft-model-revision", "tokenizer-path": ""}
 
 
 def arguments(playbook: Playbook) -> dict[str, Any]:
-    """The playbook's arguments by SGLang's spelling."""
+    """The playbook's arguments, with dashes as SGLang spells them."""
     return {name.replace("_", "-"): value for name, value in playbook.args.items()}
 
 
 def number(args: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number among arguments; ``default`` where it is not set, or none."""
+    """An integer argument; ``default`` if it is not set, or not a positive integer."""
     found = args.get(name)
     return found if type(found) is int and found > 0 else default
 
 
 def known_arguments() -> frozenset[str]:
-    """As ``Engine.known_arguments`` says, those of older releases included."""
+    """Implements ``Engine.known_arguments``; includes arguments of older releases."""
     return _KNOWN | _OLDER
 
 
 def tuning_arguments() -> Mapping[str, frozenset[str]]:
-    """As ``Engine.tuning_arguments`` says."""
+    """Implements ``Engine.tuning_arguments``."""
     return {**dict.fromkeys(_TABLES["tuning"].split(), frozenset[str]()), "default-chat-template-kwargs": _KWARGS}
 
 
 def tuning_variables() -> frozenset[str]:
-    """As ``Engine.tuning_variables`` says."""
+    """Implements ``Engine.tuning_variables``."""
     return frozenset(_TABLES["tuning_variables"].split())
 
 
 def repositories(playbook: Playbook) -> dict[str, str]:
-    """As ``Engine.repositories`` says: of the draft model, the tokenizer and adapters.
+    """Implements ``Engine.repositories``: draft model, tokenizer and adapters.
 
     Raises:
-        UsageError: a revision is none.
+        UsageError: a revision is invalid.
     """
     args = arguments(playbook)
     named = [(args.get(name), args.get(revision)) for name, revision in _NAMES.items()]
@@ -65,5 +65,5 @@ def repositories(playbook: Playbook) -> dict[str, str]:
 
 
 def weights_format(playbook: Playbook) -> str | None:
-    """As ``Engine.weights_format`` says: by ``load-format``."""
+    """Implements ``Engine.weights_format``, by ``load-format``."""
     return _FORMATS.get(str(arguments(playbook).get("load-format") or "auto").lower(), "any")

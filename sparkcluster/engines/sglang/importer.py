@@ -1,4 +1,4 @@
-"""How commands that start SGLang are read: what ``sparkcluster import`` needs of it."""
+"""Reads commands that start SGLang, for ``sparkcluster import``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkcluster.importer.container import Container
 from sparkcluster.importer.unknown import shown, unknown
 
 _KEYS = frozenset({"served_name", "model.revision", "tensor_parallel", "pipeline_parallel"})
-# Set by us, or as it is without them.
+# Arguments that are dropped: sparkcluster sets them, or the value is already the default.
 _DROPPED = {"nnodes", "node-rank", "dist-init-addr", "enable-metrics", "host=127.0.0.1", "host=localhost"}
 
 
@@ -36,23 +36,23 @@ class SglangImporter:
         return rest[len(found[0].split()) :] if found else None
 
     def is_entrypoint(self, image: str) -> bool:  # noqa: ARG002 - the interface's
-        """No image has SGLang as its entrypoint: guides write the command."""
+        """False: no image has SGLang as its entrypoint; guides write the command."""
         return False
 
     def is_worker(self, words: Sequence[str]) -> bool:
-        """Whether the words after the command start another rank than the first."""
+        """Whether the words after the command start a rank other than the first."""
         split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
         return [value for name, value in pairwise(split) if name == "--node-rank"][-1:] not in ([], ["0"])
 
     def launched(self, words: list[str], env: Mapping[str, str | None]) -> Container | None:  # noqa: ARG002 - likewise
-        """No runner of recipes is read."""
+        """None: recipes do not start it through a script."""
         return None
 
     def read(self, words: list[str]) -> EngineCommand:
-        """What the words mean; a flag has all words up to the next one.
+        """Reads the words after the command; the value of a flag is all words up to the next flag.
 
         Raises:
-            UsageError: it names no model.
+            UsageError: the command names no model.
         """
         served = EngineCommand()
         for name, values in _flags(words):

@@ -1,13 +1,14 @@
-"""The memory that a playbook needs with SGLang, and the part of it that SGLang takes by itself.
+"""The memory of a model on SGLang: weights, states, the KV cache, and activations.
 
-SGLang looks how much is free once the ranks have met. Of that it takes ``mem-fraction-static`` for weights, states and
-KV cache, of several ranks by the one with least (``_profile_available_bytes`` and ``_handle_max_mamba_cache`` in
-mem_cache/kv_cache_configurator.py; the cells of a token in model_executor/pool_configurator.py). ``max-total-tokens``
-limits the KV cache. On a Spark free is MemAvailable from 0.5.9 on, and MemFree in 0.5.5 (``get_available_gpu_memory``
-in utils/common.py).
+- SGLang measures free memory after its ranks have connected; the rank with the least free memory decides. Free memory
+  is MemAvailable from 0.5.9 on, and MemFree in 0.5.5 (``get_available_gpu_memory`` in utils/common.py).
+- ``mem-fraction-static`` is the share of free memory that SGLang allocates for weights, states and KV cache
+  (``_profile_available_bytes`` and ``_handle_max_mamba_cache`` in mem_cache/kv_cache_configurator.py).
+- ``max-total-tokens`` limits the KV cache. Bytes of a token: model_executor/pool_configurator.py.
+- A state is what a layer without attention (Mamba) keeps for a request.
 
-Compared with one model on a Spark at six fractions (numbers.md of
-https://github.com/anubhavgupta/Qwen3.6-35b-SGLang-DGX-Spark): docs/sglang.md.
+Compared with three starts of one model on a Spark, in tests/unit/engines/test_sglang.py (numbers.md of
+https://github.com/anubhavgupta/Qwen3.6-35b-SGLang-DGX-Spark).
 """
 
 from __future__ import annotations
@@ -37,23 +38,39 @@ FRACTION, TOKENS, STATES = "mem-fraction-static", "max-total-tokens", "max-mamba
 CONTEXT, REQUESTS, DRAFT = "context-length", "max-running-requests", "speculative-draft-model-path"
 AUTO = "auto"
 CONCURRENT = 4
-"""Requests of full context that ``auto`` makes room for if max-running-requests is not set, as with vLLM."""
+"""Requests of full context that ``auto`` counts if max-running-requests is not set; the same for vLLM."""
 MOST = 0.80
-"""Above it Sparks froze (numbers.md above; sgl-project/sglang#35860, where kernels were tuned as well)."""
+"""Highest recommended fraction. Sparks froze above it (numbers.md; sgl-project/sglang#35860, with tuned kernels)."""
 OWN = 0.88
-"""What SGLang chooses on a Spark for models without images (``handle_gpu_memory_settings`` in memory_hook.py)."""
+"""SGLang's default on a Spark, for models without images (``handle_gpu_memory_settings`` in memory_hook.py)."""
 CHUNK, GRAPHS, WINDOWS = 8192, 256, 0.8
-"""chunked-prefill-size and the largest batch of CUDA graphs on a Spark (the same place), swa-full-tokens-ratio."""
+"""SGLang's defaults on a Spark.
+
+- ``CHUNK``: chunked-prefill-size, in tokens (memory_hook.py).
+- ``GRAPHS``: the largest batch of CUDA graphs, in requests (memory_hook.py).
+- ``WINDOWS``: swa-full-tokens-ratio, the tokens of layers with a sliding window for each token of the other layers.
+"""
 STATE_SHARE, SLOTS = 0.9 / 1.9, 5
-"""The states' part where their number is not set, and at most of a request (``_calculate_mamba_ratio``)."""
+"""Memory of states.
+
+- ``STATE_SHARE``: the states' share of states and KV cache if ``max-mamba-cache-size`` is not set: the default of
+  ``mamba-full-memory-ratio`` is 0.9 bytes of states for each byte of KV cache.
+- ``SLOTS``: the most states that one request takes (``_calculate_mamba_ratio``).
+"""
 MORE_WEIGHTS = 0.12
-"""What loading may leave beside the weights: 24.5 to 27.4 GB of the same model (numbers.md)."""
+"""Memory that loading may take in addition, as a share of the weights: 24.5 to 27.4 GB for one model (numbers.md)."""
 _KV = {**KV_BYTES, "bf16": 2, "fp4_e2m1": 9 / 16}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Need:
-    """What a rank needs, in bytes: for a token of the KV cache, and for what a request remembers beside it."""
+    """Memory of a playbook on one rank.
+
+    Attributes:
+        context: tokens of one request, prompt and answer together.
+        token_bytes: KV cache of one token.
+        state_bytes: one state, in all layers; 0 if the model has no such layers.
+    """
 
     config: ModelConfig
     context: int
@@ -62,9 +79,9 @@ class Need:
 
 
 def memory_share(playbook: Playbook, *facts: Facts) -> float:
-    """As ``Engine.memory_share`` says: the fraction, of what is free on the node where that is known.
+    """Implements ``Engine.memory_share``: the fraction, times the free share of the node's memory if known.
 
-    0 where the tokens of the KV cache are limited: what is taken then does not depend on it.
+    0 if the playbook limits the tokens of the KV cache: the allocated memory then does not depend on the fraction.
     """
     if not takes_share(playbook):
         return 0.0
@@ -73,21 +90,21 @@ def memory_share(playbook: Playbook, *facts: Facts) -> float:
 
 
 def takes_share(playbook: Playbook) -> bool:
-    """As ``Engine.takes_share`` says: not where the tokens of the KV cache are limited."""
+    """Implements ``Engine.takes_share``: False if the playbook limits the tokens of the KV cache."""
     return arguments(playbook).get(TOKENS) is None and playbook.command is None
 
 
 def fraction(playbook: Playbook) -> float:
-    """``mem-fraction-static``, also written as text; if it is not a share, what SGLang chooses."""
+    """``mem-fraction-static``, as a number or as text; SGLang's default if it is not a share."""
     written = str(arguments(playbook).get(FRACTION))
     return float(written) if re.fullmatch(r"0?\.\d{1,9}|1", written) and float(written) else OWN
 
 
 def need(playbook: Playbook, model: Source, *, ranks: int = 1, context: int | None = None) -> Need:
-    """What each token and each request of ``playbook`` takes on one of ``ranks``.
+    """Memory of a token and of a state of ``playbook``, on one of ``ranks``.
 
     Raises:
-        UsageError: the model is not known, or its layers are not computed for SGLang.
+        UsageError: the model is unknown, or its layers are not computed for SGLang.
     """
     args, config = arguments(playbook), parse(model.config, model.name)
     kind = str(args.get("kv-cache-dtype", AUTO))
@@ -125,7 +142,16 @@ def forecast(
     requests: int | None = 1,
     beside: Mapping[str, Source] | None = None,
 ) -> dict[str, Any]:
-    """As ``Engine.forecast`` says; all sizes in bytes. Pipeline stages are counted as ranks."""
+    """Implements ``Engine.forecast``; all sizes in bytes. Pipeline stages are counted as ranks.
+
+    1. ``loaded``: weights of one rank, and of the draft model.
+    2. ``left``: the fraction of free memory, without the weights. It has the states, then the KV cache (``pool``),
+       which ``max-total-tokens`` may limit (``limited``).
+    3. ``asked``: KV cache of the wanted requests of full context. A problem if ``pool`` is smaller; a doubt if it is
+       smaller only after ``less``, the memory that loading may take in addition. The advice then is a fraction up to
+       ``MOST``, a shorter context, or more Sparks.
+    4. ``room``: memory left for the system.
+    """
     args, taken = arguments(playbook), fraction(playbook)
     found = need(playbook, model, ranks=nodes, context=context)
     wanted = requests or number(args, REQUESTS, 1)

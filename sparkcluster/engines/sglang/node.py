@@ -11,8 +11,8 @@ NAME = "sglang"
 LABEL = ""
 KEY = "SGLANG_API_KEY"
 
-# Arguments are read from SGLang's text: what is added to the parser, and from 0.5.10 on the fields that are annotated
-# with A[…], in newer releases in files of their own; parsers are the keys of two dictionaries.
+# Arguments are read from SGLang's source: the parser's calls, and from 0.5.10 on the fields annotated with A[…],
+# which newer releases keep in separate files. Parsers are the keys of two dictionaries.
 INSPECTION = """
 def words(pattern, *paths):
     return sorted({word for path in paths for word in re.findall(pattern, text(path), re.M)})
@@ -38,7 +38,7 @@ ENGINE = {
 
 
 def built(entrypoint: list[str]) -> bool:
-    """Upstream's images have the entrypoint of CUDA's (docker/Dockerfile), as those of others."""
+    """False: upstream's images keep the entrypoint of CUDA's image (docker/Dockerfile), which many images have."""
     return False
 
 
@@ -48,15 +48,15 @@ def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
 
 
 def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
-    """It runs without Ray."""
+    """None: SGLang runs without Ray."""
     return None
 
 
 def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
-    """``words``, with the key in a file of arguments that only this user may read; it leaves the environment.
+    """Returns ``words`` with ``--config`` and a file that has the key; removes the key from the environment.
 
-    Every release joins the file with the command line before it reads either (``ConfigArgumentMerger``), so that a key
-    with a leading dash would be read as another argument.
+    Only the current user can read the file. Every release merges the file into the command line before it parses it
+    (``ConfigArgumentMerger``), so a key with a leading dash would be parsed as an argument.
     """
     key = env.pop(KEY, None)
     if not key:
@@ -65,5 +65,5 @@ def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
         raise ValueError("SGLang cannot take a key that begins with a dash: make another, and restart")
     path = os.path.join(private, "sglang.yaml")
     with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        json.dump({"api-key": key}, file)  # which is YAML too
+        json.dump({"api-key": key}, file)  # JSON is valid YAML
     return [*words, "--config", path]

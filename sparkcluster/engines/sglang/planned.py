@@ -1,7 +1,8 @@
-"""``max-total-tokens: auto``: as many tokens as max-running-requests of full context need, which ``fit`` computes.
+"""``max-total-tokens: auto``: tokens for ``max-running-requests`` requests of full context.
 
-Beside other models SGLang is started so: else it takes a share of what is free when it starts, which depends on the
-others. ``mem-fraction-static`` then is an upper limit of that: high, so that the tokens decide.
+A model on a node with other models uses ``auto``. Otherwise SGLang would allocate a share of the memory that is free
+when it starts, which depends on the other models. ``mem-fraction-static`` remains an upper limit of the memory; it is
+set high, so that the number of tokens decides.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from sparkcluster.topology.model import Topology
 
 
 def beside_others(playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
-    """As ``Engine.beside_others`` says: a share that the inventory sets stays, and a playbook's own max-total-tokens.
+    """Implements ``Engine.beside_others``.
 
-    The playbook's share does not: it would be a share of what the others leave.
+    Kept: a fraction that the inventory sets, and the playbook's ``max-total-tokens``. Replaced: the playbook's
+    fraction, since it would be a share of the memory that other models leave free.
     """
     args, kept = arguments(playbook), {key.replace("_", "-") for key in chosen}
     if playbook.command is not None or f"args.{FRACTION}" in kept:
@@ -34,10 +36,10 @@ def beside_others(playbook: Playbook, chosen: Collection[str] = ()) -> Playbook:
 
 
 def planned(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> Spec:  # noqa: ARG001 - the interface's
-    """As ``Engine.planned`` says.
+    """Implements ``Engine.planned``.
 
     Raises:
-        PlanError: the model is on no node yet or not known; or a complete command leaves no place for the key.
+        PlanError: the model is on no node yet, or unknown; or a key is set, and a complete ``command`` cannot take it.
     """
     playbook, args = spec.playbook, arguments(spec.playbook)
     if playbook.command is not None and spec.inventory.api.key is not None:

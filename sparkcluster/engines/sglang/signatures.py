@@ -1,4 +1,4 @@
-"""What lines of SGLang's log and its metrics mean: the tables of ``log.toml`` and ``metrics.toml``."""
+"""Lines of SGLang's log, and its metrics: the tables of ``log.toml`` and ``metrics.toml``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.suggest import closest
 
 
 def argument(found: re.Match[str], _lines: Sequence[str]) -> Cause:
-    """The argument that SGLang rejected, and what it has instead."""
+    """The argument that SGLang rejected, and its replacement."""
     name = found["flag"].replace("_", "-")
     close = closest(name, flags.known_arguments() - {name}, cutoff=0.75)
     advice = flags.GONE.get(name) or (f"write {close} under args in the playbook" if close else f"remove {name}")

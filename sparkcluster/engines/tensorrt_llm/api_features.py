@@ -9,7 +9,7 @@ from sparkcluster.spec.playbook import Playbook
 
 
 def api_features(playbook: Playbook) -> ApiFeatures:
-    """As ``Engine.api_features`` says; gpt-oss has a parser of its own for tools and reasoning."""
+    """Implements ``Engine.api_features``; gpt-oss has its own parser for tools and reasoning."""
     args, own = playbook.args, speaks(playbook)
     return ApiFeatures(
         context=number(playbook, "max-seq-len") or None,
