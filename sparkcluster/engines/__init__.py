@@ -1,32 +1,40 @@
-"""Inference engines: one directory each, with everything that is specific to the engine.
+"""Inference engines: one directory each, with what is specific to the engine.
 
 ``engine: NAME`` in a playbook selects the directory ``engines/NAME``, by default ``vllm``; dots and dashes in the name
 become ``_``. The rest of the project calls ``engines.engine(NAME)``, which imports the directory on first use, and
-uses the members that ``engines/base.py`` declares.
+uses the members that ``engines/base.py`` declares and describes. ``engines.names()`` reads names without an import.
 
 Members of ``Engine`` by the package that uses them:
-- ``staging/``, ``plan/``, ``checks/``: ``vocabularies``: files that the engine would download when it starts
-- ``spec/``: ``weights_format``: which weights of a repository it loads; ``arguments``, ``short_arguments`` and
-  ``variables``: reserved, a playbook may not set them; ``tuning_arguments``, ``tuning_variables`` and ``images``:
-  accepted without a prompt; ``per_node`` variables; ``caches``; ``alone``
-- ``checks/``: ``known_arguments``, ``common_arguments``, ``judges_arguments``: to detect another engine's arguments
-- ``plan/``, ``staging/``: ``repositories``: companion repositories of the model
-- ``plan/``: ``serve``: the command of a rank; ``environment``; ``planned``: arguments computed from facts;
-  ``executors``, ``alone``; ``api_key``
-- ``endpoint/``: ``api_flags``: flags for the API's address; ``api_key``
-- ``inspect/`` (connect), ``release/``: ``api_features``: what clients can rely on
-- ``cli/fit``, ``inspect/``, ``importer/``: ``forecast``: memory that a playbook needs; ``beside_others``: the playbook
-  for a node with several models; ``baseline``: a playbook to start from; ``importer``: reads commands and recipes
-- ``checks/``, ``inspect/``: ``checks``: modules with the engine's checks; ``reports``: public reports of findings;
-  ``memory_share``; ``ready``, ``dead``, ``stalled``: log lines; ``counters``: metrics
-- ``spec/``, ``plan/``: ``kind``: chat, embeddings or rerank
-- ``bench/``: ``tokenize_field``: whether, and how, its API counts tokens
-- ``node/``: the directory's ``node.py``, sent to the nodes as ``sparkcluster.node.engine``: reads an image, writes
-  Ray's carry-over list and files for the engine
 
-Code outside an engine's directory does not import from it, and does not branch on the engine's name. An engine that
-sets only ``name``, ``title`` and ``serve`` runs on one node; ``tests/lab/test_second_engine.py`` takes such an engine
-through plan, up, status, ask, doctor and down, and ``tests/lab/test_llama_cpp.py`` a real one.
+- ``spec/``: ``arguments``, ``short_arguments``, ``known_arguments``, ``variables``, ``per_node``, ``tuning_arguments``,
+  ``tuning_variables``, ``common_arguments``, ``images``, ``caches``, ``weights_format``, ``repositories``,
+  ``executors``, ``alone``, ``kind``, ``api_key``, ``title``, ``beside_others``
+- ``topology/``: ``executors``, ``alone``, ``vocabularies``, ``api_key``
+- ``plan/``: ``serve``, ``environment``, ``planned``, ``drain_s``, ``executors``, ``api_key``, ``api_features``
+- ``checks/``: ``checks``, ``reports``, ``judges_arguments``, ``gone_argument``, ``common_arguments``, ``executors``,
+  ``forecast``, ``planned``, ``memory_share``, ``memory_hint``, ``garbage_remedy``, ``ready``, ``dead``, ``stalled``
+- ``engines/`` itself: ``signatures``, ``culprits``, ``dead``, ``memory_hint`` (``causes.py``); ``phases``,
+  ``footprint`` (``phase.py``); ``arguments``, ``known_arguments``, ``common_arguments``, ``gone_argument``
+  (``foreign`` below)
+- ``runtime/``: ``api_key``, ``key_separator``, ``takes_share``, ``memory_share``
+- ``endpoint/``: ``api_flags``, ``api_key``
+- ``importer/``: ``importer``, ``caches``, ``variables``
+- ``inspect/``: ``forecast``, ``takes_share``, ``memory_share``, ``baseline``, ``importer``, ``api_features``,
+  ``api_flags``, ``counters``, ``statistics``, ``common_arguments``
+- ``release/``: ``counters``, ``api_features``, ``garbage_remedy``, ``common_arguments``
+- ``bench/``: ``tokenize_field``, ``api_features``
+- ``cli/``: ``beside_others`` (``fit``), ``api_features`` (``playbooks``)
+
+On the nodes, the directory's ``node.py`` replaces ``sparkcluster.node.engine``: it reads an image, keeps variables for
+Ray's workers, and writes files for the engine.
+
+Code outside an engine's directory does not import from it. Two regular expressions name engines, to recognize programs
+that sparkcluster did not start: in ``node/ranks.py`` and ``checks/host.py``. ``fit/`` computes the memory of vLLM;
+other engines use parts of it.
+
+An engine needs ``name``, ``title`` and ``serve``. ``tests/data/engines/canned`` also sets a key, flags and counters;
+``tests/lab/test_second_engine.py`` (only with ``./scripts/test --full``) takes it through plan, up, status, ask, doctor
+and down. ``tests/lab/test_llama_cpp.py`` does so with a real engine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,15 @@
 """The interface to an inference engine, implemented by every directory of ``engines/``.
 
-A directory ``engines/NAME`` is a package with ``ENGINE``, an instance of a subclass of ``Engine``. It may have a
-``node.py``, whose source is sent to the nodes instead of ``sparkcluster.node.engine``. Its modules are imported from
-within the directory only. Every command imports its ``__init__``, so ``__init__`` imports them on first use.
+A directory ``engines/NAME`` is a package with ``ENGINE``, an instance of a subclass of ``Engine``.
+
+- ``name = "NAME"`` is a line of ``__init__.py``, indented by four spaces: ``engines.named`` reads it as text.
+- Most commands import the ``__init__`` of the playbook's engine; ``import`` and ``checks`` import
+  the ``__init__`` of every engine. ``__init__`` therefore imports the directory's other modules on first use
+  (``imported``). No other directory imports them.
+- ``node.py``, if any, is sent to the nodes instead of ``sparkcluster.node.engine``, and defines the same names.
+- ``importer``, if any, is a ``sparkcluster.importer.commands.Importer``.
+
+Steps to add an engine: docs/internals/adding.md.
 """
 
 from __future__ import annotations
@@ -115,41 +122,78 @@ class Engine(abc.ABC):
     """An inference engine; members with a default are optional.
 
     Attributes:
-        name: as in ``engine:`` of a playbook.
-        title: as its makers write it.
-        api_key: environment variable with its API key; None if it has none.
-        key_separator: separator of several keys in that variable; keys may not contain it. None if it takes one key.
-        executors: ways to join its ranks when a group has several nodes.
-        alone: why its ranks cannot be joined safely, if so.
-        arguments: reserved arguments, and the key that sets each.
-        common_arguments: its arguments by purpose: context (tokens of prompt and answer), requests (concurrent),
-            memory (share of it), kv_type and kv_bytes (of the KV cache), batch (tokens), no_graphs (true: no CUDA
-            graphs).
-        judges_arguments: whether its own check reports unknown arguments.
-        short_arguments: short forms of arguments, and what to write instead.
-        variables: reserved environment variables, and the key that sets each.
-        per_node: environment variables whose value differs between nodes.
-        caches: directories kept across containers: name and path in the container.
-        images: repositories of its images from known publishers; ``up`` asks about any other.
-        api_flags: its flags for the API: host, port, and model, the name of the model.
-        counters: names of its metrics by what they count (generated, prompted, running, waiting, kv_cache, and others
-            that change while it works); the first that it exports is used. ``name{label="value"}`` counts only those
-            series.
-        statistics: names of further metrics for bench and telemetry, counted since its start: hits and queries of the
-            prefix cache (tokens), drafts, drafted and accepted (tokens), preemptions; ttft and itl, the time between
-            tokens (buckets of a histogram, seconds), and ttft_sum and itl_sum of each.
-        tokenize_field: field with the text in /tokenize and /detokenize; None if the weights have a tokenizer.json.
-        ready: text of the log line that is printed once the API has started.
+        name: as in ``engine:`` of a playbook: ``"llama.cpp"``.
+        title: as its makers write it: ``"TensorRT-LLM"``.
+        api_key: environment variable with its API key: ``"SGLANG_API_KEY"``; None if it has none.
+        key_separator: separator of several keys in that variable: ``","``; keys may not contain it. None if it takes
+            one key.
+        executors: ways to join its ranks when a group has several nodes: ``{"ray", "native"}``.
+        alone: the reason if its ranks cannot be joined safely: ``"its rpc-server has no authentication"``. Empty if
+            they can.
+        arguments: arguments that a playbook may not set, and the key that sets each: ``{"host": "api.host"}``.
+        common_arguments: its arguments by purpose: ``{"context": "ctx-size"}``. Purposes: see below.
+        judges_arguments: True if the engine's directory has a check of unknown arguments; the common check is skipped.
+        short_arguments: short forms of arguments, and what to write instead: ``{"dp": "dp-size"}``.
+        variables: environment variables that a playbook may not set, and what to write instead:
+            ``{"LLAMA_API_KEY": "write api.key in the inventory"}``.
+        per_node: environment variables whose value differs between nodes: ``{"SGLANG_HOST_IP"}``.
+        caches: directories kept across containers: ``{"triton": "/root/.triton"}``, name and path in the container.
+        images: repositories of its images from known publishers: ``{"lmsysorg/sglang"}``; ``up`` asks about any other.
+        api_flags: its flags for the address of the API (host, port), and for the name of the model (model).
+        counters: names of its metrics by what they count: ``{"running": ("llamacpp:requests_processing",)}``; see
+            below.
+        statistics: names of further metrics, for bench and telemetry; see below.
+        tokenize_field: field with the text in /tokenize and /detokenize: ``"content"``; None if the weights have a
+            tokenizer.json.
+        ready: text of the log line that is printed once the API has started: ``"listening on http"``.
         dead: regular expression of log lines of an engine that died while its API still answers.
         stalled: regular expression of the line that ranks repeat while they wait for a rank that compiles.
-        memory_hint: what to do if memory ran out.
-        checks: modules with checks for playbooks of this engine only.
+        memory_hint: what to do if memory ran out: ``"lower ctx-size in the playbook"``.
+        checks: names of modules with checks for playbooks of this engine only:
+            ``("sparkcluster.engines.sglang.checks",)``.
         importer: reads its commands and recipes; None if ``sparkcluster import`` does not support it.
-        reports: public reports by its users and makers of findings of common checks, by the code of the check.
+        reports: public reports that confirm a common check for this engine: ``{"HOST-010": "deadlock: URL"}``, by the
+            code of the check; the page of the check lists them as sources.
         phases: log lines that show the progress of a launch, in the order of the phases; see ``signature.Step``.
         footprint: log lines with the memory of a rank; its groups are keys of ``phase.FOOTPRINT``.
         signatures: log lines of known causes: root causes before their consequences.
         culprits: log lines that name the rank that failed (groups ``rank`` or ``address``), the most specific first.
+
+    Purposes of ``common_arguments``:
+
+    - ``context``: tokens of prompt and answer
+    - ``requests``: concurrent requests
+    - ``memory``: share of the memory
+    - ``kv_type``, ``kv_bytes``: type and size of the KV cache
+    - ``batch``: tokens of a batch
+    - ``no_graphs``: true for no CUDA graphs
+
+    ``counters`` and ``statistics`` map a name to metrics; the first metric that the engine exports is used.
+    ``metric{label="value"}`` counts only series with that label.
+
+    Names in ``counters``; others are allowed, for metrics that change while the engine works:
+
+    - ``generated``, ``prompted``: tokens since the start
+    - ``running``, ``waiting``: requests now
+    - ``kv_cache``: used share of the KV cache
+
+    Names in ``statistics``, counted since the start:
+
+    - ``hits``, ``queries``: of the prefix cache, in tokens
+    - ``drafts``; ``drafted``, ``accepted``: in tokens
+    - ``preemptions``
+    - ``ttft``, ``itl``: time to the first token, and between tokens: buckets of a histogram, in seconds
+    - ``ttft_sum``, ``itl_sum``: sums of the histograms
+
+    Methods about memory, in the order in which they see a playbook:
+
+    1. ``beside_others``, when the inventory is loaded, if models share nodes. All later methods get its result.
+    2. ``forecast``, for ``fit``, the checks of memory and the sum of all models of a node. If it returns None or fails,
+       ``takes_share`` and ``memory_share`` give an upper bound.
+    3. ``planned``, when the plan is built: replaces values such as ``auto`` by numbers. A check of free memory calls it
+       too.
+    4. ``memory_share``, on the result of ``planned``, in that check: compared with the free memory of a node.
+    5. ``takes_share`` and ``memory_share``, when ranks start: whether the weights are dropped from the page cache.
     """
 
     name: str
