@@ -169,8 +169,12 @@ class GroupGuard:
         self.limits = {**LIMITS, **own.config.get("limits", {})}
         self._next = time.monotonic() + self.limits["probe_s"]
         self._generated: float | None = None
-        # For a model on demand: whether it is wanted (None until it was checked and has not served since); and for
-        # ``tell``, the result of the last check (until the first one it may be running), and why it was left down.
+        # ``_wanted``
+        #   True: the model should run; always, unless it is on demand.
+        #   False: it should be unloaded.
+        #   None: undecided; the first check without a problem sets True if an earlier guard loaded the model and it
+        #   still runs, else False.
+        # For ``tell``: ``_runs``, by the last check (True until the first check); ``_failed``, why it was left down.
         self._on_demand = bool(own.config.get("on_demand"))
         self._wanted = None if self._on_demand else True
         self._loading, self._begin_by = False, 0.0

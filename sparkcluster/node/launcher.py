@@ -72,7 +72,11 @@ except Exception as error:
 
 
 def ray_python(ray_path: str | None, program: str) -> str:
-    """Interpreter that can import Ray: our own when Ray was brought along, else the one that has it."""
+    """Interpreter that can import Ray.
+
+    If Ray was brought along (``ray_path``), the interpreter of ``program``, or our own if ``program`` is not a script.
+    Otherwise the first interpreter that has Ray: our own, of ``ray``, of ``program``.
+    """
     if ray_path:
         return interpreter_of(program) or sys.executable
     for python in (sys.executable, interpreter_of("ray"), interpreter_of(program)):

@@ -21,15 +21,16 @@ _LIMITS = {
 def build(member: Member, playbook: Playbook) -> dict[str, str]:
     """Variables of the rank on ``member``; vLLM's timeouts are at least the playbook's ``ready_timeout_s``."""
     image = of_reference(playbook.image or "")
-    reads_it = image.family == "ngc" and (0, 17) < (image.versions.exact or (0,)) < (0, 20)  # 26.03 and 26.04
+    # Whether the image reads FLASHINFER_FP4: NGC's releases 26.03 and 26.04.
+    reads_it = image.family == "ngc" and (0, 17) < (image.versions.exact or (0,)) < (0, 20)
     return {
         **{name: str(max(default, int(playbook.ready_timeout_s))) for name, default in _LIMITS.items()},
-        # Without it NVFP4 experts may use CUTLASS kernels, whose output is garbage (see the page below). vLLM's
-        # oracle/nvfp4.py reads it only if --moe-backend is auto.
+        # Without FLASHINFER_FP4, NVFP4 experts may use CUTLASS kernels, whose output is garbage ("vLLM on DGX Spark:
+        # What the SM121 Architecture Actually Requires", in docs/internals/sources.md). vLLM's oracle/nvfp4.py reads
+        # the variable only if --moe-backend is auto.
         **({FLASHINFER_FP4: "0"} if reads_it else {}),
         # The address that the rank advertises (vllm/utils/network_utils.py, get_ip).
         "VLLM_HOST_IP": member.address,
-        # Without it Marlin's reduction races and the output is wrong ("vLLM on DGX Spark: What the SM121
-        # Architecture Actually Requires").
+        # Without VLLM_MARLIN_USE_ATOMIC_ADD, Marlin's reduction races and the output is wrong (the same page).
         "VLLM_MARLIN_USE_ATOMIC_ADD": "1",
     }

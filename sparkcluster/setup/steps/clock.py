@@ -5,7 +5,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Whether NTP is on."""
+    """Turn on NTP; None if it is on."""
     if survey.ntp:
         return None
     change = command("change", "ntp", "clock", "yes")

@@ -7,7 +7,7 @@ TARGET = "multi-user.target"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Compare the default boot target."""
+    """Change the default boot target; None if it is already set."""
     if survey.default_target == TARGET:
         return None
     found = f"it boots to {survey.default_target or 'an unknown target'}"

@@ -7,7 +7,7 @@ FILE = "/etc/docker/daemon.json"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Runtimes reported by Docker, or its configuration file if the login has no access to Docker."""
+    """Add the runtime; None if Docker has it, reported or, if the login has no access, in its configuration file."""
     configured = '"nvidia"' in (survey.files.get(FILE, FileState()).text or "")
     if configured if survey.runtimes is None else "nvidia" in survey.runtimes:
         return None

@@ -7,7 +7,7 @@ PACKAGE = "perftest"
 
 
 def look(survey: Survey, _: Wanted) -> Change | None:
-    """Whether the package is installed."""
+    """Install the package; None if it is installed."""
     if PACKAGE in survey.packages:
         return None
     return Change("perftest is not installed", "perftest is installed", (command("install_package", PACKAGE),))
