@@ -1,9 +1,23 @@
-"""Arguments of a playbook as words of a command line, for engines whose parser is Python's argparse."""
+"""Words of an engine's command line: its program, arguments of a playbook as flags, and numbers among them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
+
+
+def program(name: str, python: str | None) -> str:
+    """The program ``name``; with runtime ``process`` the one next to its Python, which need not be on PATH."""
+    directory = PurePosixPath(python or "").parent
+    return str(directory / name) if directory.is_absolute() else name
+
+
+def number(args: Mapping[str, Any], name: str, default: int) -> int:
+    """An integer argument; ``default`` if it is not set, or not a positive integer."""
+    found = args.get(name)
+    return found if type(found) is int and found > 0 else default
 
 
 def flag(name: str, value: Any, *, negation: bool = True) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sparkcluster.engines.base import ApiFeatures
-from sparkcluster.engines.llama_cpp.memory import number, slot_tokens, trained_tokens
+from sparkcluster.engines.llama_cpp.memory import slot_tokens, trained_tokens
+from sparkcluster.engines.words import number
 from sparkcluster.fit import shipped
 from sparkcluster.spec.playbook import Playbook
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePosixPath
 
 from sparkcluster.engines.base import Rank
 from sparkcluster.engines.llama_cpp.flags import ON_OR_OFF, WITHOUT_NEGATION
+from sparkcluster.engines.words import program
 from sparkcluster.spec.playbook import ArgumentValue
 
 MODEL = "/sparkcluster/model"
@@ -18,16 +18,10 @@ def serve(rank: Rank) -> list[str]:
     playbook, group = rank.playbook, rank.group
     if playbook.command is not None:
         return list(playbook.command)
-    argv = [program(rank.python), "--model", f"{MODEL}/{playbook.model.file}"]
+    argv = [program("llama-server", rank.python), "--model", f"{MODEL}/{playbook.model.file}"]
     argv += ["--alias", ",".join([playbook.model_name, *playbook.aliases])]
     argv += ["--host", group.api_host, "--port", str(group.api_port), "--metrics", "--offline"]
     return argv + [word for name, value in playbook.args.items() for word in flag(name.replace("_", "-"), value)]
-
-
-def program(python: str | None) -> str:
-    """The program next to the Python of runtime ``process``, which need not be on PATH."""
-    directory = PurePosixPath(python or "").parent
-    return str(directory / "llama-server") if directory.is_absolute() else "llama-server"
 
 
 def flag(name: str, value: ArgumentValue) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.engines.answer import Pool, Taken, answer
+from sparkcluster.engines.words import number
 from sparkcluster.errors import UsageError
 from sparkcluster.fit.source import GIB, Machine, Source
 from sparkcluster.fit.verdict import DRIVER_BYTES
@@ -73,12 +74,6 @@ class Need:
     def bytes(self) -> int:
         """Total."""
         return self.weights_bytes + self.cache_bytes + self.step_bytes + self.host_bytes
-
-
-def number(args: Mapping[str, Any], name: str, default: int) -> int:
-    """An integer argument; ``default`` if it is not set, or not a positive integer."""
-    found = args.get(name)
-    return found if type(found) is int and found > 0 else default
 
 
 def slot_tokens(args: Mapping[str, Any], tokens: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sparkcluster.engines.base import ApiFeatures
-from sparkcluster.engines.sglang.flags import arguments, number
+from sparkcluster.engines.sglang.flags import arguments
+from sparkcluster.engines.words import number
 from sparkcluster.spec.playbook import Playbook
 
 _PARSERS = "docs.sglang.io, Tool Parser and Reasoning Parser"

@@ -26,12 +26,6 @@ def arguments(playbook: Playbook) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in playbook.args.items()}
 
 
-def number(args: Mapping[str, Any], name: str, default: int) -> int:
-    """An integer argument; ``default`` if it is not set, or not a positive integer."""
-    found = args.get(name)
-    return found if type(found) is int and found > 0 else default
-
-
 def known_arguments() -> frozenset[str]:
     """Implements ``Engine.known_arguments``; includes arguments of older releases."""
     return _KNOWN | _OLDER

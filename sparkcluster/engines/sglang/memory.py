@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkcluster.engines.answer import Pool, Taken, answer
-from sparkcluster.engines.sglang.flags import arguments, number
+from sparkcluster.engines.sglang.flags import arguments
+from sparkcluster.engines.words import number
 from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts

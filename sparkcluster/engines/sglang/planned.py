@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sparkcluster.engines.sglang.flags import arguments, number
+from sparkcluster.engines.sglang.flags import arguments
 from sparkcluster.engines.sglang.memory import AUTO, CONCURRENT, FRACTION, REQUESTS, SLOTS, STATES, TOKENS, need
+from sparkcluster.engines.words import number
 from sparkcluster.errors import PlanError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts

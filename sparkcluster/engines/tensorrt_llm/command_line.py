@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 
 from sparkcluster.engines.base import Rank
+from sparkcluster.engines.words import program
 from sparkcluster.errors import PlanError
 from sparkcluster.facts.model import Facts
 from sparkcluster.spec import Spec
@@ -22,7 +22,7 @@ def serve(rank: Rank) -> list[str]:
     playbook, group = rank.playbook, rank.group
     if playbook.command is not None:
         return list(playbook.command)
-    argv = [program(rank.python), MODEL, "--served_model_name", playbook.model_name]
+    argv = [program("trtllm-serve", rank.python), MODEL, "--served_model_name", playbook.model_name]
     argv += ["--host", group.api_host, "--port", str(group.api_port)]
     return argv + [word for name, value in playbook.args.items() for word in option(name, value)]
 
@@ -38,12 +38,6 @@ def planned(spec: Spec, _facts: Mapping[str, Facts], _topology: Topology) -> Spe
         problem = f"TensorRT-LLM serves a model under one name, but {spec.playbook.name} has aliases"
         raise PlanError(problem, step="plan", hint="remove aliases from the playbook, or from its entry in models")
     return spec
-
-
-def program(python: str | None) -> str:
-    """The script next to its Python, which need not be on PATH."""
-    directory = PurePosixPath(python or "").parent
-    return str(directory / "trtllm-serve") if directory.is_absolute() else "trtllm-serve"
 
 
 def option(name: str, value: ArgumentValue) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparkcluster.engines.common_signatures import common
-from sparkcluster.engines.signature import Step, rows, signatures
+from sparkcluster.engines.common_signatures import beside_common
+from sparkcluster.engines.signature import Step, rows
 from sparkcluster.engines.tensorrt_llm import ENGINE
 
 _FILE = Path(__file__).with_name("log.toml")
@@ -15,9 +15,4 @@ FOOTPRINT = re.compile(
     r"Use (?P<load_gib>[\d.]+) GB for model weights"
     r"|Allocated (?P<kv_gib>[\d.]+) GiB for max tokens in paged KV cache \((?P<kv_tokens>\d+)\)"
 )
-SIGNATURES = tuple(
-    sorted(
-        (*signatures(_FILE, memory_hint=ENGINE.memory_hint), *common(ENGINE.memory_hint)),
-        key=lambda each: each.consequence,
-    )
-)
+SIGNATURES = beside_common(_FILE, ENGINE.memory_hint)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 from sparkcluster.engines.base import Rank
-from sparkcluster.engines.words import flag
+from sparkcluster.engines.words import flag, program
 from sparkcluster.spec.playbook import Playbook
 
 
@@ -18,7 +16,7 @@ def serve(rank: Rank) -> list[str]:
     playbook, group, member = rank.playbook, rank.group, rank.member
     if playbook.command is not None:
         return list(playbook.command)
-    argv = [program(rank.python), "serve", rank.model]
+    argv = [program("vllm", rank.python), "serve", rank.model]
     if playbook.model.id is not None and playbook.model.revision != "main":
         argv += ["--revision", playbook.model.revision]
     argv += ["--host", group.api_host, "--port", str(group.api_port)]
@@ -35,12 +33,6 @@ def serve(rank: Rank) -> list[str]:
     if rank.executor == "native" and member.rank > 0:
         argv.append("--headless")
     return argv
-
-
-def program(python: str | None) -> str:
-    """The program: the script next to its Python, which need not be on PATH."""
-    directory = PurePosixPath(python or "").parent
-    return str(directory / "vllm") if directory.is_absolute() else "vllm"
 
 
 def arguments(playbook: Playbook) -> list[str]:
