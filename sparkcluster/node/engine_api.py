@@ -76,7 +76,7 @@ def metrics(text: str, names: Mapping[str, list[str]]) -> dict[str, Any]:
         with contextlib.suppress(ValueError):
             name, labels, value = match[1], match[2] or "", float(match[3])
             bound = (_BOUND.findall(labels) or [""])[0]
-            series = {"%s{%s}" % (name, label) for label in labels.split(",")}
+            series = {"%s{%s}" % (name, label) for label in labels.split(",")} if labelled else ()
             for key in (name, *labelled.intersection(series)):
                 values = found.setdefault(key, {})
                 before = values.get(bound, 0.0)
