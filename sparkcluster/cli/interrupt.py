@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-_AGAIN_S = 0.02
+_RETRY_S = 0.02
 _hook = sys.unraisablehook
 _seen = False
 
@@ -41,6 +41,6 @@ def _on_signal(*_: object) -> None:
 
 def _on_unraisable(dropped: sys.UnraisableHookArgs) -> None:
     if issubclass(dropped.exc_type, KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)  # later: this runs inside the code that dropped it
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)  # later: this runs inside the code that dropped it
     else:
         _hook(dropped)

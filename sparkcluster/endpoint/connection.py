@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from sparkcluster.endpoint.find import loopback
-from sparkcluster.engines.base import ApiFeatures, Kind
+from sparkcluster.engines.base import ApiFeatures, ModelKind
 from sparkcluster.printable import shell, word
 from sparkcluster.spec.playbook import Request
 
@@ -80,11 +80,11 @@ class Connection:
     known: bool = True
     others: tuple[str, ...] = ()
     request: Request = dataclasses.field(default_factory=Request)
-    kind: Kind = "chat"
+    kind: ModelKind = "chat"
     name: str = ""
     siblings: tuple[Connection, ...] = ()
 
-    def of_kind(self, kind: Kind) -> tuple[Connection, ...]:
+    def of_kind(self, kind: ModelKind) -> tuple[Connection, ...]:
         """Itself and its siblings of that kind."""
         return tuple(each for each in (self, *self.siblings) if each.kind == kind)
 

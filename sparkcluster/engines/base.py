@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Executor = Literal["none", "ray", "native"]
 """What joins the ranks of a group."""
 
-Kind = Literal["chat", "embeddings", "rerank"]
+ModelKind = Literal["chat", "embeddings", "rerank"]
 """The use of a model, and the kind of request that verifies it."""
 
 # These types belong to packages that import this one, so they are only named here.
@@ -248,7 +248,7 @@ class Engine(abc.ABC):
         """
         return spec
 
-    def kind(self, args: Mapping[str, Any]) -> Kind:
+    def kind(self, args: Mapping[str, Any]) -> ModelKind:
         """The use of the model, by the arguments of a playbook; the playbook's ``verify.kind`` takes precedence."""
         return "chat"
 

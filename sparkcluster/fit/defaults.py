@@ -47,7 +47,7 @@ def utilization(version: Version) -> float:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSettings:
     """Settings of the engine that affect its memory.
 
     Attributes:

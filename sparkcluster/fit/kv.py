@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import kv_packed
 from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.fit.defaults import Engine
-from sparkcluster.fit.layers import Attention, Cache, Compressed, Group, Latent, Page, State, ceil, split
+from sparkcluster.fit.defaults import EngineSettings
+from sparkcluster.fit.layers import Attention, Cache, Compressed, Latent, Page, PageGroup, State, ceil, split
 
 # Kernel block sizes and default block size: CPU_ATTN 32 and 128, CPU_MLA 16; FlashAttention, FlashInfer and Triton 16.
 KERNEL_BLOCK = {"gpu": 16, "cpu": 32}
@@ -49,7 +49,7 @@ class Layout:
         request_blocks: blocks of one request of full context.
     """
 
-    engine: Engine
+    engine: EngineSettings
     groups: tuple[tuple[Page, int], ...]
     block_bytes: int
     request_blocks: int
@@ -84,7 +84,7 @@ class Layout:
         return pool / max(1, self.tokens(pool))
 
 
-def layout(config: ModelConfig, engine: Engine) -> Layout:
+def layout(config: ModelConfig, engine: EngineSettings) -> Layout:
     """The KV cache of ``engine`` for a model.
 
     Raises:
@@ -113,7 +113,7 @@ def _supported(dtype: str, known: Mapping[str, float], what: str) -> str:
     return dtype
 
 
-def _model_dtype(config: ModelConfig, engine: Engine) -> str:
+def _model_dtype(config: ModelConfig, engine: EngineSettings) -> str:
     """Dtype of activations; float32 becomes bfloat16 unless requested."""
     named = {"half": "float16", "float": "float32"}.get(engine.dtype, engine.dtype)
     if named == "auto":
@@ -121,7 +121,7 @@ def _model_dtype(config: ModelConfig, engine: Engine) -> str:
     return _supported(named, DTYPE_BYTES, "dtype")
 
 
-def _state_mode(config: ModelConfig, engine: Engine) -> str:
+def _state_mode(config: ModelConfig, engine: EngineSettings) -> str:
     """How states are cached for prefixes: not at all (none), at the last block end (align), or at every one (all)."""
     caching = engine.prefix_caching
     if caching is None:
@@ -133,7 +133,7 @@ def _state_mode(config: ModelConfig, engine: Engine) -> str:
     return "all" if old and everywhere else "align"
 
 
-def _divides(config: ModelConfig, engine: Engine) -> None:
+def _divides(config: ModelConfig, engine: EngineSettings) -> None:
     ranks, heads = engine.ranks, config.kv_heads
     states = [cache for cache in config.caches if isinstance(cache, State) and cache.kind in {"mamba2", "delta"}]
     uneven = [
@@ -149,7 +149,7 @@ def _divides(config: ModelConfig, engine: Engine) -> None:
         )
 
 
-def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: str) -> list[Page]:
+def _pages(caches: Sequence[Cache], config: ModelConfig, engine: EngineSettings, mode: str) -> list[Page]:
     model = _model_dtype(config, engine)
     kv_dtype = engine.kv_dtype
     if kv_dtype == "auto":
@@ -183,7 +183,7 @@ def _pages(caches: Sequence[Cache], config: ModelConfig, engine: Engine, mode: s
     return pages
 
 
-def _attention_page(cache: Attention | Latent, block: int, token: int, engine: Engine) -> Page:
+def _attention_page(cache: Attention | Latent, block: int, token: int, engine: EngineSettings) -> Page:
     if isinstance(cache, Attention) and cache.window is not None:
         unit = KERNEL_BLOCK[engine.device]
         whole = max(unit, block // unit * unit)
@@ -193,7 +193,7 @@ def _attention_page(cache: Attention | Latent, block: int, token: int, engine: E
     return Page("full", block, block * token)
 
 
-def _block(engine: Engine, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
+def _block(engine: EngineSettings, caches: Sequence[Cache], *, token: int, state: int, mode: str) -> int:
     """Tokens per block; for hybrid models, enough that a block of keys and values is at least as large as a state."""
     latent = any(isinstance(cache, Latent) for cache in caches)
     block = engine.block_size or (LATENT_BLOCK if latent else DEFAULT_BLOCK)[engine.device]
@@ -212,7 +212,7 @@ def _block(engine: Engine, caches: Sequence[Cache], *, token: int, state: int, m
     return max(block, unit * ceil(state, unit * token))
 
 
-def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) -> int:
+def _state_bytes(state: State, config: ModelConfig, engine: EngineSettings, model: str) -> int:
     first = model if engine.convolution_dtype == "auto" else engine.convolution_dtype
     named = config.state_dtype if engine.state_dtype == "auto" else engine.state_dtype
     second = first if named in {None, "auto"} else str(named)
@@ -223,7 +223,7 @@ def _state_bytes(state: State, config: ModelConfig, engine: Engine, model: str) 
     )
 
 
-def _groups(pages: Sequence[Page], engine: Engine) -> list[Group]:
+def _groups(pages: Sequence[Page], engine: EngineSettings) -> list[PageGroup]:
     """Groups of layers that share a block table."""
     kinds = {(page.kind, page.reach, page.block) for page in pages}
     if len(kinds) == 1 and (pages[0].kind != "state" or len(set(pages)) == 1):

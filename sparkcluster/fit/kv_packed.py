@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sparkcluster.errors import UsageError
-from sparkcluster.fit.defaults import Engine
-from sparkcluster.fit.layers import Compressed, Group, Page, ceil, split
+from sparkcluster.fit.defaults import EngineSettings
+from sparkcluster.fit.layers import Compressed, Page, PageGroup, ceil, split
 
 BLOCK, WINDOW_BLOCK = 256, 64
 # Entries per block of the compressor's state, by tokens per entry.
@@ -62,12 +62,12 @@ def _page(kind: str, block: int, size: int, reach: int = 0) -> Page:
     return Page("full" if kind == "full" else "sliding", block, aligned, reach=reach)
 
 
-def groups(found: Sequence[Page], *, padded: bool) -> list[Group]:
+def groups(found: Sequence[Page], *, padded: bool) -> list[PageGroup]:
     """Groups of pages that share a block table, full pages first.
 
     Up to 0.26, window pages are ``padded`` to the size of a full page.
     """
-    buckets: dict[tuple[bool, int, int], Group] = {}
+    buckets: dict[tuple[bool, int, int], PageGroup] = {}
     for page in found:
         buckets.setdefault((page.kind == "sliding", page.block, page.reach), Counter())[page] += 1
     ordered = [buckets[key] for key in sorted(buckets, key=lambda key: key[0])]
@@ -80,8 +80,8 @@ def groups(found: Sequence[Page], *, padded: bool) -> list[Group]:
     return [group for bucket in ordered for group in (split(bucket, repeats) if bucket in even else [bucket])]
 
 
-def _padded(bucket: Group, sizes: Sequence[int]) -> Group:
-    made: Group = Counter()
+def _padded(bucket: PageGroup, sizes: Sequence[int]) -> PageGroup:
+    made: PageGroup = Counter()
     for page, count in bucket.items():
         larger = next((size for size in sizes if size >= page.size_bytes), page.size_bytes)
         made[dataclasses.replace(page, size_bytes=larger)] += count
@@ -94,7 +94,7 @@ def _least_padding(counts: Sequence[int], least: int) -> int:
     return min(choices, key=lambda size: (sum(-count % size for count in counts), -size))
 
 
-def side_by_side(found: Sequence[Group], engine: Engine, mode: str) -> tuple[int, int]:
+def side_by_side(found: Sequence[PageGroup], engine: EngineSettings, mode: str) -> tuple[int, int]:
     """Bytes of a block with room for all groups in each page size, and blocks per request; up to 0.26.
 
     A request's blocks are its bytes divided by the block bytes of the first group.
@@ -110,5 +110,5 @@ def side_by_side(found: Sequence[Group], engine: Engine, mode: str) -> tuple[int
     return sum(size * count for size, count in room.items()), ceil(needed, _bytes(found[0]))
 
 
-def _bytes(group: Group) -> int:
+def _bytes(group: PageGroup) -> int:
     return sum(page.size_bytes * count for page, count in group.items())

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import Literal
 
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 
 StateKind = Literal["mamba1", "mamba2", "delta", "convolution"]
 
@@ -137,7 +137,7 @@ class Page:
     reach: int = 0
     checkpoint: int = 0
 
-    def blocks(self, engine: Engine, mode: str) -> int:
+    def blocks(self, engine: EngineSettings, mode: str) -> int:
         """Blocks of one request of full context."""
         if self.kind == "full":
             return ceil(engine.context, self.block)
@@ -150,11 +150,11 @@ class Page:
         return (2 + self.checkpoint if mode == "align" else 1) + engine.drafted
 
 
-Group = Counter[Page]
+PageGroup = Counter[Page]
 """Layers that share a block table: the number of layers per page."""
 
 
-def split(group: Group, size: int) -> list[Group]:
+def split(group: PageGroup, size: int) -> list[PageGroup]:
     """Split ``group``, whose pages have equal counts, into groups with at most ``size`` of each page."""
     count = max(group.values())
     number = ceil(count, size)

@@ -14,7 +14,7 @@ import math
 from typing import Literal
 
 from sparkcluster.fit.config import ModelConfig
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.kv import Layout, layout
 from sparkcluster.fit.layers import State
 from sparkcluster.fit.source import GIB, Machine
@@ -81,7 +81,7 @@ class Fit:
         advice: changes to make, in order; also if it fits but is near a limit.
     """
 
-    engine: Engine
+    engine: EngineSettings
     machine: Machine
     layout: Layout
     weights: Weights
@@ -114,7 +114,7 @@ class Fit:
         return "VLLM_CPU_KVCACHE_SPACE" if self.engine.device == "cpu" else "kv-cache-memory-bytes"
 
 
-def runtime(config: ModelConfig, engine: Engine) -> int:
+def runtime(config: ModelConfig, engine: EngineSettings) -> int:
     """Estimated bytes of a step of ``engine`` and of the driver, in addition to weights and KV cache.
 
     Includes activations of the largest batch (the residual stream and its copies, two intermediates of experts, chunks
@@ -146,7 +146,7 @@ def runtime(config: ModelConfig, engine: Engine) -> int:
     return int(total)
 
 
-def graphs(engine: Engine) -> int:
+def graphs(engine: EngineSettings) -> int:
     """Number of CUDA graphs that vLLM profiles: one per batch size, and a second one for sizes that only decode.
 
     Sizes: ``_set_cudagraph_sizes`` in ``vllm/config/vllm.py``, confirmed by its logs (51 up to 512).
@@ -163,7 +163,7 @@ def graphs(engine: Engine) -> int:
 
 def fit(
     config: ModelConfig,
-    engine: Engine,
+    engine: EngineSettings,
     weights: Weights,
     machine: Machine,
     *,
@@ -228,7 +228,7 @@ def fit(
     return _judged(found, config)
 
 
-def largest_context(config: ModelConfig, engine: Engine, pool_bytes: int, requests: int = 1) -> int:
+def largest_context(config: ModelConfig, engine: EngineSettings, pool_bytes: int, requests: int = 1) -> int:
     """The longest context, in tokens, of which ``requests`` requests fit into a pool; 0 if none."""
 
     def needed(context: int) -> int:

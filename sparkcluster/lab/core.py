@@ -20,7 +20,7 @@ from sparkcluster.lab.spec import with_access
 from sparkcluster.lab.state import State
 from sparkcluster.suggest import closest
 
-Report = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 
 class Lab:
@@ -45,7 +45,7 @@ class Lab:
         bare: bool = False,
         login: str | None = None,
         sudo: str | None = None,
-        report: Report = lambda _: None,
+        report: OnLine = lambda _: None,
     ) -> Self:
         """Start a lab, unless it is already up.
 
@@ -107,7 +107,7 @@ class Lab:
             raise LabError(f"lab {name} is not up", hint=another(name) or f"sparkcluster lab up --name {name}")
         return cls(found)
 
-    def _make(self, report: Report) -> None:
+    def _make(self, report: OnLine) -> None:
         make_key(self.identity, f"lab {self.name}")
         client_key = self.identity.with_suffix(".pub").read_text()
         network.up(self.state)
@@ -214,7 +214,7 @@ def another(name: str) -> str | None:
     return f"add {' or '.join(f'--name {each}' for each in names)}"
 
 
-def down(name: str = "lab", report: Report = lambda _: None) -> bool:
+def down(name: str = "lab", report: OnLine = lambda _: None) -> bool:
     """Remove a lab in any state; return whether it existed.
 
     Raises:

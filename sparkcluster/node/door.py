@@ -23,7 +23,7 @@ from typing import Any
 
 from sparkcluster.node import common, unit
 from sparkcluster.node.group_guard import LINE_BYTES, Peer
-from sparkcluster.node.own_rank import Report
+from sparkcluster.node.own_rank import Document
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import CONFIG_FILE
 
@@ -49,11 +49,11 @@ def main(argv: list[str]) -> None:
     socketserver.UnixStreamServer(name, Conversation).serve_forever()
 
 
-def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Report]:
+def answer(guards: dict[str, Peer], request: dict[str, Any]) -> dict[str, Document]:
     """The answer to ``request``; nodes are asked at the same time, since a silent one takes 5 or 10 s."""
     asked = [request["model"]] if "model" in request else list(guards)
 
-    def ask(name: str) -> Report:
+    def ask(name: str) -> Document:
         try:
             return guards[name].ask(request["do"], run=request.get("run"))
         except Failed as error:

@@ -1,9 +1,8 @@
 """Watches a group from its head, and restarts it if it is dead: after a reboot, or because a rank ended.
 
 All ranks or none, like ``up``: the head's guard takes the lease on every node of the group, has all ranks stopped and
-started, and releases the lease once the model has answered. Each node runs the steps in its own record; nothing from
-the
-network determines what is run.
+started, and releases the lease once the model has answered. Each node runs the steps in its own record; nothing
+from the network determines what is run.
 
 For a model on demand, the gateway requests it through the ``door`` of its node. A group that is wanted and not running
 is started once; a group that is not wanted is stopped.
@@ -21,13 +20,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkcluster.node import ask, events, wire
-from sparkcluster.node.own_rank import OwnRank, Report
+from sparkcluster.node.own_rank import Document, OwnRank
 from sparkcluster.node.programs import Failed
 from sparkcluster.node.shared import GAVE_UP, STOPPED_FILE, Movement, stall_limit_s
 
 DIAL_S, HELLO_S, ANSWER_S = 5.0, 20.0, 360.0
 COUNTERS_S = 2.0
-AGAIN_S = 2.0
+RETRY_S = 2.0
 """Time between two attempts: HTTP 500 may be a single failed request; a dead engine fails the next one too."""
 REFUSED_S = 1.0
 FIRST_S = 120.0
@@ -43,7 +42,7 @@ A dead engine whose ranks still run is called wedged. If it wedges again within 
 the restart, the group stays down. A load that cannot begin within ``load_s``, while no other cluster starts or stops on
 its nodes, has failed.
 """
-NOT_TOLD = "on_event failed"
+EVENT_FAILED = "on_event failed"
 """A journal entry that is not an act of the guard."""
 
 
@@ -72,7 +71,7 @@ class Peer:
         self._place = (address, port, secret(token, node), source, DIAL_S)
         self._sock: socket.socket | None = None
 
-    def ask(self, word: str, **more: Any) -> Report:
+    def ask(self, word: str, **more: Any) -> Document:
         """As in ``OwnRank``; also Failed if there is no connection or it broke, which ends the lease."""
         try:
             if self._sock is None:
@@ -97,14 +96,14 @@ class Peer:
             self._sock = None
 
 
-class Group:
+class GuardedGroup:
     """The guards of a group's nodes, called from its head. Must be closed.
 
     Attributes:
         errors: by name of nodes that cannot be reached, or failed.
     """
 
-    def __init__(self, own: OwnRank, start: Report) -> None:
+    def __init__(self, own: OwnRank, start: Document) -> None:
         more = {"port": own.config["port"], "token": own.config["token"], "source": start["address"]}
         self.members: dict[str, OwnRank | Peer] = {name: Peer(name, at, **more) for name, at in start["peers"].items()}
         self.members[own.node] = OwnRank(own.directory)
@@ -115,9 +114,9 @@ class Group:
         for member in self.members.values():
             member.close()
 
-    def reports(self, word: str = "hello") -> dict[str, Report]:
+    def reports(self, word: str = "hello") -> dict[str, Document]:
         """Send the command ``word`` to all nodes; the reports of those that did not fail."""
-        found: dict[str, Report] = {}
+        found: dict[str, Document] = {}
 
         def ask(name: str) -> None:
             try:
@@ -129,7 +128,7 @@ class Group:
             list(pool.map(ask, self.members))
         return found
 
-    def all(self, word: str = "hello") -> dict[str, Report]:
+    def all(self, word: str = "hello") -> dict[str, Document]:
         """Send the command ``word`` to all nodes; the reports of all.
 
         Raises:
@@ -145,7 +144,7 @@ def why_dead(request: dict[str, Any]) -> str | None:
     """Why the engine at ``request`` is dead; None if it answers, is busy, or nothing is known."""
     limit_s, why = stall_limit_s(ask.longest(request)), None
     asked = {**request, "first_s": 2 * limit_s + 60, "token_s": limit_s}
-    for pause_s in (0.0, AGAIN_S):
+    for pause_s in (0.0, RETRY_S):
         time.sleep(pause_s)
         movement, completion = Movement(), ThreadPoolExecutor(1).submit(ask.answer, asked, lambda _: None)
         while not wait([completion], COUNTERS_S).done:
@@ -161,7 +160,7 @@ def why_dead(request: dict[str, Any]) -> str | None:
 
 
 class GroupGuard:
-    """The guard of a group, on its head: ``look`` is called repeatedly; other threads call ``tell``."""
+    """The guard of a group, on its head: ``check`` is called repeatedly; other threads call ``reply``."""
 
     def __init__(self, own: OwnRank) -> None:
         self._own = own
@@ -174,7 +173,7 @@ class GroupGuard:
         #   False: it should be unloaded.
         #   None: undecided; the first check without a problem sets True if an earlier guard loaded the model and it
         #   still runs, else False.
-        # For ``tell``: ``_runs``, by the last check (True until the first check); ``_failed``, why it was left down.
+        # For ``reply``: ``_runs``, by the last check (True until the first check); ``_failed``, why it was left down.
         self._on_demand = bool(own.config.get("on_demand"))
         self._wanted = None if self._on_demand else True
         self._loading, self._begin_by = False, 0.0
@@ -182,7 +181,7 @@ class GroupGuard:
         self._problem: str | None = "its guard has not checked it yet"
         self._failed: str | None = None
 
-    def tell(self, request: dict[str, Any]) -> Report:
+    def reply(self, request: dict[str, Any]) -> Document:
         """The ``state`` for the ``door``, at any time; ``want`` sets whether the model should ``run``."""
         if request["do"] == "want" and self._wanted != request["run"]:
             if request["run"]:
@@ -198,19 +197,19 @@ class GroupGuard:
             return {"state": "stopping", "why": self._own.waits}
         return {"state": "failed" if self._failed else "stopped", "why": self._failed}
 
-    def look(self, start: Report) -> None:
+    def check(self, start: Document) -> None:
         """Check the group of the document ``start``; restart it if it is dead, or report why not.
 
         If it is left down, ranks that have not ended are stopped, retrying every ``probe_s``; if it is not wanted,
         immediately.
         """
         began = time.monotonic()
-        with contextlib.closing(Group(self._own, start)) as group:
+        with contextlib.closing(GuardedGroup(self._own, start)) as group:
             reports = group.reports()
             why = problem(reports, group.errors)
-            self._take_in(start, reports, why)
+            self._store(start, reports, why)
             down = None if why else self._left_down(start)
-            ended = None if why or down is not None else gone(reports)
+            ended = None if why or down is not None else not_running(reports)
             self._serves = down is None and not (why or ended)
             wedged = self._engine_dead(start["ask"]) if self._serves else None
             if wedged is not None:
@@ -223,8 +222,8 @@ class GroupGuard:
                 self._leave_down("load failed", start, self._own.waits or ended)
                 return
             if dead is not None:
-                again = wedged is not None and self._again(start, time.monotonic() - began)
-                why = self._why_not_now(start, dead, reports, again=again) or _delays(reports)
+                wedged_again = wedged is not None and self._wedged_again(start, time.monotonic() - began)
+                why = self._why_not_now(start, dead, reports, twice=wedged_again) or _delays(reports)
                 down = self._left_down(start)
             if dead is None or why is not None or down is not None:
                 # The lease tells that an operator is at work, and for how long.
@@ -248,8 +247,8 @@ class GroupGuard:
             elif delays is None:
                 self._restart(group, start, str(dead), wedged=wedged is not None)
 
-    def _take_in(self, start: Report, reports: dict[str, Report], why: str | None) -> None:
-        """Store the result of a check for ``tell``; a model that cannot be started now is no longer wanted.
+    def _store(self, start: Document, reports: dict[str, Document], why: str | None) -> None:
+        """Store the result of a check for ``reply``; a model that cannot be started now is no longer wanted.
 
         A model that an earlier guard loaded is wanted if it served and runs; so no model is wanted after a reboot.
         """
@@ -259,7 +258,7 @@ class GroupGuard:
             self._runs = any(map(_runs, readable))
         if why is None and self._wanted is None:
             served = [act["act"] for act in self._acts(start)[-1:]] == ["serving"]
-            self._wanted = served and gone(reports) is None
+            self._wanted = served and not_running(reports) is None
         elif why is not None and self._on_demand and not (self._busy or self._runs):
             self._wanted = False
 
@@ -274,7 +273,7 @@ class GroupGuard:
             self._next = time.monotonic() + self.limits["probe_s"]
         return why
 
-    def _left_down(self, start: Report) -> str | None:
+    def _left_down(self, start: Document) -> str | None:
         """Why only an operator may start the group, from the last act; None if the guard may.
 
         Empty for a model on demand that is not wanted.
@@ -287,7 +286,7 @@ class GroupGuard:
         words = GAVE_UP if acts[-1]["act"] == "gave up" else ""
         return "%s%s; sparkcluster up INVENTORY starts it" % (words, acts[-1]["why"])
 
-    def _again(self, start: Report, took_s: float) -> bool:
+    def _wedged_again(self, start: Document, took_s: float) -> bool:
         """Whether the engine wedged soon after its first answer following a restart for a wedge.
 
         ``took_s`` is how long it took to detect this wedge; for a long context that is longer than "soon".
@@ -298,10 +297,10 @@ class GroupGuard:
         soon_s = self.limits["wedge_s"] + took_s + self.limits["probe_s"]
         return bool(served) and _time(soon_s) < served[0] <= _time()
 
-    def _why_not_now(self, start: Report, dead: str, reports: dict[str, Report], *, again: bool) -> str | None:
+    def _why_not_now(self, start: Document, dead: str, reports: dict[str, Document], *, twice: bool) -> str | None:
         """Why a dead group is not restarted now: out of memory, too many restarts, or too soon.
 
-        ``again``: it wedged a second time.
+        ``twice``: it wedged a second time.
         """
         if self._loading:
             return None
@@ -312,7 +311,7 @@ class GroupGuard:
         starts = sum(act["act"] == "restart" and _time(within_s) < act["at"] <= _time() for act in acts)
         if _victims(reports):
             self._leave_down("victim", start, _victims(reports))
-        elif again:
+        elif twice:
             self._leave_down("gave up", start, "the engine hung again after a restart: %s" % dead)
         elif starts >= limits["starts"]:
             why = "%d restarts in %.0f min failed: %s" % (starts, within_s / 60, acts[-1].get("why", dead))
@@ -321,13 +320,13 @@ class GroupGuard:
             return "%s; restarting after a pause" % dead
         return self._left_down(start)
 
-    def _leave_down(self, act: str, start: Report, why: str, **more: Any) -> None:
+    def _leave_down(self, act: str, start: Document, why: str, **more: Any) -> None:
         """Journal why the group is down; a model on demand stays down until it is requested again."""
         self._journal(act, start, why=why, **more)
         if self._on_demand:
             self._failed, self._wanted = why, False
 
-    def _restart(self, group: Group, start: Report, dead: str, *, wedged: bool) -> None:
+    def _restart(self, group: GuardedGroup, start: Document, dead: str, *, wedged: bool) -> None:
         began = time.monotonic()
         self._runs, self._serves = True, False
         self._journal("load" if self._loading else "restart", start, why=dead, wedged=wedged)
@@ -345,7 +344,7 @@ class GroupGuard:
             self._journal("serving", start, seconds=round(time.monotonic() - began, 1))
             self._loading, self._serves = False, True
 
-    def _until_answered(self, group: Group, start: Report) -> None:
+    def _until_answered(self, group: GuardedGroup, start: Document) -> None:
         """Wait until the engine, which may be starting, answers a completion.
 
         Raises:
@@ -353,14 +352,14 @@ class GroupGuard:
         """
         until = time.monotonic() + start["ready_timeout_s"]
         while "done" not in ask.answer({**start["ask"], "first_s": FIRST_S, "token_s": FIRST_S}, lambda _: None):
-            ended = gone(group.all())
+            ended = not_running(group.all())
             if ended or time.monotonic() > until:
                 raise Failed(ended or "the model did not answer within %.0f s" % start["ready_timeout_s"])
             if not self._wanted:
                 raise Failed("it was unloaded while starting")
             time.sleep(REFUSED_S)
 
-    def _stop_running(self, group: Group) -> None:
+    def _stop_running(self, group: GuardedGroup) -> None:
         """Stop the ranks that have not ended; the others are kept for their logs and exit codes."""
         for name, report in group.reports().items():
             if _runs(report):
@@ -369,16 +368,16 @@ class GroupGuard:
                 except Failed as error:
                     self._own.say(str(error))
 
-    def _acts(self, start: Report) -> list[dict[str, Any]]:
+    def _acts(self, start: Document) -> list[dict[str, Any]]:
         """Journal entries since ``start`` was recorded or enabled, which changes its epoch."""
         acts = []
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             for line in file:
                 with contextlib.suppress(ValueError):  # a write cut off by a power loss
                     acts.append(json.loads(line))
-        return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] != NOT_TOLD]
+        return [act for act in acts if act.get("epoch") == start["epoch"] and act["act"] != EVENT_FAILED]
 
-    def _journal(self, act: str, start: Report, **more: Any) -> None:
+    def _journal(self, act: str, start: Document, **more: Any) -> None:
         """Write an act to the disk, so that a reboot does not reset limit and pauses; log it; run ``on_event``."""
         entry = {"at": _time(), "act": act, "node": self._own.node, "group": start["group"]}
         entry.update(release=start["number"], epoch=start["epoch"], **more)
@@ -386,7 +385,7 @@ class GroupGuard:
             file.write(json.dumps(entry).encode() + b"\n")
             os.fsync(file.fileno())
         self._own.say("%s of %s: %s" % (act, start["group"], more.get("why") or "release %d" % start["number"]))
-        events.tell(self._own.config, entry, lambda why: self._journal(NOT_TOLD, start, why=why))
+        events.tell(self._own.config, entry, lambda why: self._journal(EVENT_FAILED, start, why=why))
 
 
 def _time(ago_s: float = 0.0) -> str:
@@ -394,22 +393,22 @@ def _time(ago_s: float = 0.0) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago_s))
 
 
-def _runs(report: Report) -> bool:
+def _runs(report: Document) -> bool:
     """Whether a node has a rank that has not ended."""
     return any(state not in ENDED for state in report["ranks"].values())
 
 
-def _victims(reports: dict[str, Report]) -> str:
+def _victims(reports: dict[str, Document]) -> str:
     """Ranks that were killed for lack of memory; an older guard on another node does not report them."""
     return "; ".join(sorted(each for report in reports.values() for each in report.get("victims", ())))
 
 
-def _delays(reports: dict[str, Report]) -> str | None:
+def _delays(reports: dict[str, Document]) -> str | None:
     """Why ranks cannot be started yet, if nothing else prevents it."""
     return "; ".join(sorted({str(report["delay"]) for report in reports.values() if report.get("delay")})) or None
 
 
-def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
+def problem(reports: dict[str, Document], errors: dict[str, str]) -> str | None:
     """Why a group cannot be changed, or None, from the ``reports`` of its nodes and the ``errors`` of others. Pure."""
     reasons = {report["why"] for report in reports.values()} - {None} or errors.values()
     if reasons:
@@ -421,7 +420,7 @@ def problem(reports: dict[str, Report], errors: dict[str, str]) -> str | None:
     return None
 
 
-def gone(reports: dict[str, Report]) -> str | None:
+def not_running(reports: dict[str, Document]) -> str | None:
     """Which ranks of a group are not running, or None. Pure."""
     found = sorted(name for report in reports.values() for name, state in report["ranks"].items() if state in ENDED)
     return "not running: %s" % ", ".join(found) if found else None

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> NoReturn:
             address = own.config.get("on_demand") and door_address(start) if head else start["address"]
             listen(own, listening, address, group if head else None)
             if start and head:
-                group.look(start)
+                group.check(start)
             else:
                 own.wait_for(None)
         except Exception as error:
@@ -82,7 +82,7 @@ def answer(directory: str, sock: socket.socket, group: GroupGuard | None) -> Non
             said: dict[str, Any] = {}
             try:
                 asked = json.loads(line)
-                said["report"] = group.tell(asked) if group else own.ask(str(asked["do"]))
+                said["report"] = group.reply(asked) if group else own.ask(str(asked["do"]))
             except (Failed, OSError) as error:
                 said["failed"] = str(error)[:1000]
             sock.sendall(json.dumps(said).encode() + b"\n")

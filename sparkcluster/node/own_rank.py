@@ -21,7 +21,7 @@ from sparkcluster.node.shared import CONFIG_FILE, GRACE_S, START_FILE, STOPPED_F
 OPERATION = "restart"
 CHANGE_S = 15.0  # for a change of the previous operator to end
 
-Report = dict[str, Any]
+Document = dict[str, Any]
 
 
 class OwnRank:
@@ -63,7 +63,7 @@ class OwnRank:
         """The steps that start the rank of the recorded release; empty if there is none. OSError if it is damaged."""
         return common.read_document(os.path.join(os.path.dirname(self.directory), START_FILE)) or {}
 
-    def ask(self, word: str) -> Report:
+    def ask(self, word: str) -> Document:
         """Run a command: take the locks, stop or start the rank, or nothing (hello); return the report.
 
         ``take-at-once`` does not wait until memory is stable, which matters only before a start.
@@ -84,7 +84,7 @@ class OwnRank:
             if lock is not None:
                 lock.close()
 
-    def _report(self) -> Report:
+    def _report(self) -> Document:
         """This node's state: ``release``, operators' ``leases`` since it was recorded, states of ``ranks`` by name.
 
         Each node counts its own leases; a lease taken on all nodes adds one on each. ``why`` is the reason why the
@@ -95,7 +95,7 @@ class OwnRank:
         launchers
         killed for lack of memory, with their messages.
         """
-        found: Report = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
+        found: Document = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
         found.update(victims=[], locked=False)
         try:
             start = self.start_document()
@@ -120,7 +120,7 @@ class OwnRank:
             found["why"] = "%s: %s" % (self.node, error)
         return found
 
-    def _delay(self, start: Report, present: dict[str, str]) -> str | None:
+    def _delay(self, start: Document, present: dict[str, str]) -> str | None:
         """A message, if the recorded ``planned_bytes`` are not available."""
         needed, free = int(start.get("planned_bytes") or 0), start_lock.available()
         if needed <= free or any(state not in ranks.OVER for state in present.values()):

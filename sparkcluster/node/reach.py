@@ -27,7 +27,7 @@ from sparkcluster.node import common
 from sparkcluster.node.network import endpoint
 
 LIMIT_S = 1.5  # for a silent target; the kernel resends a lost SYN after one second
-AGAIN_S = (0.25, 0.7)  # times to resend a packet; a single loss is normal
+RETRY_S = (0.25, 0.7)  # times to resend a packet; a single loss is normal
 _LIFE_S = 20  # a lost connection is noticed only after hours, and a launch needs these ports
 _BACKLOG = 1024  # connections are never accepted: the client closes them when they are established
 _STATES = {"01", "03"}  # established, SYN received: states in /proc/net/tcp of a connection that arrived
@@ -172,7 +172,7 @@ class Node:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
             sock.bind((probe["source"], 0))
-            for end_s in (*AGAIN_S, LIMIT_S):
+            for end_s in (*RETRY_S, LIMIT_S):
                 sent = time.monotonic()
                 sock.settimeout(max(0.001, began + end_s - sent))
                 try:

@@ -15,7 +15,7 @@ SILENT_S = 5.0
 """A connection that is silent for this long is considered broken."""
 STREAMS = 4
 _EMPTY_S, _LEAVE_S = 10.0, 30.0  # without progress, before another node is tried; before another network is tried
-_AGAIN_S = 5.0  # before failed nodes are retried, if no other is left
+_RETRY_S = 5.0  # before failed nodes are retried, if no other is left
 _CORRUPT = 2  # successive files with a wrong SHA-256 from a node before it is abandoned
 
 
@@ -92,7 +92,7 @@ class Sources:
     def pick(self, stream: int) -> Way | None:
         """The address for a stream; streams are spread over the node's addresses. None if the stream is not needed."""
         with self._lock:
-            if self.current is None and time.monotonic() - self.turned > _AGAIN_S:
+            if self.current is None and time.monotonic() - self.turned > _RETRY_S:
                 self._begin()
             ways = self._ways
             if not ways or stream >= (3 if len(ways) == 1 else min(STREAMS, 2 * len(ways))):

@@ -20,7 +20,7 @@ from sparkcluster.node.machine import Machine
 
 _HWMON = "/sys/class/hwmon"
 _LATE = 3  # missed reports of nvidia-smi until its values are dropped
-_AGAIN_S, _HALF_S = 30.0, 0.5
+_RETRY_S, _HALF_S = 30.0, 0.5
 _FIRST_S = 0.2
 """Wait before the first line, so that it includes engines that answer immediately."""
 
@@ -39,7 +39,7 @@ def follow(seen: dict[str, Any], every_s: int) -> None:
             for line in process.stdout or ():
                 with contextlib.suppress(ValueError):  # an error message before its exit
                     seen.update(gpu.row(gpu.VITALS, line.decode()), at_s=time.monotonic())
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
 def system_w(machine: Machine) -> float | None:

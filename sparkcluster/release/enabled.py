@@ -23,7 +23,7 @@ from sparkcluster.release import rollback_target
 from sparkcluster.release.stopping import end_guards, guard_works, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.change import Installed
-from sparkcluster.runtime.lease import AGAIN_S, START_WAIT_S, Lease, wait_for
+from sparkcluster.runtime.lease import RETRY_S, START_WAIT_S, Lease, wait_for
 from sparkcluster.runtime.memory import evict_step
 from sparkcluster.runtime.ranks import start_steps
 from sparkcluster.spec import Spec
@@ -163,7 +163,7 @@ def require_running(fleet: Fleet, spec: Spec, installed: Mapping[str, Installed]
             command = shlex.join(installed[idle[0]].command)
             hint = f"on {idle[0]}: {command}   at every boot, as the login user; then sparkcluster up INVENTORY"
             raise LaunchError(why, node=idle[0], step="enable", hint=hint)
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_S)
 
 
 def guards(facts: Mapping[str, Facts]) -> list[EnabledFact | None]:

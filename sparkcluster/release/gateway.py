@@ -30,7 +30,7 @@ from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
 from sparkcluster.runtime import secrets, stop_steps
 from sparkcluster.runtime.change import Step
-from sparkcluster.runtime.lease import AGAIN_S, Lease
+from sparkcluster.runtime.lease import RETRY_S, Lease
 from sparkcluster.runtime.ranks import start_step
 from sparkcluster.spec import Spec
 from sparkcluster.topology.build import gateway as listens
@@ -80,7 +80,7 @@ def ensure(fleet: Fleet, specs: Sequence[Spec], names: Collection[str], report: 
     while wrong := _wrong(fleet, spec, always):
         if time.monotonic() > until + READY_S:
             raise LaunchError(wrong, node=node, step="gateway", hint=hint)
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_S)
     report.done()
     return listens(spec, facts)[1]
 

@@ -15,7 +15,7 @@ from sparkcluster.engines.phase import Progress, joined
 from sparkcluster.engines.signature import Cause, plain
 from sparkcluster.errors import LaunchError, Reason, SparkclusterError
 from sparkcluster.plan.model import Plan
-from sparkcluster.runtime.watching import SILENCE_S, Available, Event, RankReport, Report
+from sparkcluster.runtime.watching import SILENCE_S, Available, Event, RankReport, WatchReport
 from sparkcluster.topology.model import Topology
 
 KEPT_LINES = 400
@@ -69,7 +69,7 @@ class RankState:
         number = max(at for at, line in enumerate(self.lines, 1) if plain([line])[0].strip() == why.line)
         return Reason(self.node, why.line, number)
 
-    def feed(self, report: Report, now: float) -> None:
+    def feed(self, report: WatchReport, now: float) -> None:
         """Process a report of its node."""
         self.longest_silence_s = max(self.longest_silence_s, now - self.heard_at)
         self.heard_at = now

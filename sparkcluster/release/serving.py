@@ -41,7 +41,7 @@ from sparkcluster.runtime import secrets
 UPGRADE = "sparkcluster upgrade INVENTORY"
 REPLACE = "sparkcluster up INVENTORY --replace; or sparkcluster down INVENTORY, then up"
 # HTTP 500 may be the failure of a single request; a dead engine also fails the next one.
-AGAIN_S = 2.0
+RETRY_S = 2.0
 
 
 def whole(view: View) -> View:
@@ -137,7 +137,7 @@ def _ask(fleet: Fleet, view: View, groups: Mapping[str, RecordedGroup], report: 
         )
         earlier = reply = attempt()
         if reply.problem == "engine-dead":
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)
             reply = attempt()
         wrong = reply.message if reply.problem else judge_content(reply, group.verify)
         return Verdict(reply, wrong, dead([], reply, earlier))

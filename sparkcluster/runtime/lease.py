@@ -37,7 +37,7 @@ Operation = Literal[
 
 TTL_S = SILENT_S
 HEARTBEAT_S = 3
-AGAIN_S = 2.0
+RETRY_S = 2.0
 START_WAIT_S = 3600.0
 """Longest wait for the start lock: twice the default time limit for a start."""
 _ANSWER_S = 20
@@ -162,4 +162,4 @@ def wait_for(
             if left_s <= 0:
                 raise
             report.progress(held.node or "", f"waiting up to {left_s:.0f} s: {held.message}")
-            time.sleep(AGAIN_S)
+            time.sleep(RETRY_S)

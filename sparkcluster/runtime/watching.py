@@ -30,7 +30,7 @@ INTERVAL_S = 2
 SILENCE_S = 7
 # After a stall of sshd the same connection recovers; after a loss of the network a new one works sooner.
 RENEW_S = 20
-AGAIN_S = 1.0
+RETRY_S = 1.0
 _QUEUED = 64
 
 
@@ -51,7 +51,7 @@ class Available(Fact):
     now: Number
 
 
-class Report(Fact):
+class WatchReport(Fact):
     """A document of the watch program: log lines of a rank, or a heartbeat with the states of all ranks.
 
     Attributes:
@@ -79,7 +79,7 @@ class Event:
     """A report of a node, or ``over``: its program ended, or the node was given up for the reason in ``gone``."""
 
     node: str
-    report: Report = dataclasses.field(default_factory=Report)
+    report: WatchReport = dataclasses.field(default_factory=WatchReport)
     gone: HostError | None = None
     over: bool = False
 
@@ -140,7 +140,7 @@ class Watching(Closing):
                         if self._over.is_set():
                             return
                         heard = time.monotonic()
-                        report = checked(Report, document(line) or {}, node=node, step=step)
+                        report = checked(WatchReport, document(line) or {}, node=node, step=step)
                         self._events.put(Event(node, report))
                         if report.rank and report.at:
                             request["from"][report.rank] = report.at
@@ -158,4 +158,4 @@ class Watching(Closing):
                 self._events.put(Event(node, gone=failure, over=True))
                 return
             host.renew()
-            self._over.wait(AGAIN_S)
+            self._over.wait(RETRY_S)

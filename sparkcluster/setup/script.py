@@ -20,7 +20,7 @@ from sparkcluster.setup.step import Change
 from sparkcluster.setup.steps import BY_NAME, STEPS
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
-Kind = Literal["text", "confirm", "done", "left", "failed"]
+EventKind = Literal["text", "confirm", "done", "left", "failed"]
 
 EXIT_BUSY = 75
 PENDING = "/run/sparkcluster-setup"
@@ -62,7 +62,7 @@ class Event:
     """A line of output; ``step`` is None outside of steps."""
 
     step: str | None
-    kind: Kind
+    kind: EventKind
     text: str
 
 

@@ -155,7 +155,7 @@ class Node(Section):
         return True
 
 
-class Group(Section):
+class GroupEntry(Section):
     """Nodes that together serve one copy of the model."""
 
     name: Name = Field(description="name of the group")
@@ -176,7 +176,7 @@ class ModelEntry(Section):
         None, description="name for --model, also a suffix of its cluster name; default: the playbook's name"
     )
     nodes: list[str] = Field([], description="names of its nodes, head first; default: all")
-    groups: list[Group] = Field([], description="replicas of the model, instead of nodes")
+    groups: list[GroupEntry] = Field([], description="replicas of the model, instead of nodes")
     image: Image | None = Field(None, description="container image; replaces the playbook's")
     set: dict[PlaybookKey, Any] = Field({}, description="playbook keys to override")
     aliases: list[ServedName] = Field([], max_length=64, description="additional names of the model in the API")
@@ -307,7 +307,7 @@ class Inventory(Section):
     )
     image: Image | None = Field(None, description="container image; replaces the playbook's")
     set: dict[PlaybookKey, Any] = Field({}, description="playbook keys to override, such as args.max-model-len: 65536")
-    groups: list[Group] = Field([], description="replicas; every node is in one; default: one group of all nodes")
+    groups: list[GroupEntry] = Field([], description="replicas; every node is in one; default: one group of all nodes")
     models: list[ModelEntry] = Field(
         [], max_length=64, description="several models; replaces playbook, image, set and groups"
     )

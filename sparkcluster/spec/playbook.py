@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from sparkcluster import engines
-from sparkcluster.engines.base import Kind
+from sparkcluster.engines.base import ModelKind
 from sparkcluster.spec.base import (
     BesidePath,
     Capability,
@@ -155,7 +155,7 @@ class Request(Sampling):
 class Verify(Sampling):
     """The request that verifies the endpoint."""
 
-    kind: Kind | None = Field(
+    kind: ModelKind | None = Field(
         None, description="purpose of the model: chat, embeddings or rerank; default: from its arguments"
     )
     prompt: str = Field(

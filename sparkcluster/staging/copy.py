@@ -27,7 +27,7 @@ RESUME = "retry: it resumes where it stopped"
 """Hint for failures without a better one."""
 _STUCK_S = 3600  # docker load and hashing report no progress for up to 20 minutes
 
-Report = Callable[[int, int], None]
+OnBytes = Callable[[int, int], None]
 Progress = Callable[[str, str], None]
 
 
@@ -107,7 +107,7 @@ class Failure:
     text: str
 
 
-def list_files(step: Step, source: Host, request: Request, report: Report, *, program: str = "listing") -> Manifest:
+def list_files(step: Step, source: Host, request: Request, report: OnBytes, *, program: str = "listing") -> Manifest:
     """The validated list of files that ``source`` has for ``request``; its ``files`` are sent to the receivers.
 
     A ``program`` of the node lists them. A blob's content may differ from its name (``staging.trust``).
@@ -139,7 +139,7 @@ def list_files(step: Step, source: Host, request: Request, report: Report, *, pr
 
 
 def follow(
-    step: Step, node: str, running: Stream, report: Report, heard: Callable[[Answer], None] = lambda _: None
+    step: Step, node: str, running: Stream, report: OnBytes, heard: Callable[[Answer], None] = lambda _: None
 ) -> Done | Failure:
     """The result of a program; ``report`` gets its progress, ``heard`` every line.
 

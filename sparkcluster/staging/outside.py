@@ -24,7 +24,7 @@ from sparkcluster.spec.playbook import Build
 from sparkcluster.spec.playbook_files import Beside
 from sparkcluster.staging import small_files
 from sparkcluster.staging.artifacts import Request, download_request
-from sparkcluster.staging.copy import HERE, Answer, Done, Failure, Report, Step, follow, stage_error, stage_errors
+from sparkcluster.staging.copy import HERE, Answer, Done, Failure, OnBytes, Step, follow, stage_error, stage_errors
 from sparkcluster.staging.local_weights import step_here
 from sparkcluster.staging.plan import Staging, no_weights
 from sparkcluster.staging.retries import DOWNLOAD_NODES, combined
@@ -38,7 +38,7 @@ def run_job(
     host: Host,
     program: str,
     request: Request,
-    report: Report = lambda _done, _total: None,
+    report: OnBytes = lambda _done, _total: None,
     *,
     heard: Callable[[Answer], None] = lambda _: None,
 ) -> Done | Failure:

@@ -52,7 +52,7 @@ class Archive:
     sha256: str
 
 
-Report = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 
 def cache_directory() -> Path:
@@ -61,7 +61,7 @@ def cache_directory() -> Path:
     return Path(directory) if directory else Path.home() / ".cache" / "sparkcluster"
 
 
-def get_archive(engine: EngineFacts, report: Report) -> Archive:
+def get_archive(engine: EngineFacts, report: OnLine) -> Archive:
     """The archive for ``engine`` (the image's Python and platform), downloaded with uv or pip unless it is cached.
 
     An archive that is damaged, or was made from other pins, is downloaded again.
@@ -98,7 +98,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(engine: EngineFacts, report: Report) -> Archive:
+def _make(engine: EngineFacts, report: OnLine) -> Archive:
     for other in _folder().glob(f"{ray_name(engine)}-*"):
         other.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="sparkcluster-ray-") as folder:

@@ -11,7 +11,7 @@ from sparkcluster.errors import HostLost, StageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.program import stream
 from sparkcluster.staging.artifacts import Request
-from sparkcluster.staging.copy import Answer, Done, Failure, Report, Step, answers, stage_error, stage_errors
+from sparkcluster.staging.copy import Answer, Done, Failure, OnBytes, Step, answers, stage_error, stage_errors
 
 # Longest time for a node to hash a file before or after the transfer.
 _SILENT_S = 300
@@ -19,7 +19,7 @@ _CHUNK = 1 << 18
 
 
 def send(
-    step: Step, host: Host, source: Path | IO[bytes], request: Request, report: Report = lambda _done, _total: None
+    step: Step, host: Host, source: Path | IO[bytes], request: Request, report: OnBytes = lambda _done, _total: None
 ) -> Done:
     """Send the file ``source``, a path or an open file, to the place in ``request`` (``root``, ``path``, …).
 

@@ -18,8 +18,7 @@ from sparkcluster.report import Report, State, Transfer, share, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 from sparkcluster.staging.artifacts import Artifact, Request, Sending
-from sparkcluster.staging.copy import Progress, Step, list_files, stage_errors
-from sparkcluster.staging.copy import Report as Bytes
+from sparkcluster.staging.copy import OnBytes, Progress, Step, list_files, stage_errors
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Arrived, Job
 from sparkcluster.staging.manifest import Manifest
@@ -177,7 +176,7 @@ class Transfers:
         report = self.report(staging.what, source, "read")
         return list_files(self.step(staging.what), self.fleet[source], request, report)
 
-    def report(self, what: Artifact, node: str, how: str) -> Bytes:
+    def report(self, what: Artifact, node: str, how: str) -> OnBytes:
         """Return a function that reports progress in bytes."""
 
         def report(done: int, total: int) -> None:
@@ -185,7 +184,7 @@ class Transfers:
 
         return report
 
-    def moving(self, what: Artifact, node: str, source: Literal["controller", "download"]) -> Bytes:
+    def moving(self, what: Artifact, node: str, source: Literal["controller", "download"]) -> OnBytes:
         """Return a function that reports the progress of a transfer to ``node`` from ``source``, twice a second."""
         shown = 0.0
 

@@ -15,7 +15,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Api, Interconnect, Node
 from sparkcluster.topology import candidates
 from sparkcluster.topology.candidates import LINK_LOCAL, Network
-from sparkcluster.topology.model import Group, Kind, Link, Member, Rail, Topology
+from sparkcluster.topology.model import CablingKind, Group, Link, Member, Rail, Topology
 
 LOOPBACK = "127.0.0.1"
 
@@ -59,7 +59,7 @@ def _group(
     nodes = [node for node in written if node.label not in missing]
     if len(written) == 1:
         only = nodes[0]
-        kind: Kind = "single"
+        kind: CablingKind = "single"
         members: tuple[Member, ...] = (Member(only.label, only.host, 0, LOOPBACK, "lo", (), None),)
     else:
         kind, links = _interconnect(spec, nodes, facts)
@@ -111,7 +111,7 @@ def _member(node: Node, rank: int, rendezvous: Link, links: Sequence[Link], idle
     return Member(node.label, node.host, rank, rendezvous.address, rendezvous.interface, tuple(links), gid_index, idle)
 
 
-def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[Kind, Links]:
+def _interconnect(spec: Spec, nodes: Sequence[Node], facts: Mapping[str, Facts]) -> tuple[CablingKind, Links]:
     """How the nodes are cabled, and the links of each node in the order of the rails."""
     rails = _rails(spec)
     found: Links = {}
@@ -143,12 +143,12 @@ def _candidates(node: Node, facts: Facts, rails: list[Network]) -> list[Link]:
     return candidates.on_rails(node.label, facts, rails) if rails else candidates.automatic(node.label, facts)
 
 
-def _cabling(links: Links, rails: Sequence[Network]) -> tuple[Kind, Links] | None:
+def _cabling(links: Links, rails: Sequence[Network]) -> tuple[CablingKind, Links] | None:
     """The cabling of these links; None if they do not connect all nodes."""
     networks = {name: {link.network for link in of_node} for name, of_node in links.items()}
     common = set.intersection(*networks.values())
     if common:
-        kind: Kind = "direct" if len(links) == 2 else "switch"
+        kind: CablingKind = "direct" if len(links) == 2 else "switch"
         return kind, _only(links, common, rails)
     pairs = [networks[first] & networks[second] for first, second in itertools.combinations(links, 2)]
     if len(links) == 3 and all(pairs):

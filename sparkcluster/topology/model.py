@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Collection
 from typing import Literal
 
-Kind = Literal["single", "direct", "switch", "ring", "management"]
+CablingKind = Literal["single", "direct", "switch", "ring", "management"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Group:
 
     name: str
     members: tuple[Member, ...]
-    kind: Kind
+    kind: CablingKind
     api_host: str
     api_port: int
     endpoint: str

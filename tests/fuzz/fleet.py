@@ -82,7 +82,7 @@ LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Applica
 
 # What is waited before something is asked again.
 PAUSES = {
-    "release.serving.AGAIN_S": 0.0,
+    "release.serving.RETRY_S": 0.0,
     "release.rollout.DYING_S": 0.0,
     "release.group.INTERVAL_S": -2,
     "release.readiness.LAST_LINES_S": 0.0,

@@ -17,7 +17,7 @@ import yaml
 from docgen import fit_text
 
 from sparkcluster.fit.config import parse
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.headers import from_path
 from sparkcluster.fit.kv import layout
 
@@ -135,7 +135,7 @@ def predicted(path, ranks, **changed):
     """What ``fit`` says, of the files alone; ``changed`` are keys of config.json that are read wrongly."""
     read = from_path(path)
     config = parse({**read.config, **changed}, str(path))
-    started = Engine(
+    started = EngineSettings(
         CONTEXT,
         version=(0, 32, 0),
         device="cpu",

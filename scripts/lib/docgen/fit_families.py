@@ -7,7 +7,7 @@ import dataclasses
 from docgen import fit_weights
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.family_layers import UNKNOWN
 from sparkcluster.fit.kv import Layout, layout
 from sparkcluster.fit.source import GIB
@@ -40,12 +40,14 @@ class Logged:
 
 
 def _flash(version: tuple[int, int, int], context: int, *, drafts: bool, twice: bool = True) -> Layout:
-    engine = Engine(context, version=version, ranks=2, kv_dtype="fp8", mtp_drafts=drafts, async_scheduling=twice)
+    engine = EngineSettings(
+        context, version=version, ranks=2, kv_dtype="fp8", mtp_drafts=drafts, async_scheduling=twice
+    )
     return layout(parse(fit_weights.config("deepseek-ai/DeepSeek-V4-Flash"), "DeepSeek-V4-Flash"), engine)
 
 
 def _glm() -> Layout:
-    engine = Engine(240_000, version=defaults.NEWEST, ranks=4, kv_dtype="fp8", mtp_drafts=True)
+    engine = EngineSettings(240_000, version=defaults.NEWEST, ranks=4, kv_dtype="fp8", mtp_drafts=True)
     return layout(parse(fit_weights.config("nvidia/GLM-5.2-NVFP4"), "GLM-5.2"), engine)
 
 

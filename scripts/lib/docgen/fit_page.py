@@ -11,7 +11,7 @@ from typing import Any
 
 from docgen import fit_weights
 from sparkcluster.fit.config import ModelConfig, parse
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.source import GIB, SYSTEM_BYTES, spark
 from sparkcluster.fit.verdict import Fit, fit
 from sparkcluster.fit.weights import Weights, of_config
@@ -21,10 +21,10 @@ WITHIN = 0.10
 
 QWEN = fit_weights.config("nvidia/Qwen3.6-35B-A3B-NVFP4")
 NEMOTRON = fit_weights.config("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4")
-QWEN_ENGINE = Engine(
+QWEN_ENGINE = EngineSettings(
     65536, version=(0, 23), sequences=4, kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True
 )
-NEMOTRON_ENGINE = Engine(8192, version=(0, 18), sequences=1, kv_dtype="fp8", eager=True)
+NEMOTRON_ENGINE = EngineSettings(8192, version=(0, 18), sequences=1, kv_dtype="fp8", eager=True)
 QWEN_WEIGHTS = Weights(int(21.94 * GIB), int(21.94 * GIB), counted=True)
 NEMOTRON_WEIGHTS = Weights(19 * 10**9, 19 * 10**9, counted=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from docgen import fit_page, fit_weights
 from sparkcluster.fit.config import parse
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.fit.verdict import Fit, fit
 from sparkcluster.fit.weights import Weights, of_config
@@ -80,14 +80,14 @@ def minimax(utilization: float, group: int = 32) -> Fit:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     quantization = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
     config = parse({**MINIMAX, "quantization_config": quantization}, "MiniMax-M2.7")
-    engine = Engine(196608, version=(0, 29, 1), ranks=2, loader="instanttensor")
+    engine = EngineSettings(196608, version=(0, 29, 1), ranks=2, loader="instanttensor")
     return fit(config, engine, of_config(config, ranks=2), spark(), utilization=utilization)
 
 
 def dense(loaded_gib: float) -> Fit:
     """Qwen3.8-27B on two RTX 5090, with the weights that each of them loaded."""
     config = parse(fit_weights.config("unsloth/Qwen3.6-27B-NVFP4"), "Qwen3.8-27B")
-    engine = Engine(262144, version=(0, 26, 1), ranks=2, sequences=256, batched_tokens=2048, kv_dtype="fp8")
+    engine = EngineSettings(262144, version=(0, 26, 1), ranks=2, sequences=256, batched_tokens=2048, kv_dtype="fp8")
     loaded = Weights(int(loaded_gib * GIB), int(loaded_gib * GIB), counted=True)
     return fit(config, engine, loaded, RTX_5090, utilization=0.92)
 
@@ -95,7 +95,7 @@ def dense(loaded_gib: float) -> Fit:
 def flash() -> Fit:
     """DeepSeek-V4-Flash on two Sparks; the batch was not published, so it is vLLM's default."""
     config = parse(fit_weights.config("deepseek-ai/DeepSeek-V4-Flash"), "DeepSeek-V4-Flash")
-    engine = Engine(500_000, version=(0, 28), ranks=2, sequences=4, kv_dtype="fp8", drafted=5, mtp_drafts=True)
+    engine = EngineSettings(500_000, version=(0, 28), ranks=2, sequences=4, kv_dtype="fp8", drafted=5, mtp_drafts=True)
     return fit(config, engine, of_config(config, ranks=2, drafts=True), spark(), utilization=0.88)
 
 

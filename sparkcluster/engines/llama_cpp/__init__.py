@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sparkcluster.engines.base import Kind
+    from sparkcluster.engines.base import ModelKind
     from sparkcluster.spec.playbook import Playbook
 
 _STAGED = "model.id or model.path, and model.file: weights are staged, and the engine downloads nothing"
@@ -88,7 +88,7 @@ class LlamaCpp(Engine):
     phases = imported(".signatures", "PHASES")
     signatures = imported(".signatures", "SIGNATURES")
 
-    def kind(self, args: Mapping[str, Any]) -> Kind:
+    def kind(self, args: Mapping[str, Any]) -> ModelKind:
         """Implements ``Engine.kind``."""
         if args.get("reranking") or args.get("rerank"):
             return "rerank"

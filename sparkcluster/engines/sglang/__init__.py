@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sparkcluster.engines.base import Kind, Member
+    from sparkcluster.engines.base import Member, ModelKind
     from sparkcluster.spec.playbook import Playbook
 
 WATCHDOG, WATCHDOG_S, WARMUP_S = "watchdog-timeout", 300, 600
@@ -79,7 +79,7 @@ class Sglang(Engine):
     footprint = imported(".signatures", "FOOTPRINT")
     signatures = imported(".signatures", "SIGNATURES")
 
-    def kind(self, args: Mapping[str, Any]) -> Kind:
+    def kind(self, args: Mapping[str, Any]) -> ModelKind:
         """Implements ``Engine.kind``."""
         return "embeddings" if args.get("is-embedding") else "chat"
 

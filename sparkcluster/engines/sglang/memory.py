@@ -27,7 +27,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit import weights
 from sparkcluster.fit.config import ModelConfig, parse
-from sparkcluster.fit.defaults import NEWEST, Engine
+from sparkcluster.fit.defaults import NEWEST, EngineSettings
 from sparkcluster.fit.kv import KV_BYTES
 from sparkcluster.fit.layers import Attention, Compressed, State
 from sparkcluster.fit.source import Machine, Source
@@ -163,7 +163,7 @@ def forecast(
         share = weights.of_tensors(model.tensors, found.config, ranks=nodes, drafts=_drafts(args))
     draft = (beside or {}).get(str(args.get(DRAFT)))
     loaded = share.rank_bytes + (draft.weights_bytes // nodes if draft else 0)
-    engine = Engine(
+    engine = EngineSettings(
         found.context, NEWEST, ranks=nodes, sequences=min(GRAPHS, number(args, REQUESTS, GRAPHS)) // 2,
         batched_tokens=number(args, "chunked-prefill-size", CHUNK), eager=args.get("disable-cuda-graph") is True,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.fit import config as configs
 from sparkcluster.fit import weights as fit_weights
 from sparkcluster.fit.config import DTYPE_BYTES, ModelConfig
-from sparkcluster.fit.defaults import NEWEST, Engine
+from sparkcluster.fit.defaults import NEWEST, EngineSettings
 from sparkcluster.fit.layers import Attention, Latent, State
 from sparkcluster.fit.source import GIB, Machine, Source
 from sparkcluster.fit.verdict import runtime
@@ -93,7 +93,7 @@ def forecast(
         share = fit_weights.of_config(config)
     token = _token_bytes(playbook, config)
     batched = number(playbook, "max-num-tokens", BATCHED_TOKENS)
-    engine = Engine(length, NEWEST, sequences=batch, batched_tokens=batched, profiles_graphs=False)
+    engine = EngineSettings(length, NEWEST, sequences=batch, batched_tokens=batched, profiles_graphs=False)
     step = runtime(config, engine) + batch * _state_bytes(config)
     pool = _pool(playbook, token, machine, share.rank_bytes, step, wanted=int((requests or 1) * length * token))
     taken = Taken(share.rank_bytes, share.counted, share.total_bytes, step, HOST_BYTES)

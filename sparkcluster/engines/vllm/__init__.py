@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from sparkcluster.engines.base import Kind
+    from sparkcluster.engines.base import ModelKind
     from sparkcluster.spec.playbook import Playbook
 
 _GROUPS = "groups in the inventory"
@@ -140,7 +140,7 @@ class Vllm(Engine):
 
     # Called by every probe: modules are imported only if an argument may matter.
 
-    def kind(self, args: Mapping[str, Any]) -> Kind:
+    def kind(self, args: Mapping[str, Any]) -> ModelKind:
         """Implements ``Engine.kind``, by ``runner``, and ``task`` of older versions."""
         overrides = args.get("hf-overrides")
         classes = overrides.get("architectures") if isinstance(overrides, dict) else None

@@ -15,7 +15,7 @@ from sparkcluster.errors import UsageError
 from sparkcluster.facts.model import Facts
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import ModelConfig
-from sparkcluster.fit.defaults import Engine, Version
+from sparkcluster.fit.defaults import EngineSettings, Version
 from sparkcluster.spec import KeyPath, Playbook
 from sparkcluster.spec.playbook import REPOSITORY, REVISION
 
@@ -257,7 +257,7 @@ def engine(
     ranks: int = 1,
     stages: int = 1,
     context: int | None = None,
-) -> Engine:
+) -> EngineSettings:
     """The engine that a playbook starts; ``context`` overrides --max-model-len.
 
     Raises:
@@ -266,7 +266,7 @@ def engine(
     args = Arguments(playbook)
     drafted, mtp_drafts = drafting(args)
     length = context or args.count("max-model-len", 0)
-    return Engine(
+    return EngineSettings(
         context=length if length > 0 else config.context,
         version=version,
         device="cpu" if on_cpu(playbook) else "gpu",

@@ -23,7 +23,7 @@ _MORE = tomllib.loads(TABLE.with_suffix(".toml").read_text(encoding="utf-8"))
 GONE: dict[str, str] = _MORE["gone"]
 _LEAST: dict[str, int] = _MORE["least"]
 
-Kind = Literal["bool", "flag", "value", "optional", "list"]
+FlagKind = Literal["bool", "flag", "value", "optional", "list"]
 
 _MXFP4 = re.compile(r"sparkarena/spark-vllm-docker:mxfp4|vllm-node-mxfp4(:.*)?")
 _MXFP4_BUILDS = "builds with CUTLASS kernels for MXFP4 (build-and-copy.sh --exp-mxfp4 of eugr/spark-vllm-docker)"
@@ -61,7 +61,7 @@ class Flag:
 
     name: str
     short: tuple[str, ...]
-    kind: Kind
+    kind: FlagKind
     type: str
     choices: tuple[str, ...]
     first: Version | None
@@ -88,7 +88,7 @@ def table() -> dict[str, Flag]:
             out[name[2:]] = Flag(
                 name[2:],
                 tuple(short),
-                cast("Kind", kind),
+                cast("FlagKind", kind),
                 "json" if typ == "any" and (name.endswith("-config") or name[2:] in _MAPPINGS) else typ,
                 () if choices == "-" else tuple(choices.split(",")),
                 None if first == "-" else numbers(first),

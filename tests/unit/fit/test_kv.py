@@ -11,7 +11,7 @@ from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
 from sparkcluster.fit.kv import layout
 
-Engine = functools.partial(defaults.Engine, version=defaults.NEWEST)
+settings = functools.partial(defaults.EngineSettings, version=defaults.NEWEST)
 
 GIB = 1 << 30
 
@@ -49,7 +49,9 @@ QWEN = {
         "mtp_num_hidden_layers": 1,
     },
 }
-DRAFTING = Engine(65536, version=(0, 23), kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True, sequences=4)
+DRAFTING = settings(
+    65536, version=(0, 23), kv_dtype="fp8", prefix_caching=True, drafted=3, mtp_drafts=True, sequences=4
+)
 
 
 def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
@@ -61,29 +63,29 @@ def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
 
 def test_ranks_share_heads_and_replicate_the_last_one():
     config = parse(LLAMA, "llama")
-    one_rank, two_ranks, four_ranks = (layout(config, Engine(1024, ranks=ranks)).block_bytes for ranks in (1, 2, 4))
+    one_rank, two_ranks, four_ranks = (layout(config, settings(1024, ranks=ranks)).block_bytes for ranks in (1, 2, 4))
     assert (one_rank, four_ranks) == (2 * two_ranks, two_ranks)
 
 
 def test_ranks_that_do_not_divide_the_heads_are_refused():
     with pytest.raises(UsageError, match="8 attention heads"):
-        layout(parse(LLAMA, "llama"), Engine(1024, ranks=3))
+        layout(parse(LLAMA, "llama"), settings(1024, ranks=3))
 
 
 def test_windows_need_blocks_for_the_window_and_what_is_in_flight():
     """11 full and 22 sliding layers: three groups; each sliding one holds (511 + 2 x 1024) tokens and a block."""
     gemma = {**LLAMA, "num_hidden_layers": 33, "sliding_window": 512}
     gemma["layer_types"] = (["sliding_attention"] * 2 + ["full_attention"]) * 11
-    made = layout(parse(gemma, "gemma"), Engine(8192, batched_tokens=1024))
+    made = layout(parse(gemma, "gemma"), settings(8192, batched_tokens=1024))
     assert [(page.kind, count) for page, count in made.groups] == [("sliding", 11), ("sliding", 11), ("full", 11)]
     assert made.request_blocks == 512 + 2 * (-(-(511 + 2048) // 16) + 1)
-    old = layout(parse(gemma, "gemma"), Engine(8192, batched_tokens=1024, version=(0, 23)))
+    old = layout(parse(gemma, "gemma"), settings(8192, batched_tokens=1024, version=(0, 23)))
     assert old.request_blocks == 512 + 2 * (-(-(511 + 1024) // 16) + 1)
 
 
 def test_a_checkpoint_may_ask_for_fp8():
     quantized = {**LLAMA, "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
     assert (
-        layout(parse(quantized, "l"), Engine(1024)).block_bytes * 2
-        == layout(parse(LLAMA, "l"), Engine(1024)).block_bytes
+        layout(parse(quantized, "l"), settings(1024)).block_bytes * 2
+        == layout(parse(LLAMA, "l"), settings(1024)).block_bytes
     )

@@ -17,7 +17,7 @@ from sparkcluster.fit.verdict import fit, graphs, largest_context
 from sparkcluster.fit.weights import Weights, of_tensors
 from tests.unit.fit.llama import LLAMA_70B
 
-Engine = functools.partial(kv.Engine, version=defaults.NEWEST)
+settings = functools.partial(kv.EngineSettings, version=defaults.NEWEST)
 CONFIG = parse(LLAMA_70B, "llama")
 SMALL = Weights(10 * GIB, 10 * GIB, counted=True)
 
@@ -55,13 +55,13 @@ def test_a_published_cache_is_inside_the_range_and_no_verdict_contradicts_it(poo
 )
 def test_graphs_are_counted_as_vllm_profiles_them(changed, count):
     """51 sizes up to 512, as its logs have them, and as many again for decoding alone."""
-    assert graphs(dataclasses.replace(Engine(8192), **changed)) == count
+    assert graphs(dataclasses.replace(settings(8192), **changed)) == count
 
 
 @pytest.mark.parametrize(("requests", "context"), [(1, 4096), (7, 131072)])
 def test_the_smallest_utilization_is_the_smallest(requests, context):
     def at(utilization):
-        return fit(CONFIG, Engine(context), SMALL, spark(), utilization=utilization, requests=requests)
+        return fit(CONFIG, settings(context), SMALL, spark(), utilization=utilization, requests=requests)
 
     smallest, safe = at(0.85).smallest, at(0.85).safe
     needed = at(0.85).layout.bytes_for(requests)
@@ -74,7 +74,7 @@ def test_the_smallest_utilization_is_the_smallest(requests, context):
 
 
 def test_the_longest_context_is_the_longest():
-    engine = Engine(131072)
+    engine = settings(131072)
     longest = largest_context(CONFIG, engine, 20 * GIB, 2)
     assert 0 < longest < 131072
 
@@ -85,13 +85,13 @@ def test_the_longest_context_is_the_longest():
 
 
 def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_warned_of():
-    starved = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.97)
+    starved = fit(CONFIG, settings(8192), SMALL, spark(), utilization=0.97)
     assert "would be left for the system" in starved.problems[0]
     assert starved.advice[0].startswith("set gpu-memory-utilization to 0.9")
-    near = fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.92)
+    near = fit(CONFIG, settings(8192), SMALL, spark(), utilization=0.92)
     assert near.verdict == "fits"
     assert "above 0.90" in near.advice[0]
-    assert fit(CONFIG, Engine(8192), SMALL, spark(), utilization=0.85).advice == ()
+    assert fit(CONFIG, settings(8192), SMALL, spark(), utilization=0.85).advice == ()
 
 
 def tensors(**shapes):

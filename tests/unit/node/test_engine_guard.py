@@ -68,7 +68,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def engine(monkeypatch):
     monkeypatch.setattr(group_guard, "COUNTERS_S", 0.05)
-    monkeypatch.setattr(group_guard, "AGAIN_S", 0.05)
+    monkeypatch.setattr(group_guard, "RETRY_S", 0.05)
     monkeypatch.setattr(group_guard, "REFUSED_S", 0.05)
     monkeypatch.setattr(group_guard, "stall_limit_s", lambda _: 0.5)
     with Engine() as made:

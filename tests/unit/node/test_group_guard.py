@@ -1,4 +1,4 @@
-"""The guard of a group of one node, look by look: its rank is a process, its engine wedges, and time passes, as told."""
+"""The guard of a group of one node, check by check; the rank is a process, a wedged engine and the clock are simulated."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Watched:
         self.clock.later_s += self.detection_s
         return "no counter has moved" if self.wedged else None
 
-    def look(self, after_s=60.0, *, wedged=False):
-        """What the guard does in a look that begins ``after_s`` after the last one ended."""
+    def check(self, after_s=60.0, *, wedged=False):
+        """The acts of the guard in a check that begins ``after_s`` after the last one ended."""
         before = len(self.node.acts)
         self.clock.later_s += after_s
         self.wedged = wedged
-        self.guard.look(self.own.start_document())
+        self.guard.check(self.own.start_document())
         return self.node.acts[before:]
 
 
@@ -74,64 +74,64 @@ def fails(*_):
 def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_detected(watched, after_s, act):
     """With 128K tokens an engine may stand still for 640 s before it is dead."""
     watched.detection_s = 640.0
-    watched.look()
-    assert watched.look(wedged=True) == ["restart", "serving"]
-    assert watched.look(after_s, wedged=True)[0] == act
+    watched.check()
+    assert watched.check(wedged=True) == ["restart", "serving"]
+    assert watched.check(after_s, wedged=True)[0] == act
     assert bool(watched.node.pids()) == (act == "restart")
 
 
 def test_a_model_on_demand_that_is_left_down_is_failed_from_then_on(watched):
-    """Not stopped until the next look: the gateway would load it again at once."""
+    """It is not stopped before the next check, since the gateway would load it again immediately."""
     watched.enable(limits={"on_demand": True}, planned_bytes=1 << 60)
-    watched.look()
-    watched.guard.tell({"do": "want", "run": True})
-    assert watched.look() == []
-    assert watched.look(90) == ["load failed"]
-    assert watched.guard.tell({"do": "states"})["state"] == "failed"
+    watched.check()
+    watched.guard.reply({"do": "want", "run": True})
+    assert watched.check() == []
+    assert watched.check(90) == ["load failed"]
+    assert watched.guard.reply({"do": "states"})["state"] == "failed"
 
 
 def test_a_wedge_after_a_restart_that_failed_once_is_the_second_one(watched, monkeypatch):
-    watched.look()
+    watched.check()
     with monkeypatch.context() as broken:
         broken.setitem(agent.STEPS, "start-process", fails)
-        assert watched.look(wedged=True) == ["restart", "failed"]
-    assert watched.look() == ["restart", "serving"]
-    assert watched.look(wedged=True) == ["gave up"]
+        assert watched.check(wedged=True) == ["restart", "failed"]
+    assert watched.check() == ["restart", "serving"]
+    assert watched.check(wedged=True) == ["gave up"]
 
 
 def test_a_wedged_rank_that_was_not_stopped_is_stopped_later(watched, monkeypatch):
-    watched.look()
-    watched.look(wedged=True)
+    watched.check()
+    watched.check(wedged=True)
     with monkeypatch.context() as broken:
         broken.setitem(agent.STEPS, "stop", fails)
-        assert watched.look(wedged=True) == ["gave up"]
-    watched.look(1)
+        assert watched.check(wedged=True) == ["gave up"]
+    watched.check(1)
     assert watched.node.pids()
     assert watched.node.waits.startswith(shared.GAVE_UP)
-    assert watched.look(30) == []
+    assert watched.check(30) == []
     assert watched.node.pids() == []
     assert watched.node.waits.startswith(shared.GAVE_UP)
 
 
 def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_given_up(watched, monkeypatch):
-    watched.look()
-    watched.look(wedged=True)
+    watched.check()
+    watched.check(wedged=True)
     lock = str(watched.node.directory / "lease.lock")
     held = []
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(group_guard, "why_dead", lambda _: held.append(common.try_lock(lock)) or "it stalls")
-        assert watched.look() == []
+        assert watched.check() == []
     held[0].close()
-    assert watched.look() == []
+    assert watched.check() == []
     assert watched.node.pids()
     assert watched.node.waits is None
 
 
 def test_after_too_many_starts_what_still_runs_is_stopped(watched):
     watched.enable(limits={"starts": 1})
-    assert watched.look() == ["restart", "serving"]
+    assert watched.check() == ["restart", "serving"]
     watched.node.record(peers={}, ranks=["atlas-1-alpha", "atlas-1-lost"])
-    assert watched.look() == ["gave up"]
+    assert watched.check() == ["gave up"]
     assert watched.node.pids() == []
 
 
@@ -139,7 +139,7 @@ def test_memory_that_another_model_took_before_the_lock_was_held_is_waited_for(w
     watched.enable(planned_bytes=2 << 30)
     taken = str(watched.node.state / "start.lock")
     monkeypatch.setattr(start_lock, "available", lambda: (1 if common.is_locked(taken) else 3) << 30)
-    assert watched.look() == []
+    assert watched.check() == []
     assert "its rank needs 2.1 GB, but only 1.1 GB are available" in watched.node.waits
 
 
@@ -151,8 +151,8 @@ def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_o
         raise common.Busy("its memory is still changing")
 
     monkeypatch.setattr(start_lock, "settle", changing)
-    watched.look()
-    watched.look()
+    watched.check()
+    watched.check()
     assert said == [None, "alpha: its memory is still changing"]
     assert watched.node.waits == said[1]
     assert capsys.readouterr().out.count("waits: ") == 1

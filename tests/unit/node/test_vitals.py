@@ -132,7 +132,7 @@ def until(holds: Callable[[], Any]) -> None:
 def test_a_field_that_is_not_reported_is_null_an_error_is_no_sample_and_it_is_started_again(
     smi: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(vitals, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(vitals, "_RETRY_S", 0.01)
     smi(
         f"echo x >> {tmp_path}/starts\necho '{SMI}'\necho '[N/A], 24.30, 2405, 51, [N/A]'\n"
         f"echo 'Unable to determine the device handle'\n[ $(wc -l < {tmp_path}/starts) -lt 3 ] || exec sleep 100\n"

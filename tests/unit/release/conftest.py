@@ -138,7 +138,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
                 super().close()
 
         monkeypatch.setattr(serving, "ask", ask)
-        monkeypatch.setattr(serving, "AGAIN_S", 0)
+        monkeypatch.setattr(serving, "RETRY_S", 0)
         monkeypatch.setattr(rollout, "DYING_S", 0)
         monkeypatch.setattr(rollout, "stop", stop)
         monkeypatch.setattr(rollout, "launch_groups", launch_all)

@@ -116,7 +116,7 @@ def test_nothing_is_stopped_while_another_model_starts_there(stop, world, monkey
         return [{"held": held}] if len(attempts) == 1 else [{"epoch": 4}, {"granted": 5}]
 
     sparks["alpha"].program("lease", lease)
-    monkeypatch.setattr(module, "AGAIN_S", 0)
+    monkeypatch.setattr(module, "RETRY_S", 0)
     assert set(stop(cluster.run(cluster.plan(3)), sparks=sparks)) == {"alpha", "beta"}
     assert len(attempts) == 2
     assert stop.report.waits == ["waiting up to 3600 s: another start or stop is running: ann is running up on embed"]

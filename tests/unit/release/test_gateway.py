@@ -104,7 +104,7 @@ class Nodes:
 def nodes(tmp_path, spark, monkeypatch):
     monkeypatch.setenv("THE_KEY", "secret")
     for module in (gateway, enabled):
-        monkeypatch.setattr(module, "AGAIN_S", 0)
+        monkeypatch.setattr(module, "RETRY_S", 0)
     monkeypatch.setattr(gateway, "READY_S", 0)
     monkeypatch.setattr(enabled, "RUNS_S", 0)
     monkeypatch.setattr(gateway, "standalone", lambda module, **_: f"the program {module}")

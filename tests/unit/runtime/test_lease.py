@@ -271,7 +271,7 @@ def test_starts_that_need_the_same_nodes_come_one_after_the_other_whatever_their
     homes, monkeypatch
 ):
     """None holds a node while it waits for another, so they never wait for each other."""
-    monkeypatch.setattr(module, "AGAIN_S", 0.02)
+    monkeypatch.setattr(module, "RETRY_S", 0.02)
     for home in homes.values():
         home.mkdir()
     first, second = homes.values()

@@ -9,7 +9,7 @@ from docgen.fit_weights import config
 from sparkcluster.errors import UsageError
 from sparkcluster.fit import defaults
 from sparkcluster.fit.config import parse
-from sparkcluster.fit.defaults import Engine
+from sparkcluster.fit.defaults import EngineSettings
 from sparkcluster.fit.kv import layout
 
 GLM, FLASH, M3 = "nvidia/GLM-5.2-NVFP4", "deepseek-ai/DeepSeek-V4-Flash", "MiniMaxAI/MiniMax-M3"
@@ -20,7 +20,7 @@ def of(repository, **changes):
 
 
 def engine(context=131_072, **changes):
-    return Engine(context, **{"version": defaults.NEWEST, **changes})
+    return EngineSettings(context, **{"version": defaults.NEWEST, **changes})
 
 
 @pytest.mark.parametrize("each", fit_families.logged(), ids=lambda each: each.what)
