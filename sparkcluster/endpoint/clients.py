@@ -201,7 +201,7 @@ def values(connection: Connection) -> dict[str, object]:
         "embeds": only(embeds),
         "ranks": only(ranks),
         "remote": only(not connection.local),
-        "tunnel": only(connection.local and connection.tunnel),
+        "docker_tunnel": connection.tunnel and connection.tunnel.replace("-L ", "-L 172.17.0.1:", 1),
         "on_head": only(connection.local and not connection.tunnel),
         "hidden": only(hidden),
         "unkeyed": only(key is None),
