@@ -82,7 +82,7 @@ def _layout(value: Any) -> Any:
     if isinstance(value, dict):
         return value
     if str(value) not in GID_LAYOUTS:
-        raise ValueError(f"must be {', '.join(GID_LAYOUTS)} or a section")
+        raise ValueError(f"must be {', '.join(GID_LAYOUTS)} or a mapping")
     return dict(GID_LAYOUTS[str(value)])
 
 

@@ -50,7 +50,7 @@ class Assignments:
         Other keys of a section are kept. A key that already has the value keeps its place.
 
         Raises:
-            SpecError: a part of a key is not a section.
+            SpecError: a part of a key is not a mapping.
         """
         out = copy.deepcopy(document)
         for entry in self.entries:
@@ -111,7 +111,7 @@ def _put(out: Document, assignment: Assignment) -> None:
             out.keys[path] = out.values[path] = place
         section = section[path[-1]]
         if not isinstance(section, dict):
-            message, hint = f"{path_text(path)} is not a section", f"set the complete value of {path_text(path)}"
+            message, hint = f"{path_text(path)} is not a mapping", f"set the complete value of {path_text(path)}"
             raise SpecError([Problem(str(place.file), place.line, place.column, "", message, hint)])
     name = ".".join(parts)
     if name in section and section[name] == assignment.value:

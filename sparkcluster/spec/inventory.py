@@ -131,7 +131,7 @@ class Node(Section):
 
     host: Address = Field(description="host name or address")
     name: Name | None = Field(None, description="short name; default: the host")
-    ssh: Ssh | None = Field(None, description="overrides keys of the inventory's ssh section")
+    ssh: Ssh | None = Field(None, description="overrides keys of the inventory's ssh")
     connection: Connection = Field("auto", description="ssh, local (no SSH), or auto: local if host is this machine")
     interconnect: NodeInterconnect | None = Field(None, description="explicit interfaces and HCAs")
     env: dict[EnvName, str] = Field({}, description="environment of this node's ranks; overrides the playbook's")
@@ -227,7 +227,7 @@ class Api(Section):
     """The OpenAI-compatible endpoint, on the head of each group or on the gateway's node."""
 
     host: Listen = Field("127.0.0.1", description="address; management or interconnect: the head's address there")
-    port: int = Field(8000, ge=1, le=65535, description="TCP port; with a gateway: first engine's; if both 8000: 7999")
+    port: int = Field(8000, ge=1, le=65535, description="TCP port of the first model; 7999 if the gateway has 8000")
     key: ApiKey | None = Field(None, description="key that clients must send; default: none")
 
     @property
@@ -277,7 +277,7 @@ class Staging(Section):
 
 
 class Permit(Section):
-    """Permissions for a playbook beyond serving; nothing else grants them."""
+    """What a playbook may do beyond serving; everything else is refused."""
 
     mounts: list[PermittedMount] = Field([], description="directories of the nodes; with :rw at the end, writable")
     capabilities: list[Capability] = Field([], description="Linux capabilities in addition to SYS_NICE")
@@ -297,7 +297,7 @@ class Inventory(Section):
     nodes: list[Node] = Field(min_length=1, description="the Sparks")
     ssh: Ssh = Field(default_factory=Ssh, description="defaults for every node")
     interconnect: Literal["auto"] | Interconnect = Field(
-        "auto", description="the QSFP network: auto discovers it, a section lists its rails"
+        "auto", description="the QSFP network: auto discovers it; a mapping lists its rails"
     )
     playbook: str = Field(
         min_length=1,
@@ -317,7 +317,7 @@ class Inventory(Section):
     hf_home: NodePath = Field("~/.cache/huggingface", description="Hugging Face cache on every node")
     state_dir: NodePath = Field("~/.local/state/sparkcluster", description="records and caches on every node")
     staging: Staging = Field(default_factory=Staging, description="how weights are copied between nodes")
-    permit: Permit = Field(default_factory=Permit, description="permissions for the playbook beyond serving")
+    permit: Permit = Field(default_factory=Permit, description="what the playbook may do beyond serving")
     after_ready: list[Command] = Field(
         [],
         max_length=64,
@@ -331,7 +331,7 @@ class Inventory(Section):
         "memory, the guard gave up, or a load on demand failed: a list of arguments, or a string to split; without a "
         "shell",
     )
-    ignore: list[FindingCode] = Field([], description="accepted findings: errors become warnings, warnings notes")
+    ignore: list[FindingCode] = Field([], description="accepted findings: errors become warnings, warnings become info")
 
     @property
     def selected(self) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from sparkcluster.suggest import did_you_mean
 _WORDS = {
     "missing": "is required",
     "extra_forbidden": "unknown key",
-    "model_type": "must be a section",
-    "dict_type": "must be a section",
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
     "bool_type": "must be true or false",
 }
 # Sections whose values may contain secrets.
@@ -116,7 +116,7 @@ def _is(path: KeyPath, value: object) -> str:
     if value in (None, "", [], {}):
         return ", but is empty"
     if isinstance(value, (dict, list)):
-        return ", is a section" if isinstance(value, dict) else ", is a list"
+        return ", is a mapping" if isinstance(value, dict) else ", is a list"
     return f", is {_shown(value)}" if may_show(path, value) else ""
 
 

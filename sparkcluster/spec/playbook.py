@@ -116,7 +116,7 @@ class Mount(Section):
 
 
 class Cache(Section):
-    """A directory that survives the container; separate per image and playbook, since a stale cache deadlocks."""
+    """A directory that survives the container, per image and playbook: a stale cache can deadlock the engine."""
 
     name: Name = Field(description="name of its directory below state_dir")
     target: ContainerPath = Field(description="path in the container, such as /root/.cache/engine")
@@ -162,7 +162,7 @@ class Verify(Sampling):
         "What is 12 * 17? Answer with the number.", min_length=1, description="prompt of the completion"
     )
     expect: str | None = Field(
-        None, max_length=1000, description="regular expression to find in the answer, within 2 s of CPU time"
+        None, max_length=1000, description="regular expression; the answer must contain a match, found within 2 s"
     )
     max_tokens: int = Field(512, ge=1, description="raised to 2048 with a reasoning parser, unless reasoning is off")
     temperature: float | None = Field(None, ge=0, le=2, description="default: request's, else 0 (greedy)")
@@ -170,7 +170,7 @@ class Verify(Sampling):
     top_k: int | None = Field(None, ge=-1, description="default: request's")
     chat_template_kwargs: dict[str, Any] = Field({}, description="added to request's, with its reasoning switch off")
     pause_s: float = Field(5, ge=0, le=600, description="pause before the second completion, in seconds")
-    timeout_s: float = Field(180, gt=0, description="timeout per token, in seconds; of the first: ready_timeout_s")
+    timeout_s: float = Field(180, gt=0, description="seconds to wait for a token; for the first: ready_timeout_s")
     tools: bool = Field(False, description="also require a tool call at a start")
     reasoning: bool = Field(False, description="also require reasoning that is separate from the answer at a start")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import types
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ file:
 # yaml-language-server: $schema=../docs/{kind}.schema.json
 ```
 
-An empty key counts as absent.
+A key without a value counts as absent.
 """
 
 
@@ -60,7 +61,7 @@ def schema(kind: str) -> dict[str, Any]:
     for definition in [generated, *generated.get("$defs", {}).values()]:
         for name, field in definition.get("properties", {}).items():
             field.pop("title", None)
-            # An empty key counts as absent, so editors must allow it.
+            # A key without a value counts as absent, so editors must allow it.
             if name not in definition.get("required", ()) and field.get("type") == "object":
                 field["type"] = ["object", "null"]
     if kind == "inventory":
@@ -90,7 +91,7 @@ def reference(kind: str) -> str:
         doc = (section.__doc__ or "").strip().splitlines()[0].replace("``", "`")
         parts.append(f"\n### `{path}`\n\n{doc}\n\n{_table(section)}")
     if kind == "inventory":
-        about = f"From [inventory/{ALL_KEYS.name}](../inventory/{ALL_KEYS.name}): every section with every key."
+        about = f"From [inventory/{ALL_KEYS.name}](../inventory/{ALL_KEYS.name}): every key."
         parts.append(f"\n## All keys in one file\n\n{about}\n\n```yaml\n{ALL_KEYS.read_text()}```\n")
     if kind == "playbook":
         names = ", ".join(f"`{name}`" for name in sorted(variables.per_node(engines.DEFAULT)))
@@ -148,12 +149,10 @@ def _word(option: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in get_args(option))
     if origin is list:
-        inner = [_word(each) for each in options(get_args(option)[0])]
-        return "list of " + " or ".join("sections" if word == "section" else word for word in inner)
-    if origin is dict:
-        return "section of names and values"
-    if isinstance(option, type) and issubclass(option, Section):
-        return "section"
+        inner = dict.fromkeys(_word(each) for each in options(get_args(option)[0]))
+        return "list of " + " or ".join(re.sub(r"^\w+", r"\g<0>s", word) for word in inner)
+    if origin is dict or (isinstance(option, type) and issubclass(option, Section)):
+        return "mapping"
     words = {str: "string", int: "number", float: "number", bool: "`true`, `false`", Any: "anything"}
     return words.get(option, "")
 

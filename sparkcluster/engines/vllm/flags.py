@@ -218,7 +218,7 @@ def misuse(flag: Flag, name: str, value: Any) -> str | None:
 def example(flag: Flag) -> str:
     """What to write for ``flag`` instead of an invalid value."""
     if flag.type == "json":
-        return f"write {flag.name} as a section with 'key: value' below it, or as JSON in single quotes"
+        return f"write {flag.name} as a mapping with 'key: value' below it, or as JSON in single quotes"
     if flag.name == _SHARE:
         return f"write {flag.name}: 0.82"
     if flag.type in {"int", "float"}:

@@ -58,7 +58,7 @@ MISTAKES = [
     Mistake("up", 2, "INVENTORY is missing", "give its path, set SPARKCLUSTER_INVENTORY, or type: sparkcluster discover"),
     Mistake("up mien.yaml", 2, "mien.yaml: no such file", "did you mean mine.yaml?"),
     Mistake("up play.yaml", 2, "play.yaml is a playbook, not an inventory", "give an inventory, and --playbook play.yaml"),
-    Mistake("lint slip.yaml", 2, 'slip.yaml:3:5: nodes[0]: "host:127.0.0.1" is not a section', "write its keys as 'key: value'"),
+    Mistake("lint slip.yaml", 2, 'slip.yaml:3:5: nodes[0]: "host:127.0.0.1" is not a mapping', "write its keys as 'key: value'"),
     Mistake("lint tab.yaml", 2, "tab.yaml:3:1: not valid YAML: ", "on this line and above, indent with spaces"),
     Mistake("lint rails.yaml", 2, 'rails.yaml:6:24: interconnect.rails[0]: "192.168.177.11" is not a subnet', "write it as 192.168.177.0/24"),
     Mistake("up misspelt.yaml", 2, 'misspelt.yaml:5:11: playbook: no playbook named "gpt-os-120b"', "did you mean gpt-oss"),

@@ -72,7 +72,7 @@ def test_another_model_takes_nothing_of_the_one_before(path):
         ("args..x=1", "--set args..x is not a playbook key", "args.max-model-len"),
         (
             "args.max-model-len.x=1",
-            "args.max-model-len is not a section",
+            "args.max-model-len is not a mapping",
             "set the complete value of args.max-model-len",
         ),
         ("args.x=010", "is ambiguous: YAML parsers disagree about numbers with a leading 0", "quote it"),
@@ -136,7 +136,7 @@ def test_the_inventory_sets_image_and_keys_over_its_own_playbook_and_the_command
     ("line", "said"),
     [
         ("  name: x", "mine.yaml:8:3: set.name: cannot be set"),
-        ("  args.max-model-len.y: 1", "mine.yaml:8:3: args.max-model-len is not a section"),
+        ("  args.max-model-len.y: 1", "mine.yaml:8:3: args.max-model-len is not a mapping"),
         ("  ready_timeout_s: soon", 'mine.yaml:8:3: ready_timeout_s: "soon" is not a number'),
     ],
 )

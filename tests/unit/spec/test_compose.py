@@ -235,7 +235,7 @@ def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("variants: [a]", "4:11: variants: must be a section"),
+        ("variants: [a]", "4:11: variants: must be a mapping"),
         ("variants: {two: {}}", "4:12: variants.two: this key must be a number of nodes"),
         ("variants: {4-2: {}}", "4:12: variants.4-2: "),
         ("variants: {2+: {}, 7: {}}", "4:20: variants.7: "),

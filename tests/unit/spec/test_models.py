@@ -101,7 +101,7 @@ def test_ports_that_entries_name_are_passed_over(written):
         ),
         (["{playbook: gpt-oss-20b, set: {args.max-model-len: none at all}}"], 6, "for 1 Spark"),
         (["{playbook: gpt-oss-21b}"], 6, "gpt-oss-21b"),
-        (["gpt-oss-20b"], 6, "is not a section"),
+        (["gpt-oss-20b"], 6, "is not a mapping"),
         (["{playbook: gpt-oss-120b}", "{playbook: gpt-oss-120b-ngc, nodes: [spark-1]}"], 7, "is also served as"),
         (["{playbook: ./my model.yaml}"], 6, "is not a valid model name"),
         (

@@ -89,7 +89,7 @@ def test_swap_space_went_after_0_17(cluster, image, codes):
     ("args", "remedy"),
     [
         ({"gpu-memory-utilization": 5}, "write gpu-memory-utilization: 0.82"),
-        ({"hf-overrides": "{bad"}, "write hf-overrides as a section"),
+        ({"hf-overrides": "{bad"}, "write hf-overrides as a mapping"),
     ],
 )
 def test_what_no_vllm_takes_is_one_error_with_what_to_write(cluster, args, remedy):
