@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     elif text is None:
         message("no usable Spark was found", kind="error")
         if not (found.failed or found.skipped):
-            message("switch them on, and connect them to your network; or sparkcluster discover --host A", kind="hint")
+            message("switch them on, connect them to your LAN, or: sparkcluster discover --host ADDRESS", kind="hint")
     elif file is None:
         write(sys.stdout, text, end="", keep=LINES)
         message("save it as mine.yaml, or add -o mine.yaml, then: sparkcluster setup mine.yaml", kind="next")
