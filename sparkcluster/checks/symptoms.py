@@ -139,8 +139,7 @@ def memory(cluster: RunningCluster) -> Iterator[Seen]:
             yield Seen(f"{name} is almost out of memory", seen, remedy, severity="warning", node=name)
         elif (moved := _swapped_pages(cluster, name)) >= SWAPPED_PAGES:
             seen = f"{moved} pages moved to or from swap while it was inspected"
-            off = on_node("sudo swapoff -a", "on a node that only serves")
-            yield Seen(f"{name} swaps", seen, (cluster.engine.memory_hint, off), severity="warning", node=name)
+            yield Seen(f"{name} swaps", seen, remedy, severity="warning", node=name)
     yield from cluster.causes_of("RUN-014")
 
 

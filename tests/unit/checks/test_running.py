@@ -401,10 +401,13 @@ def test_launch_and_doctor_name_the_same_cause(diagnosed):
 
 
 def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
+    """Both are fixed by a smaller model; `swapoff` while it serves would move its pages back into the full memory."""
     have = spark().memory.model_copy(update={"available_bytes": 10**9, "swap_free_bytes": 10**8})
     assert codes(diagnosed(facts={"alpha": {"memory": have}})) == {("RUN-014", "alpha")}
     moving = (Traffic(at_s=0, swapped_pages=5), Traffic(at_s=3, swapped_pages=50_000))
-    assert codes(diagnosed(None, look(rank("beta", 1), traffic=moving))) == {("RUN-014", "beta")}
+    found = diagnosed(None, look(rank("beta", 1), traffic=moving))
+    assert codes(found) == {("RUN-014", "beta")}
+    assert found[0].remedy == (VLLM.memory_hint, "sparkcluster down INVENTORY && sparkcluster up INVENTORY")
 
 
 def test_nothing_runs(diagnosed):
