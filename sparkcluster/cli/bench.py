@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--runs N", "measured passes per cell, after a warm-up pass (default: 3)", at_least(1), default=3)
     option(parser, "--minutes M", "start no new cell after M minutes (default: 30 for sweep, else no limit)", number(0))
     option(parser, "--group G", "group to measure (default: the first)")
-    about = "measure the engine itself (default), or through the gateway"
+    about = "where to send the requests: engine (default) or gateway"
     option(parser, "--through WAY", about, choices=("engine", "gateway"), default="engine")
     about = "A/B test: measure without, with and without this key (as in --set); restarts the model twice"
     option(parser, "--ab KEY=VALUE", about)
