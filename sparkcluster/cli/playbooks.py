@@ -80,7 +80,7 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _list(found: Sequence[Offer]) -> None:
-    rows = [(each.playbook.name, each.between, each.weights, each.speed, each.playbook.use) for each in found]
+    rows = [(each.playbook.name, each.sizes, each.weights, each.speed, each.playbook.use) for each in found]
     table(("PLAYBOOK", "SPARKS", "WEIGHTS", "SPEED", "USE"), rows)
 
 
@@ -93,7 +93,7 @@ def _page(found: Offer, args: argparse.Namespace) -> None:
     rows = {
         "model": ", ".join(filter(None, [model.label, f"revision {model.revision[:12]}", model.checkpoint])),
         "image": playbook.image or "none: runs on the nodes without a container",
-        "Sparks": ", ".join(map(str, found.sparks)) or "does not fit in memory",
+        "Sparks": found.sizes or "does not fit in memory",
         "weights": found.weights,
         "context": f"{features.context:,} tokens" if features.context else "the model's maximum, or what memory allows",
         "API": ", ".join(name for name in ("tools", "reasoning", "messages") if getattr(features, name)),

@@ -57,9 +57,9 @@ class Offer:
     weights_counted: bool = False
 
     @property
-    def between(self) -> str:
-        """``1``, or ``1-8``; in between, only numbers that divide its heads and layers."""
-        return "-".join(map(str, dict.fromkeys([*self.sparks[:1], *self.sparks[-1:]])))
+    def sizes(self) -> str:
+        """``sparks`` as text: ``1``, or ``1,2,4,8``."""
+        return ",".join(map(str, self.sparks))
 
     @property
     def weights(self) -> str:
