@@ -177,7 +177,8 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> None:
         data("on each Spark:")
     _parts(memory, cache["bytes"])
     data()
-    now = size(cache["bytes"]) if safe is None else f"{found['gpu_memory_utilization']:.2f}"
+    # The argument may be in tokens, or a share of the free memory.
+    now = f"sets a KV cache of {size(cache['bytes'])}" if safe is None else f"{found['gpu_memory_utilization']:.2f}"
     least = size(cache["bytes_wanted"]) if safe is None else f"{safe:.2f}"
     enough = f"; {least} is enough for {count(found['concurrency_wanted'], 'concurrent request')}"
     data(f"{cache['set_by']} {now}{enough if (safe or 0) <= 1 else ''}")

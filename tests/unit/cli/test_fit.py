@@ -110,7 +110,7 @@ def test_a_cache_that_is_requested_by_its_size_is_answered_in_bytes(fit):
     code, out, _ = fit(args=args)
     assert (code, out.splitlines()[-1]) == (
         0,
-        "kv-cache-memory-bytes 6.44 GB; 4.29 GB is enough for 1 concurrent request",
+        "kv-cache-memory-bytes sets a KV cache of 6.44 GB; 4.29 GB is enough for 1 concurrent request",
     )
     assert "utilization" not in out
     code, out, _ = fit("--json", args=args | {"kv-cache-memory-bytes": "110G"})
