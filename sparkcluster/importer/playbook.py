@@ -32,7 +32,10 @@ def playbook(start: Start) -> Made:
         UsageError: the model is missing or unknown.
     """
     served, box = start.importer.read(start.words), start.container or Container()
-    notes = [*box.notes, *start.notes, *served.notes]
+    # Clients use the port under which the container publishes the engine's.
+    published = re.findall(r":(\d+)(?:/\w+)?: write api\.port", "\n".join(box.notes))
+    own = [note for note in served.notes if note.partition(":")[0].removeprefix("--port ") not in published]
+    notes = [*box.notes, *start.notes, *own]
     if not served.model:
         hint = f"write the model after `{start.importer.COMMAND}`, or add --model MODEL"
         raise UsageError("the command has no model", hint=hint)
@@ -57,9 +60,8 @@ def playbook(start: Start) -> Made:
     if odd := next((each for each in [*start.words, *map(str, env.values())] if each[:1] in _TYPOGRAPHIC), None):
         raise UsageError(f"{shown(odd)} starts with a typographic character", hint='type - or " instead')
     given = {**{f"--{name}": value for name, value in served.args.items()}, **env}
-    why = "~ is not expanded there; write the full path"
     homes = [f"{name} {value}" for name, value in given.items() if isinstance(value, str) and names_home(value)]
-    notes += [f"{shown(each)}: {why}" for each in homes]
+    notes += [f"{shown(each)}: ~ is not expanded there; write the full path" for each in homes]
     document = {
         "name": name_of(box.name or served.model), "model": model,
         "engine": None if start.importer.ENGINE == engines.DEFAULT else start.importer.ENGINE,

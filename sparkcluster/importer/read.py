@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sparkcluster import engines
-from sparkcluster.errors import Problem, SpecError, UsageError
+from sparkcluster.errors import SpecError, UsageError
 from sparkcluster.importer import inspected, page, recipe, script, unit, write
 from sparkcluster.importer.script import Text
 from sparkcluster.importer.unknown import SIGNS, shown, unknown
@@ -133,7 +133,6 @@ def _validated(text: str, source: str) -> None:
     Raises:
         UsageError: the first problem, in terms of the recipe.
     """
-    problems: list[Problem]
     try:
         document = parse(text, source)
         problems = list(document.problems)

@@ -362,6 +362,18 @@ def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
     assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").notes
 
 
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        (["-p", "8200:8100"], ["--publish 8200:8100: write api.port: 8200 in the inventory"]),
+        ([], ["--port 8100: write api.port: 8100 in the inventory"]),
+    ],
+)
+def test_the_port_that_clients_use_is_noted_once(options, notes):
+    """A container may publish the engine's port under another number; the engine then listens on that one."""
+    assert list(convert(line("org/m", "--port", "8100", options=options), "x.sh").notes) == notes
+
+
 def test_a_value_that_a_page_sets_in_a_file_is_listed():
     """Compose would read it from .env, which is not followed."""
     compose = "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m --seed ${SEED:-1}\n"
