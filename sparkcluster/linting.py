@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sparkcluster import checks
-from sparkcluster.checks.check import EXAMPLE
+from sparkcluster.checks.catalogue import find
+from sparkcluster.checks.check import EXAMPLE, accepted
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding, edit, remedies
 from sparkcluster.hints import Typed
@@ -23,6 +24,7 @@ _PLACEHOLDER = ipaddress.IPv4Address("192.0.2.0")
 UNREAD = "SPEC-001"
 MALFORMED = "SPEC-002"
 UNUSED = "SPEC-006"
+IMAGELESS = "SPEC-014"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,16 +107,16 @@ def unchanged(path: Path) -> Iterator[Finding]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         value, mark, _ = line.partition("# CHANGE")
         if mark and value.strip():
-            summary, remedy = (
-                f"still marked CHANGE: {value.strip(' -')}",
-                edit("write your own value, and delete CHANGE"),
-            )
+            summary = f"still marked CHANGE: {value.strip(' -')}"
+            remedy = edit("write your own value, and delete CHANGE")
             yield Finding(EXAMPLE, "warning", summary, remedies=(remedy,), file=str(path), line=number)
 
 
 def _playbook(path: Path, overlays: Sequence[str], set_: Assignments | None) -> tuple[list[Finding], list[Spec]]:
     specs = _specs(path, overlays, set_)
     found = _judged(path, specs)
+    if specs[0].playbook.image is None:
+        found.append(accepted(_noted(IMAGELESS, "the playbook has no image", path), specs[0]))
     for name in () if overlays else specs[0].playbook.overlays:
         found += [finding for finding in _judged(path, _specs(path, [name], set_)) if finding.file != str(path)]
     return found, specs
@@ -133,13 +135,7 @@ def _overlay(path: Path, document: Document, set_: Assignments | None) -> list[F
                 found += [finding for finding in judged if finding.file == str(path)]
     if used:
         return found
-    return [
-        Finding(
-            UNUSED, "info", f"no playbook in its directory allows the overlay {name}", seen=f"overlay: {name}",
-            why="an overlay is checked together with the playbooks that allow it", file=str(path), line=1,
-            remedies=(edit(f"write overlays: [{name}] in a playbook"),),
-        )
-    ]  # fmt: skip
+    return [_noted(UNUSED, f"no playbook in its directory allows the overlay {name}", path)]
 
 
 def _allowed(path: Path) -> list[str]:
@@ -171,6 +167,12 @@ def _specs(path: Path, overlays: Sequence[str], set_: Assignments | None) -> lis
 def _judged(path: Path, specs: Iterable[Spec]) -> list[Finding]:
     """Findings about a playbook on the placeholder nodes of ``specs``."""
     return _placed([finding for spec in specs for finding in checks.check_written(spec)], str(path))
+
+
+def _noted(code: str, summary: str, path: Path) -> Finding:
+    """A finding about a file, with reason and remedy of its page."""
+    page = find(code)
+    return Finding(code, page.severity, summary, why=page.why, remedies=(edit(page.remedy),), file=str(path), line=1)
 
 
 def _with_path(finding: Finding, inventory: Path) -> Finding:

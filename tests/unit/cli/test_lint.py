@@ -79,6 +79,16 @@ def test_an_inventory_is_judged_with_its_playbook(written, capsys):
     assert Path(found[0]["file"]).resolve() == playbook
 
 
+def test_a_playbook_without_an_image_needs_an_inventory_that_has_one(written, capsys):
+    """`up` refuses it with the default inventory; a playbook for runtime process accepts the warning."""
+    bare = GOOD.replace("image: vllm/vllm-openai:v0.23.0\n", "")
+    path = written(bare)
+    assert told(path) == [("SPEC-014", "warning", 1)]
+    assert main(["lint", str(path), "--set", "image=vllm/vllm-openai:v0.23.0"]) == 0
+    assert "SPEC-014" not in capsys.readouterr().out
+    assert told(written(bare + "allow: [{code: SPEC-014, reason: for runtime process}]\n")) == []
+
+
 def test_an_overlay_is_judged_on_the_playbooks_that_take_it(written):
     written(GOOD + "overlays: [small]\n", "own.yaml")
     overlay = written("overlay: small\nargs:\n  kv-cache-dtype: fp8\n", "overlays/small.yaml")
