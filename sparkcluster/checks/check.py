@@ -330,7 +330,7 @@ def run(context: Context, checks: Iterable[Check]) -> list[Finding]:
 
 UNREAD = "FACT-001"
 UNPLANNED = "PLAN-001"
-UNSET, EXAMPLE = "SPEC-010", "SPEC-011"
+EXAMPLE = "SPEC-011"
 
 # Readings that fail together with another reading that has its own check.
 _FOLLOWS = {"image": "docker", "ranks": "docker", "driver": "gpus", "driver_module": "gpus"}

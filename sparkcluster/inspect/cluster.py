@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
-from sparkcluster.errors import FoundErrors, PlanError
+from sparkcluster.errors import FoundErrors, PlanError, UsageError
 from sparkcluster.facts.collect import COLLECT_S, Collected, collect_facts, inspect_images
 from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
@@ -32,6 +32,7 @@ from sparkcluster.plan.release_record import (
     runs_planned,
 )
 from sparkcluster.plan.switch import Switch, pending
+from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class View:
     def stop_on_errors(self) -> None:
         """Raise FoundErrors if a finding prevents a launch, PlanError if there is no plan."""
         if has_errors(self.findings):
-            raise FoundErrors(self.findings)
+            raise FoundErrors([*self.findings, *unset(self.spec)])
         if self.unplanned:
             raise self.unplanned
 
@@ -192,6 +193,15 @@ def assess(spec: Spec, collected: Collected, facts: dict[str, Facts]) -> View:
         view.unplanned = error
     view.findings = (*collected.findings(), *run_checks(spec, facts, view.topology or EMPTY))
     return view
+
+
+def unset(spec: Spec) -> list[Finding]:
+    """A secret without a value on this machine: ``up`` would refuse it before changing anything."""
+    try:
+        secrets.check(spec)
+    except UsageError as error:
+        return [error.finding("SPEC-010", why="up does not start without it")]
+    return []
 
 
 def changed(view: View, facts: dict[str, Facts], *, bring_ray: bool | None = None) -> View:

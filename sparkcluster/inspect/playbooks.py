@@ -146,9 +146,7 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     for nodes in sorted(sizes):
         playbook = read_playbook(path, overlays, None, nodes)[0] if varies else written
         with contextlib.suppress(UsageError):  # heads or layers not divisible by this number
-            forecast: Mapping[str, Any] | None = {"fits": False}
-            if playbook.serves_on(nodes):
-                forecast = recorded_forecast(playbook, nodes)
+            forecast = recorded_forecast(playbook, nodes) if playbook.serves_on(nodes) else {"fits": False}
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
                 memory = memory or (forecast or {}).get("memory", {})

@@ -12,8 +12,8 @@ from typing import Any
 from sparkcluster import linting
 from sparkcluster.checks import netplan, run_checks, run_stage
 from sparkcluster.checks.catalogue import find
-from sparkcluster.checks.check import CATALOGUE, UNPLANNED, UNSET, Context, Stage, accepted
-from sparkcluster.errors import LeaseHeld, PlanError, UsageError
+from sparkcluster.checks.check import CATALOGUE, UNPLANNED, Context, Stage, accepted
+from sparkcluster.errors import LeaseHeld, PlanError
 from sparkcluster.facts.base import Unread, read
 from sparkcluster.facts.between import Hashes, Measured, Reach
 from sparkcluster.facts.collect import Collected, collect_facts, inspect_images, node_documents
@@ -21,11 +21,11 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.facts.probe import Answer
 from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Calls, Fleet
-from sparkcluster.inspect.cluster import View, assess
+from sparkcluster.inspect.cluster import View, assess, unset
 from sparkcluster.inspect.hashes import hashes
 from sparkcluster.inspect.reach import reach as ask_reach
 from sparkcluster.report import Report, count
-from sparkcluster.runtime import observed, secrets
+from sparkcluster.runtime import observed
 from sparkcluster.runtime.lease import Lease
 from sparkcluster.spec import Spec, consent
 from sparkcluster.staging.ray_archive import cache_directory
@@ -249,12 +249,3 @@ def measure(
                 stack.close()
                 refused = error.message
         return deep(fleet, spec, facts, topology, report, epochs=epochs, refused=refused)
-
-
-def unset(spec: Spec) -> list[Finding]:
-    """A secret without a value on this machine: ``up`` would refuse it before changing anything."""
-    try:
-        secrets.check(spec)
-    except UsageError as error:
-        return [error.finding(UNSET, why="up does not start without it")]
-    return []

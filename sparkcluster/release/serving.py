@@ -16,7 +16,7 @@ from sparkcluster.endpoint.judge import judge_content
 from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan
 from sparkcluster.findings import has_errors
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
-from sparkcluster.inspect.cluster import View
+from sparkcluster.inspect.cluster import View, unset
 from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.inspect.state import LEFT
 from sparkcluster.node.shared import LABEL_STATE_DIR
@@ -53,7 +53,7 @@ def whole(view: View) -> View:
     """
     blind = unreadable(view.facts)
     if view.collected.errors or (blind and has_errors(view.findings)):
-        raise FoundErrors(view.findings)
+        raise FoundErrors([*view.findings, *unset(view.spec)])
     for name, why in blind.items():
         hint = f"on {name}: systemctl status docker"
         raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="connect", hint=hint)

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster.errors import FoundErrors, UsageError
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, see, view_cluster
+from sparkcluster.inspect.cluster import View, see, unset, view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan import image as images
 from sparkcluster.plan.compare import versions
@@ -183,7 +183,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     """
     view = view_cluster(fleet, spec)
     if view.collected.errors:
-        raise FoundErrors(view.collected.findings())
+        raise FoundErrors([*view.collected.findings(), *unset(spec)])
     groups = states(view)
     recorded = [group.recorded for group in groups.values() if group.recorded]
     changed: list[str] = []

@@ -38,6 +38,16 @@ def test_it_exits_with_1_and_names_the_problem(command, inventory, capsys):
     assert f"sparkcluster up {inventory}" not in said
 
 
+@pytest.mark.parametrize("command", [["up"], ["plan"], ["preflight"], ["upgrade", "--dry-run"]])
+def test_a_secret_that_is_not_set_is_reported_before_ssh_works(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("SPARK_API_KEY", raising=False)
+    path = tmp_path / "inventory.yaml"
+    path.write_text(INVENTORY + "api: {key: {env: SPARK_API_KEY}}\n")
+    assert guarded([*command, str(path), "--json"]) == 1
+    found = {(one["code"], one["node"]) for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert {("SPEC-010", None), ("SSH-001", "one"), ("SSH-002", "two")} <= found
+
+
 def test_all_nodes_are_examined(inventory, capsys):
     assert guarded(["up", inventory, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
