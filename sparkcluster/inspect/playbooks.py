@@ -143,10 +143,11 @@ def _offer(path: Path, overlays: Sequence[str], sparks: int | None = None) -> Of
     sizes = {*range(1, MOST_SPARKS + 1), written.ranks or written.nodes.min, sparks or 1}
     serving: dict[int, Playbook] = {}
     memory: Mapping[str, Any] = {}
+    refused: dict[str, Any] = {"fits": False}
     for nodes in sorted(sizes):
         playbook = read_playbook(path, overlays, None, nodes)[0] if varies else written
         with contextlib.suppress(UsageError):  # heads or layers not divisible by this number
-            forecast = recorded_forecast(playbook, nodes) if playbook.serves_on(nodes) else {"fits": False}
+            forecast = recorded_forecast(playbook, nodes) if playbook.serves_on(nodes) else refused
             if forecast is None or forecast["fits"] is not False:
                 serving[nodes] = playbook
                 memory = memory or (forecast or {}).get("memory", {})
