@@ -15,7 +15,7 @@ from sparkcluster.fit import verdict
 from sparkcluster.fit.source import FREE_BYTES, GIB, Machine
 from sparkcluster.report import size
 
-CAUTIOUS_HOST_BYTES = int(5.6 * GIB)
+PROCESS_BYTES = int(5.6 * GIB)
 """Memory of an engine's processes outside its budget, measured by owners with several engines. A cautious value: others
 measured 5.4 to 6.7 GiB for all but weights and KV cache (https://github.com/llamastash/llamastash/pull/81), and
 ``verdict.HOST_BYTES`` for single models. Only the latter proves that models do not fit."""
@@ -49,7 +49,7 @@ class Part:
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
     step_bytes: int = 0
-    host_bytes: int = CAUTIOUS_HOST_BYTES
+    host_bytes: int = PROCESS_BYTES
     kind: SizeSource = "computed"
     problems: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -163,8 +163,7 @@ def _judged(parts: Sequence[Part], machine: Machine) -> tuple[bool, list[str]]:
     over = sum(part.bytes for part in parts) - room(machine)
     if over <= 0:
         return False, _starting(parts, machine)
-    cautious = [part for part in parts if part.bytes and part.host_bytes == CAUTIOUS_HOST_BYTES]
-    less = len(cautious) * (CAUTIOUS_HOST_BYTES - verdict.HOST_BYTES)
+    less = sum(PROCESS_BYTES - verdict.HOST_BYTES for part in parts if part.bytes and part.host_bytes == PROCESS_BYTES)
     certain = over > less and all(part.kind != "at most" for part in parts)
     return certain, [_too_much(parts, over, machine, "are" if certain else "may be")]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkcluster import engines
 from sparkcluster.errors import SparkclusterError, SpecError
-from sparkcluster.fit.budget import CAUTIOUS_HOST_BYTES, Budget, Part, add_up
+from sparkcluster.fit.budget import PROCESS_BYTES, Budget, Part, add_up
 from sparkcluster.fit.known import known
 from sparkcluster.fit.source import GIB, Machine, spark
 from sparkcluster.spec import Playbook, Spec
@@ -112,7 +112,7 @@ def part(
         weights,
         cache["bytes_wanted"] if auto else max(0, cache["bytes"] + left),
         memory["runtime_bytes"],
-        _beside(logged) or max(CAUTIOUS_HOST_BYTES, memory["engine_host_bytes"]),
+        _beside(logged) or max(PROCESS_BYTES, memory["engine_host_bytes"]),
         "measured" if logged else "computed",
         peak_bytes=_peak(logged),
         problems=why_not if certain else (),

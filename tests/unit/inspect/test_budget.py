@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from sparkcluster.errors import SpecError
-from sparkcluster.fit.budget import CAUTIOUS_HOST_BYTES
+from sparkcluster.fit.budget import PROCESS_BYTES
 from sparkcluster.inspect.budget import budget, by_size, require_room
 from sparkcluster.spec.load import load_all
 
@@ -84,7 +84,7 @@ def test_what_a_start_took_here_counts_as_its_peak_and_for_its_processes(specs):
     assert (found.host_bytes, found.start_peak_bytes) == (int(3.5 * 2**30), 8 * 2**30)
     del logged["used_gib"]
     found = budget(both, measured={"gpt-oss-20b": logged}).sparks["spark-1"][0]
-    assert (found.host_bytes, found.peak_bytes) == (CAUTIOUS_HOST_BYTES, None)
+    assert (found.host_bytes, found.peak_bytes) == (PROCESS_BYTES, None)
 
 
 def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):
