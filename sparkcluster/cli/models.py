@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             removed = prune(fleet, spec, look, report, others=own, yes=args.yes)
     cluster = spec.inventory.cluster
     if emitted(args, {"cluster": cluster, **found.as_json(), "removed": removed}):
-        return 0
+        return 1 if found.errors else 0
     for name, why in found.errors.items():
         message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.prune:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         data(f"no models on the nodes of {cluster}")
     else:
         table(("MODEL", "SIZE", "STAGED", "NODES", "USED BY"), rows(found))
-    return 0
+    return 1 if found.errors else 0
 
 
 def rows(found: Found) -> list[tuple[str, ...]]:

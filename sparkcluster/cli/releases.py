@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     with querying(args) as (fleet, spec, _):
         found = compared(fleet, spec, *args.numbers) if args.numbers else history(fleet, spec)
     if emitted(args, {"cluster": spec.inventory.cluster, **found}):
-        return 0
+        return 1 if found["errors"] else 0
     for name, why in found["errors"].items():
         message(f"{name}: {why.removeprefix(f'{name}: ')}", kind="warning")
     if args.numbers:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         table(("RELEASE", "VERIFIED", "BY", "MODEL", "CHANGED", "ROLLBACK"), list(map(_row, found["releases"])))
     else:
         data(f"{spec.inventory.cluster} has no releases")
-    return 0
+    return 1 if found["errors"] else 0
 
 
 def _row(release: Mapping[str, Any]) -> tuple[str, ...]:

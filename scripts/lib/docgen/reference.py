@@ -52,7 +52,8 @@ _COMMANDS = """# Commands
 | `lint` | 2 for malformed input, 1 for an error |
 | `fit` | 1 if the model does not fit |
 | `discover` | 1 if no Spark was found, or one was not reached |
-| `connect`, `releases`, `models` | also 0 if a node or the cluster does not answer |
+| `logs`, `releases`, `models` | 1 if a node could not be read |
+| `connect` | also 0 if the cluster does not answer |
 """
 
 

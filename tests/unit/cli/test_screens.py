@@ -65,7 +65,7 @@ SCREENS = {
     "plan": ("staged", 0, "plan atlas.yaml"),
     "doctor": ("served", 0, "doctor atlas.yaml"),
     "doctor-dead": ("dead", 1, "doctor atlas.yaml"),
-    "releases": ("served", 0, "releases atlas.yaml"),
+    "releases": ("served", 1, "releases atlas.yaml"),
 }
 
 
