@@ -22,11 +22,13 @@ def run(args: argparse.Namespace, what: str = "load") -> int:
 
     if args.name is None:
         raise UsageError("NAME is missing", hint="sparkcluster status INVENTORY lists the models")
-    spec = load(args.inventory, starts=False, model=args.name)
+    specs = load_all(args.inventory, starts=False)
+    spec = load(args.inventory, starts=False, model=args.name) if specs[0].model else specs[0]
     if spec.idle_s is None:
-        hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY --model {args.name}"
-        raise UsageError(f"{args.name} is always on, not on demand", hint=hint)
-    behind = gateway.of_inventory(load_all(args.inventory, starts=False))
+        flag = f" --model {spec.model}" if spec.model else ""
+        hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY{flag}"
+        raise UsageError(f"{spec.model or spec.playbook.name} is always on, not on demand", hint=hint)
+    behind = gateway.of_inventory(specs)
     with asking(behind, "asking the gateway") as (fleet, _):
         found = gateway.ask(fleet, behind, f"/{what}/{args.name}")
     if not emitted(args, {"cluster": spec.inventory.cluster, "model": args.name, "text": found["text"]}):

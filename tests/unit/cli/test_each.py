@@ -195,3 +195,12 @@ def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeyp
     assert f"{NAMES[0]} is always on, not on demand" in capsys.readouterr().err
     assert guarded(["load", str(file)]) == 2
     assert "NAME is missing" in capsys.readouterr().err
+
+
+def test_load_without_models_says_that_the_model_is_always_on_and_names_no_flag_of_another_command(home, capsys):
+    file, _, _ = home
+    file.write_text(TEXT.partition("models:")[0] + "playbook: gpt-oss-120b\n")
+    assert guarded(["load", str(file), "gpt-oss-120b"]) == 2
+    said = capsys.readouterr().err
+    assert "gpt-oss-120b is always on, not on demand" in said
+    assert "--model" not in said
