@@ -85,7 +85,7 @@ def dot(word: str) -> str:
 
 
 def _under_way(document: dict[str, Any]) -> Iterator[str]:
-    """The operation in progress, or a switch that was not finished."""
+    """The operation in progress, or an upgrade or rollback that was not finished."""
     from sparkcluster.facts.model import LeaseFact
 
     # an up has both
@@ -93,9 +93,9 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
     for each in told.values():
         lease = LeaseFact.model_validate({**each, "held": each.get("attached", True), "at_work": True})
         yield lease.describe(document["cluster"], time.time())
-    switch = document["switch"]
-    if switch and not document["lease"]:
-        yield f"{switch['operator']} left a switch from release {switch['source']} unfinished"
+    left = document["interrupted"]
+    if left and not document["lease"]:
+        yield f"{left['operator']} left an upgrade or rollback from release {left['source']} unfinished"
 
 
 def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--dry-run", "show what would be done and change nothing")
     option(parser, "-v --verbose", "with --dry-run: show every difference and copy")
     option(parser, "--save", "afterwards write the new selection into the inventory")
-    option(parser, "--resume", "finish an interrupted switch")
+    option(parser, "--resume", "finish an interrupted upgrade or rollback")
     option(parser, "--order GROUPS", "groups to switch first, for example west,east", _names, default=())
     option(parser, "--max-unavailable N", "groups switched together after the first (1)", at_least(1), default=1)
     option(parser, "--pause S", "seconds between groups (default: 0)", number(0, 86_400), default=0.0)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     given = ["image", "playbook", "set", "dry_run"]
     other = next((flag.replace("_", "-") for flag in given if getattr(args, flag)), None)
     if args.resume and other:
-        raise UsageError(f"--resume finishes an interrupted switch and takes no --{other}", hint=f"remove --{other}")
+        raise UsageError(f"--resume and --{other} cannot be combined", hint=f"remove --{other}")
     if args.dry_run:
         return _dry_run(args)
 

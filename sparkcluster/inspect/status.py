@@ -112,7 +112,7 @@ def document(
         "digest": recorded.get("image_digest"),
         "release": recorded.get("number"),
         "lease": lease and lease.model_dump(include=LEASE),
-        "switch": switch and switch.as_json(),
+        "interrupted": switch and switch.as_json(),
         "staging": staging and {**staging.model_dump(include=LEASE), "attached": staging.held},
         "enabled": bool(guards) and guards.keys() == facts.keys(),
         "guards": {name: guard.trouble for name, guard in guards.items() if guard.trouble},

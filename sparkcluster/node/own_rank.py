@@ -142,7 +142,7 @@ class OwnRank:
             return "the cluster was stopped by an operator; sparkcluster up starts it"
         switch = common.read_document(os.path.join(os.path.dirname(self.directory), SWITCH_FILE))
         if switch is not None and switch["number"] > start["release"] and start["group"] in switch["groups"]:
-            return "a switch to another release was interrupted; sparkcluster upgrade --resume finishes it"
+            return "an upgrade or rollback was interrupted; sparkcluster upgrade --resume finishes it"
         return None
 
     def _take(self, *, settle: bool) -> None:

@@ -3,15 +3,15 @@
 ::
 
     class      what differs                                                cost
-    image      the image                                                   download if a node lacks it, else switch
-    weights    model, revision, companion repositories                     download if a node lacks it, else switch
-    arguments  engine flags, environment, options of the container,        switch; download if a node lacks files
+    image      the image                                                   download if a node lacks it, else restart
+    weights    model, revision, companion repositories                     download if a node lacks it, else restart
+    arguments  engine flags, environment, options of the container,        restart; download if a node lacks files
                members of the group                                        that they need
-    secrets    names and values of secrets                                 switch
-    addresses  addresses, interfaces and GID indices                       switch
+    secrets    names and values of secrets                                 restart
+    addresses  addresses, interfaces and GID indices                       restart
     text       verify, and descriptive keys                                nothing
 
-``switch``: the group restarts, and is unavailable for seconds to minutes. ``download``: files are copied while the
+``restart``: the group restarts, and is unavailable for seconds to minutes. ``download``: files are copied while the
 group serves, then it restarts. ``nothing``: no restart.
 """
 
@@ -32,7 +32,7 @@ from sparkcluster.spec import Spec
 from sparkcluster.topology import vocabularies
 from sparkcluster.topology.model import Topology
 
-Cost = Literal["nothing", "switch", "download"]
+Cost = Literal["nothing", "restart", "download"]
 # Descriptive keys of a playbook; other keys affect the plan, or locate the playbook.
 TEXT = ("description", "use", "purposes", "source", "overlays", "goal", "figures", "request", "allow")
 
@@ -76,7 +76,7 @@ def classed(group: str, changes: Sequence[Change], missing: Collection[Class]) -
     found = []
     for kind in get_args(Class):
         lines = tuple(change.text for change in changes if change.kind == kind)
-        cost: Cost = "download" if unclaimed or kind in missing else "switch"
+        cost: Cost = "download" if unclaimed or kind in missing else "restart"
         if lines:
             found.append(Difference(kind, group, lines, cost if kind in restarting else "nothing"))
     return tuple(found)

@@ -29,15 +29,15 @@ Each difference between a running group and the files has a class and a cost (``
 and ``up`` if it refuses:
 
 class: what differs; cost.
-- ``image``: the image; ``download`` if a node lacks it, else ``switch``; ``nothing`` if only its name differs
-- ``weights``: model, revision, companion models; ``download`` if a node lacks them, else ``switch``
-- ``arguments``: engine flags, environment, container options, members of the group; ``switch``; ``download`` if a node
+- ``image``: the image; ``download`` if a node lacks it, else ``restart``; ``nothing`` if only its name differs
+- ``weights``: model, revision, companion models; ``download`` if a node lacks them, else ``restart``
+- ``arguments``: engine flags, environment, container options, members of the group; ``restart``; ``download`` if a node
   lacks what they need
-- ``secrets``: names of secrets, and changed values; ``switch``
-- ``addresses``: addresses, interfaces and GID indices since the start (drift); ``switch``
+- ``secrets``: names of secrets, and changed values; ``restart``
+- ``addresses``: addresses, interfaces and GID indices since the start (drift); ``restart``
 - ``text``: ``verify``, and text for people; ``nothing``
 
-``switch``: the group restarts. ``download``: bytes are copied first, while the group serves; then it restarts. Files
+``restart``: the group restarts. ``download``: bytes are copied first, while the group serves; then it restarts. Files
 that are missing on a node without such a difference are downloaded at every restart.
 
 A group is dead if a rank is gone; if the engine itself reports it (HTTP 500 twice, and no token generated for others in

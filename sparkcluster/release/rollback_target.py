@@ -69,7 +69,7 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
     if not groups or len({json.dumps(group.playbook, sort_keys=True) for group in groups.values()}) > 1:
-        why = "no group was verified, or a switch was interrupted between groups"
+        why = "no group was verified, or an upgrade was interrupted between groups"
         hint = "sparkcluster releases INVENTORY   lists others"
         raise UsageError(f"release {number} is not a rollback target: {why}", hint=hint)
     first, recorded = next(iter(groups.values())), [group.secrets.get("hashes", {}) for group in groups.values()]

@@ -41,7 +41,7 @@ def upgrade(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
 
 
 def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollout:
-    """Finish an interrupted switch, in its direction.
+    """Finish an interrupted upgrade or rollback, in its direction.
 
     Without one, the newest release keeps serving, or is restarted.
 
@@ -51,16 +51,16 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollou
     view = _deployed(fleet, spec, report)
     switch = view.switch
     if switch is None:
-        report.note(f"no interrupted switch; verifying release {view.source}")
+        report.note(f"no interrupted upgrade or rollback; verifying release {view.source}")
         return rollback(fleet, spec, view.source, options, report)
     operator = switch.document["operator"]
     # A journal that is not on every node was just being written; rolling back is safe in any case.
     back = switch.document["back"] if switch.whole else switch.source
     if back is None:
-        report.note(f"continuing the switch from release {switch.source}, started by {operator}")
+        report.note(f"continuing the upgrade from release {switch.source}, started by {operator}")
         origin = spec_of(spec, switch.document, switch.document["number"])
         return upgrade(fleet, accept(origin, report, yes=options.yes), options, report)
-    report.note(f"rolling back to release {back}: {operator} left a rollback or an incomplete switch")
+    report.note(f"rolling back to release {back}: {operator} left a rollback or an incomplete upgrade")
     return rollback(fleet, spec, back, options, report)
 
 
@@ -68,12 +68,12 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
     """Restart the recorded release, with the current API key.
 
     Raises:
-        UsageError: no release is recorded, or a switch was interrupted; or as ``rollback``.
+        UsageError: no release is recorded, or an upgrade or rollback was interrupted; or as ``rollback``.
         RolledBack: the restart failed, and a second one succeeded.
     """
     view = _deployed(fleet, spec, report)
     if view.switch:
-        raise UsageError("a switch to another release was interrupted", hint="sparkcluster upgrade INVENTORY --resume")
+        raise UsageError("an upgrade or rollback was interrupted", hint="sparkcluster upgrade INVENTORY --resume")
     return rollback(fleet, spec, view.source, options, report, operation="restart")
 
 

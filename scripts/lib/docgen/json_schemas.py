@@ -155,8 +155,8 @@ DIFFERENCES = many(
         group=text(),
         lines=STRINGS,
         cost=text(
-            "nothing: no restart; switch: the group restarts; download: bytes move first, then it restarts",
-            enum=["nothing", "switch", "download"],
+            "nothing: no restart; restart: the group restarts; download: bytes move first, then it restarts",
+            enum=["nothing", "restart", "download"],
         ),
     ),
     "what groups that run differ in from the plan, from playbook and inventory",
@@ -439,11 +439,11 @@ DOCUMENTS: dict[str, Schema] = {
             since=number("seconds since 1970", null=True),
             epoch=integer(),
         ),
-        switch=record(
-            "the switch to another release that was begun and not ended; upgrade --resume ends it if lease is null",
+        interrupted=record(
+            "the upgrade or rollback that was begun and not ended; upgrade --resume ends it if lease is null",
             _null=True,
             source=integer("release that served before"),
-            number=integer("of the release that is switched to"),
+            number=integer("of the new release"),
             back=integer("kept release that is gone back to", null=True),
             groups=STRINGS,
             operator=text("user@host (pid)"),

@@ -190,17 +190,17 @@ def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_record
     switch = replacement.document(one.spec, number=number + 1, source=number, groups=["default"], back=None)
     one.change("beta", switch=switch)
     document = told(one)
-    assert {key: document["switch"][key] for key in ("source", "number", "back")} == {
+    assert {key: document["interrupted"][key] for key in ("source", "number", "back")} == {
         "source": number,
         "number": number + 1,
         "back": None,
     }
     cli_status.show(document)
     out = capsys.readouterr().out
-    assert f"left a switch from release {number} unfinished" in out
+    assert f"left an upgrade or rollback from release {number} unfinished" in out
     assert document["next"] == "sparkcluster upgrade INVENTORY --resume"
     one.change("beta", switch={**switch, "number": number})
-    assert told(one)["switch"] is None
+    assert told(one)["interrupted"] is None
 
 
 @pytest.mark.parametrize("operation", ["down", "stage"])

@@ -54,10 +54,10 @@ def with_image(cluster, *nodes, **image):
     return cluster
 
 
-def test_another_image_costs_a_switch_where_all_nodes_have_it(serving, written):
+def test_another_image_costs_a_restart_where_all_nodes_have_it(serving, written):
     newer = written(serving(), playbook={"image": "vllm/vllm-openai:v0.19.0"})
     costs, lines = found(with_image(newer, "alpha", "beta", id=OTHER_IMAGE))
-    assert costs == {"image": "switch"}
+    assert costs == {"image": "restart"}
     assert lines["image"][:2] == (
         "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.19.0",
         "every node: image: 5a5a5a5a5a5a → ffffffffffff",
@@ -83,7 +83,7 @@ def test_other_weights_cost_a_download_until_every_node_has_them(serving, writte
     costs, lines = found(other)
     assert costs == {"weights": "download"}
     assert any(REVISION in line for line in lines["weights"])
-    assert found(other.staged())[0] == {"weights": "switch"}
+    assert found(other.staged())[0] == {"weights": "restart"}
 
 
 @pytest.mark.parametrize(
@@ -94,19 +94,19 @@ def test_other_weights_cost_a_download_until_every_node_has_them(serving, writte
         ({"mounts": [{"source": "/data/a", "target": "/a"}]}, "every node: mount /a: none → /data/a, read-only"),
     ],
 )
-def test_arguments_cost_a_switch(serving, written, playbook, line):
+def test_arguments_cost_a_restart(serving, written, playbook, line):
     costs, lines = found(written(serving(), playbook=playbook))
-    assert costs == {"arguments": "switch"}
+    assert costs == {"arguments": "restart"}
     assert line in lines["arguments"]
 
 
 def test_a_drafter_that_a_node_lacks_is_a_download(serving, written):
     speculative = {"method": "eagle3", "model": "a/drafter", "num_speculative_tokens": 3}
     edited = written(serving(), playbook={"args": {"speculative-config": speculative}})
-    assert found(edited)[0] == {"weights": "download", "arguments": "switch"}
+    assert found(edited)[0] == {"weights": "download", "arguments": "restart"}
     for name in edited.facts:
         edited.change(name, companions={"a/drafter": edited.facts[name].weights.model_dump()})
-    assert found(edited)[0] == {"weights": "switch", "arguments": "switch"}
+    assert found(edited)[0] == {"weights": "restart", "arguments": "restart"}
 
 
 def test_text_costs_nothing_and_makes_no_other_plan(serving, written):

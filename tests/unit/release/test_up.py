@@ -201,7 +201,7 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     monkeypatch.setenv("KEY", "second")
     with pytest.raises(OtherPlan, match="a different secret than the one set here") as caught:
         up(cluster)
-    assert caught.value.lines == ("atlas: VLLM_API_KEY has a new value  (secrets: switch)",)
+    assert caught.value.lines == ("atlas: VLLM_API_KEY has a new value  (secrets: restart)",)
     assert (up.report.ended, up.report.begun) == (["connect", "check"], "")
     assert caught.value.hint.startswith("sparkcluster restart inventory.yaml   ")
     monkeypatch.delenv("KEY")

@@ -86,7 +86,7 @@ def model(nodes: list[str], groups: int = 1, **changes: Any) -> Document:
         "release": 7,
         "released_at": AT - 93_600,
         "lease": None,
-        "switch": None,
+        "interrupted": None,
         "staging": None,
         "enabled": True,
         "guards": {},
