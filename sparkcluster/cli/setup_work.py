@@ -17,7 +17,7 @@ from sparkcluster.cli.prompts import Terminal
 from sparkcluster.errors import Interrupted, SetupError, UsageError
 from sparkcluster.facts.survey import Survey
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, combined
 from sparkcluster.hosts.own_key import create, public_key
 from sparkcluster.hosts.ssh import SshHost
 from sparkcluster.setup import run as setup
@@ -51,9 +51,7 @@ class Work:
         args = self.args
         found = self._look()
         if found.errors:
-            first, *others = found.errors.values()
-            first.others = tuple(others)
-            raise first
+            raise combined(found.errors.values())
         due = found.due
         texts = {node: setup.scripts(found, node, due) for node in found.surveys}
         if args.dry_run or not due:

@@ -21,7 +21,7 @@ from sparkcluster.facts.parse import parse, parse_engine
 from sparkcluster.facts.probe import Answer, begin
 from sparkcluster.findings import Finding
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.program import call, source
 from sparkcluster.spec import Spec
 
@@ -206,9 +206,7 @@ def without_gpu(fleet: Fleet, images: Mapping[str, str]) -> dict[str, str]:
         return call(host, "image", {"image_id": images[host.name], "count": "gpus"}, answer=Gpus, timeout_s=IMAGE_S)
 
     found: dict[str, str] = {}
-    for name, answer in fleet.each(ask, images).items():
-        if isinstance(answer, SparkclusterError):
-            raise answer
+    for name, answer in all_values(fleet.each(ask, images)).items():
         if answer.unread is not None or answer.gpus == 0:
             found[name] = answer.unread or "nvidia-smi lists none"
     return found

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from sparkcluster.errors import UsageError
 from sparkcluster.hosts.base import Host
 from sparkcluster.hosts.fleet import Calls, Fleet, all_values
 from sparkcluster.hosts.local import LocalHost
@@ -47,7 +46,7 @@ def connect(nodes: Mapping[str, Address], prompts: Prompts | None = None) -> Fle
     resolving = Calls(ssh_target, nodes)
     if any(node.connection != "local" and node.host != "localhost" for node in nodes.values()):
         import sparkcluster.hosts.ssh  # noqa: F401 - imported while those processes run
-    targets = all_values(resolving.wait(30), UsageError)
+    targets = all_values(resolving.wait(30))
     jumps: dict[SshTarget, SshHost] = {}
     hosts = {name: _host(name, target, jumps, prompts) for name, target in targets.items()}
     return Fleet(hosts, others=jumps.values())

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from sparkcluster.errors import CommandTimeout, SparkclusterError
+from sparkcluster.errors import CommandTimeout, LeaseHeld, LeaseLost, RegistryAuth, SparkclusterError, UsageError
 from sparkcluster.hosts.base import Closing, Host
 
 T = TypeVar("T")
 Argument = TypeVar("Argument")
 
 _WAIT_S = 0.5
+_FIRST = (UsageError, LeaseHeld, LeaseLost, RegistryAuth)
 
 
 class Fleet(Closing):
@@ -119,12 +120,23 @@ def values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
     return {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, SparkclusterError)}
 
 
-def all_values(outcomes: Mapping[str, T | SparkclusterError], first: type[SparkclusterError]) -> dict[str, T]:
-    """The results of all nodes; if a node failed, raise an error, one of class ``first`` before any other."""
-    errors = list(failures(outcomes).values())
-    if errors:
-        raise next((error for error in errors if isinstance(error, first)), errors[0])
+def all_values(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, T]:
+    """The results of all nodes; if nodes failed, raise their ``combined`` errors."""
+    if errors := failures(outcomes):
+        raise combined(errors.values())
     return values(outcomes)
+
+
+def combined(errors: Iterable[SparkclusterError]) -> SparkclusterError:
+    """The error to raise for ``errors`` of one step; the others, and their own ``others``, are attached.
+
+    Errors that callers handle separately come first: wrong usage, a lease that is held or lost, a registry's login.
+    """
+    errors = [each for error in errors for each in (error, *error.others)]
+    chosen = next((error for kind in _FIRST for error in errors if isinstance(error, kind)), errors[0])
+    for each in errors:
+        each.others = tuple(other for other in errors if other is not chosen) if each is chosen else ()
+    return chosen
 
 
 def failures(outcomes: Mapping[str, T | SparkclusterError]) -> dict[str, SparkclusterError]:

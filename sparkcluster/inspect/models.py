@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkcluster.facts.base import Fact, Few, Number, Path
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Fleet, all_values, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.spec import Spec
 
@@ -101,7 +101,5 @@ def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
         return call(host, "models", request, answer=Answer, timeout_s=_READ_S).models
 
     outcomes = fleet.each(ask)
-    failed, answered = failures(outcomes), values(outcomes)
-    if not answered:
-        raise next(iter(failed.values()))
-    return Found(answered, {node: error.message for node, error in failed.items()}, named)
+    answered = values(outcomes) or all_values(outcomes)
+    return Found(answered, {node: error.message for node, error in failures(outcomes).items()}, named)

@@ -16,7 +16,7 @@ from sparkcluster.facts.base import Fact, Few, Number
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.facts.release_record import ImageId
 from sparkcluster.hosts.base import Host
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Fleet, all_values, failures, values
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import see
 from sparkcluster.plan.compare import compare, edited
@@ -237,7 +237,4 @@ def node_records(fleet: Fleet, spec: Spec) -> tuple[dict[str, Records], dict[str
         return call(host, "releases", request, answer=Records)
 
     outcomes = fleet.each(read)
-    answered, failed = values(outcomes), failures(outcomes)
-    if not answered:
-        raise next(iter(failed.values()))
-    return answered, failed
+    return values(outcomes) or all_values(outcomes), failures(outcomes)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sparkcluster.errors import LeaseHeld, LeaseLost, SparkclusterError, StopError
+from sparkcluster.errors import LeaseLost, SparkclusterError, StopError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.fleet import Fleet, all_values, failures
+from sparkcluster.hosts.fleet import Fleet, all_values, combined, failures
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import GRACE_S, LABEL_RANK
@@ -64,7 +64,7 @@ def end_guards(fleet: Fleet, view: View) -> None:
     """Stop the guards of a cluster, one of which may hold the lease; their units stay installed."""
     request = {"state_dir": view.spec.inventory.state_dir, "cluster": view.spec.inventory.cluster}
     ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
-    all_values(ended, LeaseHeld)
+    all_values(ended)
 
 
 def is_head(rank: Rank) -> bool:
@@ -86,14 +86,18 @@ def with_failed_stops(
 
 
 def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
-    """Raise StopError if ``command`` failed on any node."""
-    for name, error in failed.items():
-        raise StopError(
-            f"{command} failed on {', '.join(failed)}: {error.message.removeprefix(f'{name}: ')}",
+    """Raise StopError if ``command`` failed on any node, with the cause and the hint of each."""
+    errors = [
+        StopError(
+            f"{command} failed on {name}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step=command,
             hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   to retry"])),
         )
+        for name, error in failed.items()
+    ]
+    if errors:
+        raise combined(errors)
 
 
 def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:

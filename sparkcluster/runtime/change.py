@@ -114,7 +114,7 @@ class Changer:
             HostSilent: a node did not answer; a step may still be running there.
             SparkclusterError: a step failed on a node.
         """
-        return all_values(self.attempt(steps, timeout_s=timeout_s), LeaseLost)
+        return all_values(self.attempt(steps, timeout_s=timeout_s))
 
     def left(self, error: HostSilent) -> HostSilent:
         """Add to ``error`` the command that continues the work still running on its node."""

@@ -97,7 +97,7 @@ class Lease(Closing):
         if lost is not None:
             lost |= {name: error for name, error in failures(outcomes).items() if isinstance(error, HostError)}
             outcomes = {name: outcome for name, outcome in outcomes.items() if name not in lost}
-        all_values(outcomes, LeaseHeld)
+        all_values(outcomes)
 
     def _take(self, host: Host) -> None:
         """Start the program that holds the lease on ``host``."""

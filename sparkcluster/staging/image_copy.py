@@ -15,6 +15,7 @@ from sparkcluster.facts.base import read
 from sparkcluster.facts.docker import Image
 from sparkcluster.facts.engine import is_known
 from sparkcluster.facts.layers import shared
+from sparkcluster.hosts.fleet import combined
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import BLOBS
 from sparkcluster.report import share, size
@@ -23,7 +24,6 @@ from sparkcluster.staging.artifacts import Request
 from sparkcluster.staging.copy import Done, Failure, follow, list_files, stage_error, stage_errors
 from sparkcluster.staging.job import Arrived
 from sparkcluster.staging.plan import Staging, digest_to_pull
-from sparkcluster.staging.retries import combined
 from sparkcluster.staging.transfers import Transfers
 
 _UNKNOWN = {"version": "", "containerd_store": False}

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkcluster.errors import StageError
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Calls, Fleet
+from sparkcluster.hosts.fleet import Calls, Fleet, combined
 from sparkcluster.report import Medium, Report, State, Transfer
 from sparkcluster.staging import notes
 from sparkcluster.staging.chain import Source, Way, chain, ways
@@ -24,7 +24,6 @@ from sparkcluster.staging.copy import Failure, Step, stage_error
 from sparkcluster.staging.copy_request import Files, Settings, begin_request
 from sparkcluster.staging.follower import Event, Follower
 from sparkcluster.staging.order import WorkerLine, files_lines
-from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
 _ANSWER_S = 300.0  # for a worker to listen or to test connections: it may wait for another copy, or its disk

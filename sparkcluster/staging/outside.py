@@ -1,6 +1,7 @@
 """Gets artifacts that no node has: a node downloads or builds them; if no node reaches the hub, this machine downloads.
 
-On a node this is a job, which continues if the connection breaks.
+On a node this is a job, which continues if the connection breaks. A download that fails is not retried in the same run:
+bytes that arrived are kept, and the next run resumes there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from sparkcluster.errors import BuildFailed, HostSilent, RegistryAuth, SparkclusterError, StageError
 from sparkcluster.hosts.base import Host
+from sparkcluster.hosts.fleet import combined
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.hosts.program import stream
 from sparkcluster.node.shared import registry_of
@@ -27,9 +29,10 @@ from sparkcluster.staging.artifacts import Request, download_request
 from sparkcluster.staging.copy import HERE, Answer, Done, Failure, OnBytes, Step, follow, stage_error, stage_errors
 from sparkcluster.staging.local_weights import step_here
 from sparkcluster.staging.plan import Staging, no_weights
-from sparkcluster.staging.retries import DOWNLOAD_NODES, combined
 from sparkcluster.staging.transfers import Transfers
 
+DOWNLOAD_NODES = 2
+"""Nodes that may try to download: if two fail, a third rarely succeeds."""
 _CANCEL_S = 5
 
 

@@ -15,6 +15,7 @@ from sparkcluster.facts.engine import expected_images, image_room_bytes
 from sparkcluster.facts.layers import left_out_bytes
 from sparkcluster.facts.model import Facts
 from sparkcluster.facts.weights import Weights
+from sparkcluster.hosts.fleet import combined
 from sparkcluster.node.shared import repository_of
 from sparkcluster.printable import shell, word
 from sparkcluster.spec import Spec
@@ -22,7 +23,6 @@ from sparkcluster.spec.playbook import COMMIT, Companion
 from sparkcluster.staging.artifacts import Artifact, SendingTo
 from sparkcluster.staging.notes import no_room
 from sparkcluster.staging.order import Room
-from sparkcluster.staging.retries import combined
 from sparkcluster.topology.model import Topology
 
 

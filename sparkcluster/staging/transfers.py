@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from sparkcluster.errors import StageError
 from sparkcluster.facts.collect import collect_facts
 from sparkcluster.facts.model import Facts
-from sparkcluster.hosts.fleet import Fleet, failures, values
+from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.report import Report, State, Transfer, share, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
@@ -24,7 +24,6 @@ from sparkcluster.staging.job import Arrived, Job
 from sparkcluster.staging.manifest import Manifest
 from sparkcluster.staging.notes import kept
 from sparkcluster.staging.plan import Staging
-from sparkcluster.staging.retries import combined
 from sparkcluster.staging.send import send
 from sparkcluster.topology.model import Topology
 
@@ -167,9 +166,7 @@ class Transfers:
         except BaseException:
             self.stopped.set()
             raise
-        if errors := failures(outcomes):
-            raise combined(list(errors.values()))
-        return values(outcomes)
+        return all_values(outcomes)
 
     def files(self, staging: Staging, source: str, request: Request) -> Manifest:
         """The files of ``request`` on ``source``, including corrupt ones."""
