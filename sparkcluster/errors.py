@@ -282,7 +282,7 @@ class FoundErrors(SparkclusterError):
         self.findings = tuple(findings)
         errors = [finding for finding in self.findings if finding.severity == "error"]
         super().__init__(
-            f"{len(errors)} error{'s' * (len(errors) != 1)} to fix before launch; nothing was started",
+            f"{len(errors)} error{'s' * (len(errors) != 1)} to fix before launch; nothing was started or stopped",
             node=errors[0].node if len(errors) == 1 else None,
             step="preflight",
             hint=errors[0].remedy[0] if errors and errors[0].remedy else None,
