@@ -21,6 +21,7 @@
     │   ├── HostKeyChanged    its host key is not the one in known_hosts
     │   ├── AuthFailed        it accepts none of our SSH keys
     │   ├── CommandFailed     a command failed
+    │   ├── DockerFailed      it cannot list its ranks
     │   ├── HostListedTwice   two nodes of the inventory are the same machine
     │   └── SudoRefused       sudo was refused
     ├── PlanError             no plan can be made from the facts
@@ -245,6 +246,12 @@ class CommandFailed(HostError):
     """A command on the node failed."""
 
     code = "SSH-009"
+
+
+class DockerFailed(HostError):
+    """Docker on the node does not answer, so it is unknown which ranks run there."""
+
+    code = "HOST-001"
 
 
 class HostListedTwice(HostError):

@@ -30,21 +30,26 @@ def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     is not a local socket are not supported.
     """
     if isinstance(facts.docker, Unread):
-        reason, step = facts.docker.unread.lower(), None
-        remedy: list[Remedy | str]
-        if "permission denied" in reason:
-            step, summary = "docker-group", f"{facts.user} has no permission to use Docker on {name}"
-            remedy = [on_node(shell("sudo usermod -aG docker", facts.user)), "log out and back in, or reboot the node"]
-        elif "no such file" in reason or "not found" in reason:
-            summary = f"the Docker engine is not running on {name}"
-            remedy = [
-                on_node("sudo systemctl enable --now docker"),
-                on_node("sudo apt-get install -y docker.io", "if it is not installed", instead=True),
-            ]
-        else:
-            summary = f"the Docker engine of {name} does not answer"
-            remedy = [RESTART_DOCKER, on_node("journalctl -u docker -n 50")]
-        yield Seen(summary, facts.docker.unread, remedy, step=step)
+        yield unusable(name, facts, facts.docker.unread)
+
+
+def unusable(name: str, facts: Facts, why: str) -> Seen:
+    """What is wrong with Docker on the node ``name``, which reported ``why``."""
+    reason, step = why.lower(), None
+    remedy: list[Remedy | str]
+    if "permission denied" in reason:
+        step, summary = "docker-group", f"{facts.user} has no permission to use Docker on {name}"
+        remedy = [on_node(shell("sudo usermod -aG docker", facts.user)), "log out and back in, or reboot the node"]
+    elif "no such file" in reason or "not found" in reason:
+        summary = f"Docker is not installed or not running on {name}"
+        remedy = [
+            on_node("sudo systemctl enable --now docker"),
+            on_node("sudo apt-get install -y docker.io", "if it is not installed", instead=True),
+        ]
+    else:
+        summary = f"Docker on {name} does not answer"
+        remedy = [RESTART_DOCKER, on_node("journalctl -u docker -n 50")]
+    return Seen(summary, why, remedy, step=step)
 
 
 @docker_check(

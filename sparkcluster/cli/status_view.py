@@ -56,7 +56,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
             data(f"guard on {name}: {hints.command_line(trouble)}", indent="  ")
     rows = []
     for node in document["nodes"]:
-        state, found = "unreachable" if node["why"] else node["state"], node["memory"]
+        state, found = node["state"], node["memory"]
         used = share(found["total_bytes"] - found["available_bytes"], found["total_bytes"]) if found else "-"
         state = state if state in {"running", "empty"} else paint(state, "bad")
         more = (node["ray"] or "-", node["container"] or "-") if verbose else ()
@@ -65,7 +65,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
     table(("NODE", "ROLE", "STATE", "MEMORY", *(("RAY", "CONTAINER") if verbose else ())), rows)
     for node in document["nodes"]:
         if node["why"]:
-            data(f"{node['name']}: {node['why']}", indent="  ")
+            data("" if node["name"] in node["why"] else f"{node['name']}: ", node["why"], indent="  ")
 
 
 def headline(document: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from sparkcluster.endpoint.find import RESTART, Endpoint
 from sparkcluster.endpoint.judge import lacks_content
 from sparkcluster.errors import EmptyAnswer, NotServing, PromptTooLong, SparkclusterError, UsageError
 from sparkcluster.facts.running import Reply
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.inspect import status
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.spec import Spec
@@ -154,8 +154,7 @@ def serving(fleet: Fleet, spec: Spec, group: str | None) -> tuple[View, str]:
 
 def _nothing_serves(view: View) -> SparkclusterError:
     """Why there is no group to ask: no rank of the newest release runs."""
-    for error in view.collected.errors.values():
-        return error
+    all_values(view.unread)
     found = status.document(view, {}, {}, {})
     why = f": {found['why']}" if found["why"] else ""
     return NotServing(f"{found['cluster']} is {found['state']}{why}", hint=found["next"])

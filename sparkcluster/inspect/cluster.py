@@ -7,16 +7,24 @@ import functools
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkcluster.endpoint.find import Endpoint, recorded_endpoints
-from sparkcluster.errors import FoundErrors, PlanError, UsageError
+from sparkcluster.errors import (
+    CommandFailed,
+    DockerFailed,
+    FoundErrors,
+    HostError,
+    PlanError,
+    SparkclusterError,
+    UsageError,
+)
 from sparkcluster.facts.collect import COLLECT_S, Collected, collect_facts, inspect_images
 from sparkcluster.facts.engine import expected_images
 from sparkcluster.facts.model import Facts, LeaseFact, ReleaseFact
 from sparkcluster.facts.probe import Answer
 from sparkcluster.facts.release_record import Record
-from sparkcluster.findings import Finding, has_errors
+from sparkcluster.findings import Finding, has_errors, remedies
 from sparkcluster.hosts.fleet import Calls, Fleet
 from sparkcluster.output_file import state_home
 from sparkcluster.plan.build import build as build_plan
@@ -30,8 +38,10 @@ from sparkcluster.plan.release_record import (
     recorded_groups,
     recorded_release,
     runs_planned,
+    unreadable,
 )
 from sparkcluster.plan.switch import Switch, pending
+from sparkcluster.report import Report, count
 from sparkcluster.runtime import secrets
 from sparkcluster.spec import Spec
 
@@ -69,6 +79,12 @@ class View:
     def ranks(self) -> ClusterRanks:
         """The ranks on the nodes that answered."""
         return cluster_ranks(self.spec.inventory.cluster, self.facts)
+
+    @functools.cached_property
+    def unread(self) -> dict[str, SparkclusterError]:
+        """The error of each node whose ranks are unknown: it did not answer, or its Docker did not."""
+        blind = {name: _blind(self.spec, name, self.facts[name], why) for name, why in unreadable(self.facts).items()}
+        return {**self.collected.errors, **blind}
 
     @functools.cached_property
     def newest(self) -> ReleaseFact | None:
@@ -132,6 +148,26 @@ class View:
             raise FoundErrors([*self.findings, *unset(self.spec)])
         if self.unplanned:
             raise self.unplanned
+
+
+def _blind(spec: Spec, name: str, facts: Facts, why: str) -> HostError:
+    """The error for a node that answers but cannot list its ranks, as ``why`` says."""
+    if spec.inventory.runtime.kind == "process":
+        return CommandFailed(f"{name} cannot list its ranks: {why}", node=name, step="connect")
+    from sparkcluster.checks.docker import unusable  # noqa: PLC0415 - as in assess
+
+    seen = unusable(name, facts, why)
+    first, *_ = remedies(seen.remedy or ())
+    return DockerFailed(f"{seen.summary}: {why}", node=name, step="connect", hint=first.shown(name))
+
+
+def connected(fleet: Fleet, spec: Spec, report: Report, **options: Any) -> View:
+    """``see`` as the first step of a command; the step fails if a node does not answer."""
+    report.step("connect", count(len(fleet.hosts), "Spark"))
+    view = see(fleet, spec, fleet.names, **options)
+    if view.collected.errors:
+        report.failed()
+    return view
 
 
 def see(

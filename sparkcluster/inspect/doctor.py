@@ -16,7 +16,7 @@ from sparkcluster.findings import Finding, has_errors, ordered
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import status
 from sparkcluster.inspect.ask import speed
-from sparkcluster.inspect.cluster import View, see
+from sparkcluster.inspect.cluster import View, connected
 from sparkcluster.inspect.observing import ROUND_TRIP_S, begin_asking, begin_observing, observed, replies
 from sparkcluster.inspect.preflight import examine
 from sparkcluster.inspect.state import DEGRADED, DOWN, ON_DEMAND, SERVING, STARTING, UNKNOWN, is_unloaded, next_command
@@ -103,13 +103,10 @@ def doctor(fleet: Fleet, spec: Spec, timeout_s: float, report: Report) -> Diagno
     """Query every node and its ranks, and request a completion from every group, all within ``timeout_s``."""
     began = time.monotonic()
     until = began + timeout_s
-    report.step("connect", count(len(fleet.hosts), "Spark"))
     # A node whose sshd hangs must leave most of the time to the other nodes.
-    view = see(fleet, spec, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
+    view = connected(fleet, spec, report, kernel_log=True, limit_s=max(4.0, timeout_s * 0.4))
     if view.facts:
         report.step("inspect", "ranks, logs, counters and one answer")
-    else:
-        report.failed()
     limit_s = max(3.0, until - time.monotonic() - ROUND_TRIP_S)
     asked = begin_asking(fleet, view, view.groups, limit_s, TOKENS)
     engine = next((group.engine for group in view.groups.values()), None)

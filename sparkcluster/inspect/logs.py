@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import itemgetter
 
 from sparkcluster.errors import NotServing, SparkclusterError, UsageError
-from sparkcluster.hosts.fleet import Fleet
+from sparkcluster.hosts.fleet import Fleet, all_values
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import INTERVAL_S, Event, Watching, watch_request
@@ -157,8 +157,7 @@ def follow(
 
 def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
     """Why there is no log on ``node`` or any node; ranks may run on a node that did not answer."""
-    for error in view.collected.errors.values():
-        return error
+    all_values(view.unread)
     where = f"no rank of {view.spec.inventory.cluster} on {node or 'any node'}"
     hint = "sparkcluster up INVENTORY; or sparkcluster logs INVENTORY --failed   shows the last launch that failed"
     return NotServing(where, node=node, step="logs", hint=hint)

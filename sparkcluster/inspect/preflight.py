@@ -139,10 +139,10 @@ def preflight(
     report.step("connect", count(len(fleet.hosts), "Spark"))
     collected = collect_facts(fleet, spec, probes=probes)
     facts = inspect_images(fleet, spec, collected.facts, kept=cache_directory() / "images")
+    if collected.errors:
+        report.failed()
     if facts:
         report.step("check", count(len(facts), "Spark"))
-    else:
-        report.failed()
     view = examine(judged, collected, facts)
     view.spec = spec
     findings = [*view.findings, *(accepted(each, judged) for each in unset(spec))]

@@ -22,7 +22,7 @@ from sparkcluster.endpoint.dead import busy, shows_life
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import LeaseFact
 from sparkcluster.facts.running import Reply
-from sparkcluster.plan.release_record import Ranks, RecordedGroup, current_staging, unreadable
+from sparkcluster.plan.release_record import Ranks, RecordedGroup, current_staging
 
 if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
@@ -64,7 +64,7 @@ def states(view: View, responding: Collection[str]) -> tuple[dict[str, str], str
         name: _of_group(view.groups.get(name), ranks.get(name, {}), answers=name in responding, starting=starting)
         for name in dict.fromkeys([*view.groups, *ranks])
     }
-    found, blind = set(groups.values()), bool(view.collected.errors or unreadable(view.facts))
+    found, blind = set(groups.values()), bool(view.unread)
     if not view.facts:
         word = UNKNOWN
     elif found == {SERVING} and not blind:

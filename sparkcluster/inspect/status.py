@@ -10,6 +10,7 @@ from typing import Any
 from sparkcluster.endpoint.dead import busy
 from sparkcluster.endpoint.find import RESTART, loopback, recorded_endpoints
 from sparkcluster.engines import engine
+from sparkcluster.errors import CommandFailed, HostListedTwice
 from sparkcluster.facts.base import read
 from sparkcluster.facts.running import Reply
 from sparkcluster.hosts.fleet import Fleet
@@ -25,7 +26,6 @@ from sparkcluster.plan.release_record import (
     recorded_groups,
     release_of,
     runs_recorded,
-    unreadable,
 )
 from sparkcluster.runtime import secrets
 from sparkcluster.spec.inventory import OPEN_API
@@ -127,8 +127,7 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
         return "no node could be reached"
     if word not in {state.DEGRADED, state.ORPHANED}:
         return None
-    reasons = [error.message for error in view.collected.errors.values()]
-    reasons += [f"{name}: {why}" for name, why in unreadable(view.facts).items()]
+    reasons = [error.message for error in view.unread.values()]
     ranks = [(name, rank) for name, of_node in view.ranks.ours.items() for rank in of_node]
     # a rank that ended with an error is the cause of ranks that then ended without one
     for name, rank in sorted(ranks, key=lambda each: each[1].exit_code in {0, None}):
@@ -209,12 +208,12 @@ def _nodes(view: View, groups: list[Document], vitals: Mapping[str, Document | N
     """A document for each node of the inventory."""
     ready = {name for group in groups if group["ready"] for name in group["nodes"]}
     planned = view.recorded["plan"]["nodes"] if "plan" in view.recorded else {}
-    blind = unreadable(view.facts)
     documents: list[Document] = []
     for node in view.spec.inventory.nodes:
         name = node.label
         rank = next(iter(view.ranks.ours.get(name, ())), None)
-        error = view.collected.errors.get(name)
+        error = view.unread.get(name)
+        reached = name in view.facts or isinstance(error, CommandFailed | HostListedTwice)
         number = rank.labels.get(LABEL_RANK) if rank else None
         uses_ray = name in planned and planned[name]["containers"][0]["launcher"].get("executor") == "ray"
         memory = read(view.facts[name].memory) if name in view.facts else None
@@ -223,8 +222,8 @@ def _nodes(view: View, groups: list[Document], vitals: Mapping[str, Document | N
                 "name": name,
                 "host": node.host,
                 "role": None if number is None else "head" if number == "0" else "worker",
-                "state": error.kind if error else rank.state if rank else "unknown" if name in blind else "empty",
-                "why": error.message.removeprefix(f"{name}: ") if error else blind.get(name),
+                "state": ("unknown" if reached else "unreachable") if error else rank.state if rank else "empty",
+                "why": error.message.removeprefix(f"{name}: ") if error else None,
                 "container": rank.name if rank else None,
                 "image": rank.image_id if rank else None,
                 # A group that answers has all its Ray nodes; nothing else proves that they are alive.

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from sparkcluster.errors import CommandFailed, UsageError
+from sparkcluster.errors import UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.release_record import Record
 from sparkcluster.hosts.fleet import Fleet, failures
-from sparkcluster.inspect.cluster import see
+from sparkcluster.inspect.cluster import connected, see
 from sparkcluster.node.shared import SWITCH_FILE
-from sparkcluster.plan.release_record import unreadable
 from sparkcluster.release.stopping import end_guards, guard_works, stop, stop_on_failures
 from sparkcluster.report import Report, count
 from sparkcluster.runtime.lease import START_WAIT_S, Lease, wait_for
@@ -80,8 +79,7 @@ def down(
     """
     more, cluster = typed_nodes(spec, also), spec.inventory.cluster
     fleet = fleet.joined(reach(more)) if more else fleet
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = see(fleet, spec, list(fleet.hosts))
+    view = connected(fleet, spec, report)
     failed = dict(view.collected.errors)
     records = {name: release.record for name, found in view.facts.items() if (release := read(found.release))}
     former = former_nodes(spec, records).items()
@@ -97,9 +95,7 @@ def down(
     with Lease(fleet, spec.inventory, "down").acquire(list(view.facts), lost=failed) as lease:
         # The facts from before the lease may be stale.
         now = see(fleet, spec, [name for name in view.facts if name not in failed])
-        failed |= now.collected.errors
-        for name, why in unreadable(now.facts).items():
-            failed[name] = CommandFailed(why, node=name, step="connect", hint=f"on {name}: systemctl status docker")
+        failed |= now.unread
         ranks = {name: found for name, found in now.ranks.ours.items() if found}
         if ranks:
             report.step("stop", count(sum(map(len, ranks.values())), "rank"))

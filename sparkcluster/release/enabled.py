@@ -14,9 +14,9 @@ from sparkcluster.endpoint.find import endpoints
 from sparkcluster.errors import LaunchError, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.model import EnabledFact, Facts
-from sparkcluster.hosts.fleet import Fleet, failures
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import standalone
-from sparkcluster.inspect.cluster import View, see
+from sparkcluster.inspect.cluster import View, connected, see
 from sparkcluster.inspect.releases import node_records
 from sparkcluster.inspect.status import status
 from sparkcluster.release import rollback_target
@@ -96,7 +96,7 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         LeaseHeld: another operator holds the lease.
         SparkclusterError: a node could not be changed.
     """
-    report.step("connect", count(len(fleet.hosts), "Spark"))
+    all_values(connected(fleet, spec, report).unread)
     with Lease(fleet, spec.inventory, "enable").acquire(list(fleet.hosts)) as lease:
         view = see(fleet, spec)
         document, facts = status(fleet, view), view.facts
@@ -178,14 +178,14 @@ def disable(fleet: Fleet, spec: Spec, report: Report) -> list[str]:
         LeaseHeld: another operator holds the lease.
         StopError: a node did not answer or was not changed; the others were.
     """
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = see(fleet, spec)
+    view = connected(fleet, spec, report)
     failed = dict(view.collected.errors)
     if guard_works(view):
         end_guards(fleet, view)
     with Lease(fleet, spec.inventory, "disable").acquire(list(view.facts), lost=failed) as lease:
-        report.step("disable", count(len(view.facts), "Spark"))
         steps = {name: [{"do": "disable"}] for name in view.facts if name not in failed}
+        if steps:
+            report.step("disable", count(len(steps), "Spark"))
         failed |= failures(lease.changer.attempt(steps, timeout_s=_CHANGE_S))
     stop_on_failures(failed, "disable")
     return [name for name, node in view.facts.items() if read(node.enabled) is not None]

@@ -14,13 +14,13 @@ from sparkcluster.endpoint.dead import dead
 from sparkcluster.endpoint.find import RESTART, endpoints
 from sparkcluster.endpoint.judge import judge_content
 from sparkcluster.errors import FoundErrors, LaunchError, NotServing, OtherPlan
-from sparkcluster.findings import has_errors
+from sparkcluster.facts.collect import unreachable
 from sparkcluster.hosts.fleet import Calls, Fleet, failures, values
 from sparkcluster.inspect.cluster import View, unset
 from sparkcluster.inspect.selection import flags, hints
 from sparkcluster.inspect.state import LEFT
 from sparkcluster.node.shared import LABEL_STATE_DIR
-from sparkcluster.plan.release_record import RecordedGroup, unreadable
+from sparkcluster.plan.release_record import RecordedGroup
 from sparkcluster.release.down import down_there, former_nodes, shown
 from sparkcluster.release.states import (
     TABLE,
@@ -48,15 +48,13 @@ def whole(view: View) -> View:
     """``view`` if every node reports its ranks, since an unseen rank may be running.
 
     Raises:
-        FoundErrors: a node cannot be reached, or has an error.
-        LaunchError: a node cannot list its ranks.
+        FoundErrors: a node cannot be reached, or cannot list its ranks.
     """
-    blind = unreadable(view.facts)
-    if view.collected.errors or (blind and has_errors(view.findings)):
-        raise FoundErrors([*view.findings, *unset(view.spec)])
-    for name, why in blind.items():
-        hint = f"on {name}: systemctl status docker"
-        raise LaunchError(f"{name} cannot list its ranks: {why}", node=name, step="connect", hint=hint)
+    if view.unread:
+        reported = {(finding.node, finding.code) for finding in view.findings if finding.severity == "error"}
+        unread = [unreachable(name, error) for name, error in view.unread.items()]
+        more = [finding for finding in unread if (finding.node, finding.code) not in reported]
+        raise FoundErrors([*view.findings, *more, *unset(view.spec)])
     return view
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sparkcluster.errors import FoundErrors, UsageError
 from sparkcluster.facts.model import ReleaseFact
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.inspect.cluster import View, see, unset, view_cluster
+from sparkcluster.inspect.cluster import View, connected, unset, view_cluster
 from sparkcluster.inspect.releases import Records, as_recorded, node_records
 from sparkcluster.plan import image as images
 from sparkcluster.plan.compare import versions
@@ -79,8 +79,7 @@ def restart(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollo
 
 def _deployed(fleet: Fleet, spec: Spec, report: Report) -> View:
     """The current view; UsageError if no release was ever recorded."""
-    report.step("connect", count(len(fleet.hosts), "Spark"))
-    view = whole(see(fleet, spec))
+    view = whole(connected(fleet, spec, report))
     if not view.source:
         raise UsageError(f"{spec.inventory.cluster} has no release yet", hint="sparkcluster up INVENTORY")
     return view

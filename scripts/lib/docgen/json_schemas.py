@@ -495,7 +495,7 @@ DOCUMENTS: dict[str, Schema] = {
                 name=text(),
                 host=text(),
                 role=text("head or worker", null=True),
-                state=text("of its rank; empty without one; the kind of error where it could not be queried"),
+                state=text("of its rank; empty without one; unknown or unreachable if its ranks could not be read"),
                 why=text(null=True),
                 container=text(null=True),
                 image=text("local image ID, or null", null=True),

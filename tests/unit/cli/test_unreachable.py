@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sparkcluster.cli import common
 from sparkcluster.cli.main import guarded
+from sparkcluster.hosts.fake import FakeHost
+from sparkcluster.hosts.fleet import Fleet
 
 INVENTORY = """
 cluster: away
@@ -46,6 +49,30 @@ def test_a_secret_that_is_not_set_is_reported_before_ssh_works(command, tmp_path
     assert guarded([*command, str(path), "--json"]) == 1
     found = {(one["code"], one["node"]) for one in json.loads(capsys.readouterr().out)["findings"]}
     assert {("SPEC-010", None), ("SSH-001", "one"), ("SSH-002", "two")} <= found
+
+
+@pytest.mark.parametrize("command", ["releases", "models", "enable", "disable", "rollback", "logs", "down", "ask"])
+def test_every_node_that_does_not_answer_is_named_with_its_cause(command, inventory, capsys):
+    assert guarded([command, inventory, *(["hello"] if command == "ask" else [])]) == 1
+    said = capsys.readouterr().err
+    assert "does not resolve" in said
+    assert "connection refused" in said
+    assert "✓ connect" not in said
+
+
+def test_a_node_of_status_has_a_word_for_its_state(inventory, capsys):
+    assert guarded(["status", inventory, "--json"]) == 1
+    assert [node["state"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["unreachable"] * 2
+
+
+@pytest.mark.parametrize("command", ["releases", "models"])
+@pytest.mark.parametrize("flag", [[], ["--json"]])
+def test_a_list_from_some_of_the_nodes_is_shown_and_exits_with_1(command, flag, inventory, world, monkeypatch, capsys):
+    facts = world().facts["alpha"].model_dump(mode="json")
+    one = FakeHost("one").program("probe", facts).program("releases", {"records": []}).program("models", {"models": []})
+    monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({"one": one, "two": FakeHost("two")}))
+    assert guarded([command, inventory, *flag]) == 1
+    assert f"{command} failed on two" in "".join(capsys.readouterr())
 
 
 def test_all_nodes_are_examined(inventory, capsys):

@@ -162,10 +162,15 @@ def test_what_an_engine_does_is_read_twice(world, monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_node_that_cannot_tell_its_ranks_is_not_called_empty(told, world):
-    document = told(world().change("beta", ranks={"unread": "the Docker engine does not answer"}))
-    assert document["state"] == "degraded"
-    assert (states(document)["beta"], document["nodes"][1]["why"]) == ("unknown", "the Docker engine does not answer")
+def test_a_node_that_cannot_tell_its_ranks_is_neither_empty_nor_unreachable(told, world, capsys):
+    reason = "no such file or directory: /var/run/docker.sock"
+    document = told(world().change("beta", ranks={"unread": reason}))
+    why = f"Docker is not installed or not running on beta: {reason}"
+    assert (document["state"], document["why"]) == ("degraded", why)
+    assert (states(document)["beta"], document["nodes"][1]["why"]) == ("unknown", why)
+    cli_status.show(document)
+    row, line = capsys.readouterr().out.splitlines()[-2:]
+    assert (row.split()[:3], line) == (["beta", "-", "unknown"], f"  {why}")
 
 
 @pytest.mark.parametrize("operation", ["up", "upgrade"])

@@ -144,6 +144,22 @@ def without_beta(world):
 NAMED = "beta (192.168.86.12) is not in the inventory, but a record on alpha names it"
 
 
+def test_each_node_that_fails_has_its_own_cause_and_hint(stop, world):
+    cluster = world().change("beta", ranks={"unread": "permission denied: /var/run/docker.sock"})
+    with pytest.raises(StopError) as caught:
+        stop(cluster, "alpha")
+    (other,) = caught.value.others
+    again = "; then sparkcluster down INVENTORY   to retry"
+    assert [(error.node, error.message, error.hint) for error in (caught.value, other)] == [
+        ("alpha", "down failed on alpha: alpha did not answer within 10 s", f"ping alpha{again}"),
+        (
+            "beta",
+            "down failed on beta: nvidia has no permission to use Docker on beta: permission denied: /var/run/docker.sock",
+            f"on beta: sudo usermod -aG docker nvidia{again}",
+        ),
+    ]
+
+
 def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without_beta):
     assert {name: len(ranks) for name, ranks in stop(without_beta).items()} == {"alpha": 1}
     assert (stop.reached, stop.sparks["beta"].requests) == ([], [])

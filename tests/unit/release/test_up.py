@@ -312,9 +312,11 @@ def test_ranks_that_are_not_ours_to_touch_are_refused(up, world):
 
 def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_others(up, world):
     cluster = served(world()).change("beta", ranks={"unread": "the Docker engine does not answer"})
-    with pytest.raises(LaunchError, match="the Docker engine does not answer") as caught:
+    with pytest.raises(FoundErrors) as caught:
         up(cluster)
-    assert caught.value.node == "beta"
+    (finding,) = [each for each in caught.value.findings if each.severity == "error"]
+    assert (finding.code, finding.node) == ("HOST-001", "beta")
+    assert finding.summary == "Docker on beta does not answer: the Docker engine does not answer"
     assert up.done == []
 
 
