@@ -155,7 +155,7 @@ def ray(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-019",
     "Every release record can be read",
     severity="warning",
-    source="sparkcluster's own records: docs/architecture.md",
+    source="sparkcluster's own records: docs/internals/threats.md",
     remedy=[dataclasses.replace(UP, note="continues with the running ranks and records them")],
 )
 def records(cluster: RunningCluster) -> Iterator[Seen]:
@@ -176,7 +176,7 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
 @running_check(
     "RUN-020",
     "The running release matches the inventory",
-    source="sparkcluster's own records: docs/architecture.md",
+    source="sparkcluster's own records: docs/internals/threats.md",
     remedy=(DOWN, UP),
 )
 def same(cluster: RunningCluster) -> Iterator[Seen]:
