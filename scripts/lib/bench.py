@@ -1,4 +1,4 @@
-"""What the benches share: commands, the lab, and ratios that survive a machine that is not quite quiet."""
+"""Shared by the benchmarks: commands, the lab, and ratios that tolerate some other load on the machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparkcluster.lab import Lab
 
 PYTHON = sys.executable
 PROGRAM = str(Path(PYTHON).with_name("sparkcluster"))
-# Programs keep their bytecode, as installed ones do: without, a bench measures Python's compiler on both sides.
+# Keep bytecode, as installed programs do: otherwise a benchmark measures Python's compiler on both sides.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 BUSY = 0.2
 
 
 def timed(argv: list[str], **options: Any) -> float:
-    """Seconds that a command takes; a failure ends the bench with its output."""
+    """Seconds that a command takes; if it fails, the benchmark exits with the command's output."""
     began = time.monotonic()
     options = {"env": ENVIRONMENT, **options}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, **options)
@@ -34,7 +34,7 @@ def timed(argv: list[str], **options: Any) -> float:
 
 
 class Turns:
-    """Measurements taken in turns, so that a slow minute of the machine slows all of them."""
+    """Measurements taken in turns, so that a slow minute of the machine affects all of them."""
 
     def __init__(self, times: int, *measures: Callable[[], float]) -> None:
         wait_until_quiet()
@@ -54,7 +54,7 @@ class Turns:
 
 
 def busy() -> float:
-    """Share of the processors' time that was used in one second."""
+    """CPU utilization of the machine over one second, 0 to 1."""
 
     def taken() -> tuple[int, int]:
         fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -67,7 +67,7 @@ def busy() -> float:
 
 
 def wait_until_quiet(limit_s: float = 60) -> None:
-    """Wait until little else runs, at most ``limit_s``; tell how busy the machine is."""
+    """Wait until the machine is almost idle, at most ``limit_s``; print its CPU utilization."""
     until = time.monotonic() + limit_s
     share = busy()
     while share > BUSY and time.monotonic() < until:
@@ -78,7 +78,7 @@ def wait_until_quiet(limit_s: float = 60) -> None:
 
 
 def show(what: str, ratio: float, detail: str, *, at_most: float | None = None, at_least: float | None = None) -> bool:
-    """Print one ratio with its bound; whether it is within."""
+    """Print one ratio with its bound; return whether it is within the bound."""
     within = (at_most is None or ratio <= at_most) and (at_least is None or ratio >= at_least)
     bound = f"(≤ {at_most:g})" if at_most is not None else f"(≥ {at_least:g})" if at_least is not None else ""
     verdict = "" if not bound else "ok" if within else "FAILED"

@@ -1,4 +1,4 @@
-"""What bench-bench measures; run by scripts/bench-bench."""
+"""The measurements of scripts/bench-bench, which runs this."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CACHE = Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").ex
 MODEL = CACHE / "models" / "smollm2-135m-instruct"
 ROOT = Path(__file__).parents[2]
 PREFILL_S, TOKEN_S = 0.001, 0.01
-"""Of the timeline: a prefill of 1,000 tokens and a decode of 128 take more than a second, 2 % of which is 20 ms."""
+"""Seconds per token. A prefill of 1,000 tokens and a decode of 128 take more than 1 s each; 2 % of that is 20 ms."""
 PLAIN = Cell(1000, 128)
 
-# By name, how the timeline differs from a plain one, and the cell that is measured on it.
+# By name: arguments of the timeline, and the cell that is measured on it.
 TRICKS: dict[str, tuple[dict[str, Any], Cell]] = {
     "plain": ({}, PLAIN),
     "several tokens a chunk": ({"per_chunk": 4}, PLAIN),
@@ -45,7 +45,7 @@ TRICKS: dict[str, tuple[dict[str, Any], Cell]] = {
     "late usage": ({"token_ids": False, "usage": "late", "late_s": 0.5}, PLAIN),
     "a stall": ({"stall_s": 0.5}, PLAIN),
     "no early role": ({"role": False}, PLAIN),
-    "two at once": ({}, PLAIN._replace(concurrency=2)),
+    "two concurrent requests": ({}, PLAIN._replace(concurrency=2)),
     "after a context": ({}, Cell(500, 128, depth=500)),
     "prefix cache": ({"cache": True}, Cell(2048, 128, depth=2048, caching=True)),
 }
@@ -69,13 +69,13 @@ class Served(NamedTuple):
 
 
 def ours(requests: Sequence[Mapping[str, Any]]) -> Speed:
-    """What ``sparkcluster bench`` makes of the requests of one phase."""
+    """The figures that ``sparkcluster bench`` computes from the requests of one phase."""
     found = judge.figures(requests)
     return Speed(*(statistics.median(found[name]) for name in Speed._fields))
 
 
 def noted(notes: Sequence[Note], at_once: int) -> Speed:
-    """What the engine really did, ``at_once`` requests a pass."""
+    """The true figures from the engine's notes, with ``at_once`` concurrent requests per pass."""
     prefill, decode = [], []
     for at in range(0, len(notes), at_once):
         batch = notes[at : at + at_once]
@@ -88,7 +88,7 @@ def noted(notes: Sequence[Note], at_once: int) -> Speed:
 
 
 def within(what: str, found: Speed, real: Speed, most: float) -> bool:
-    """Whether ``found`` differs from ``real`` by ``most`` percent at most; prints how much it does."""
+    """Whether ``found`` differs from ``real`` by at most ``most`` percent; prints the difference."""
     verdicts = []
     for name, a, b in zip(Speed._fields, found, real, strict=True):
         verdicts.append(show(f"{what}: % off in {name}", abs(a / b - 1) * 100, f"{a:.5g} / {b:.5g}", at_most=most))
@@ -97,7 +97,7 @@ def within(what: str, found: Speed, real: Speed, most: float) -> bool:
 
 @contextlib.contextmanager
 def client(url: str, model: str, files: Path, runs: int) -> Iterator[Callable[[Cell], list[dict[str, Any]]]]:
-    """What measures a cell: its requests."""
+    """A function that measures a cell and returns its requests."""
 
     def measure(cell: Cell) -> list[dict[str, Any]]:
         measured = itertools.dropwhile(lambda said: said["event"] != "warm", made.run(cell))
@@ -123,7 +123,7 @@ def against_notes(files: Path, tokens: Tokenizer, runs: int) -> list[bool]:
             before = len(engine.notes)
             requests = measure(cell)
             phases = ["context", "prompt"] if cell.caching else ["prompt"]
-            notes = engine.notes[before + cell.concurrency * len(phases) :]  # without the pass that warms up
+            notes = engine.notes[before + cell.concurrency * len(phases) :]  # without the warm-up pass
             for at, phase in enumerate(phases):
                 own = [each for each in requests if each["phase"] == phase]
                 real = noted(notes[at :: len(phases)], cell.concurrency)
@@ -132,7 +132,7 @@ def against_notes(files: Path, tokens: Tokenizer, runs: int) -> list[bool]:
 
 
 def engine_python() -> Path:
-    """Python of a virtual environment with vLLM's CPU build, made unless it is there, and the model beside it."""
+    """Python of a virtual environment with vLLM's CPU build; creates that and the model if missing."""
     place = CACHE / "bench" / "engine"
     python, uv = place / "bin/python", str(Path(PYTHON).with_name("uv"))
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
@@ -147,7 +147,7 @@ def engine_python() -> Path:
 
 
 def vllm_bench(python: Path, served: Served, cell: Cell, runs: int) -> Speed:
-    """What ``vllm bench serve`` measures of prompts that the engine counts as ``cell`` has them."""
+    """The figures of ``vllm bench serve`` for ``cell``; the engine counts its prompt tokens."""
     with tempfile.TemporaryDirectory() as name:
         options = {
             "--backend": "openai-chat",
@@ -161,7 +161,7 @@ def vllm_bench(python: Path, served: Served, cell: Cell, runs: int) -> Speed:
             "--num-prompts": str(runs),
             "--num-warmups": "1",
             "--max-concurrency": "1",
-            # as llama-benchy asks, which names no temperature: the engine's default then is 1
+            # llama-benchy sends no temperature; the engine's default is 1
             "--temperature": "1",
             "--extra-body": json.dumps({"min_tokens": cell.answer}),
             "--seed": str(time.time_ns() % 1_000_000),
@@ -180,10 +180,10 @@ def vllm_bench(python: Path, served: Served, cell: Cell, runs: int) -> Speed:
 
 @contextlib.contextmanager
 def cpu_engine(python: Path) -> Iterator[str]:
-    """The URL of vLLM on this machine's processors, as the demo starts it, without its prefix cache.
+    """The URL of vLLM on this machine's CPU, with the demo's arguments and without prefix cache.
 
-    It has all cores but one, and who measures has that one within the block: a client that takes an engine's time would
-    be measured with it, and the two take different amounts.
+    It gets all cores but one; the benchmark clients get the last core. Otherwise a client would slow down the engine,
+    and each of the two clients by a different amount.
     """
     port, cores = free_port(), sorted(os.sched_getaffinity(0))
     engines, ours = set(cores[:-1] or cores), {cores[-1]}
@@ -207,7 +207,7 @@ def cpu_engine(python: Path) -> Iterator[str]:
     }
     with tempfile.TemporaryFile() as log:
         environment = {**ENVIRONMENT, **settings}
-        os.sched_setaffinity(0, engines)  # which the engine inherits
+        os.sched_setaffinity(0, engines)  # inherited by the engine
         process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, start_new_session=True)
         os.sched_setaffinity(0, ours)
         try:
@@ -231,7 +231,7 @@ def cpu_engine(python: Path) -> Iterator[str]:
 
 
 def template_tokens(url: str, model: str, tokens: Tokenizer) -> int:
-    """How many tokens the engine adds to a prompt."""
+    """How many tokens the engine's chat template adds to a prompt."""
     text = "In the beginning was the Word"
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
     headers = {"Content-Type": "application/json"}
@@ -242,7 +242,7 @@ def template_tokens(url: str, model: str, tokens: Tokenizer) -> int:
 
 
 def side_by_side(what: str, served: Served, python: Path, cell: Cell, most: float) -> bool:
-    """Five turns of both, three passes each."""
+    """Compare both over five turns of three passes each."""
     with client(served.url, served.model, served.files, 3) as measure:
         wait_until_quiet()
         turns = []
@@ -254,8 +254,8 @@ def side_by_side(what: str, served: Served, python: Path, cell: Cell, most: floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-bench", description="`sparkcluster bench` beside what really happened")
-    parser.add_argument("--quick", action="store_true", help="without vllm bench serve, one pass of each")
+    parser = argparse.ArgumentParser(prog="bench-bench", description="the accuracy of `sparkcluster bench`")
+    parser.add_argument("--quick", action="store_true", help="without vllm bench serve, one pass of each cell")
     quick = parser.parse_args().quick
     print("ours / the engine's notes: tokens/s, tokens/s and s")
     with tempfile.TemporaryDirectory() as name:
@@ -265,7 +265,7 @@ def main() -> int:
         if not quick:
             python = engine_python()
             print("ours / vllm bench serve")
-            # vllm bench serve takes a role that comes early for the first token, and vLLM itself sends none
+            # vllm bench serve counts an early chunk with only the role as first token; vLLM sends no such chunk
             with serving(Timeline(PREFILL_S, TOKEN_S, role=False), tokens) as engine:
                 served = Served(engine.url, "timeline", files, TEMPLATE)
                 verdicts.append(side_by_side("timeline", served, python, PLAIN, 2))

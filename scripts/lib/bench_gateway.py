@@ -1,4 +1,4 @@
-"""What bench-gateway measures; run by scripts/bench-gateway."""
+"""The measurements of scripts/bench-gateway, which runs this."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkcluster.hosts.program import standalone
 STREAMS, TOKENS_S = 16, 1000
 PATH = "/v1/chat/completions"
 
-# As vLLM's, whose events of a token are about this long.
+# Its events have about the length of vLLM's.
 ENGINE = """
 import asyncio, json, sys
 from aiohttp import web
@@ -47,7 +47,7 @@ app.add_routes([web.post("/v1/chat/completions", chat)])
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=None, print=None)
 """
 
-# What a page of instructions shows.
+# A proxy as tutorials show it.
 PROXY = """
 import json, sys
 import httpx, uvicorn
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 
 def fastapi_python() -> str:
-    """Python of a virtual environment with FastAPI, made unless it is there."""
+    """Python of a virtual environment with FastAPI; creates it if missing."""
     place = Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").expanduser() / "bench" / "fastapi"
     python, uv = place / "bin/python", str(Path(PYTHON).with_name("uv"))
     if not python.exists() or subprocess.run([python, "-c", "import fastapi, httpx, uvicorn"], check=False).returncode:
@@ -112,7 +112,7 @@ def running(argv: list[str], port: int) -> Iterator[int]:
 
 
 def first_token(port: int, connections: dict[int, http.client.HTTPConnection]) -> float:
-    """Milliseconds to the first token of an answer, on a connection that is kept as clients keep it."""
+    """Milliseconds to the first token of an answer, on a keep-alive connection."""
     connection = connections.setdefault(port, http.client.HTTPConnection("127.0.0.1", port))
     messages = [{"role": "user", "content": "word " * 1000}]
     body = json.dumps({"model": "gpt", "stream": True, "max_tokens": 1, "every_s": 0, "messages": messages}).encode()
@@ -127,7 +127,7 @@ def first_token(port: int, connections: dict[int, http.client.HTTPConnection]) -
 
 
 def used(pid: int) -> tuple[float, float]:
-    """Seconds of a core that a process has used, and MiB of memory that it has."""
+    """CPU seconds and resident memory in MiB of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
@@ -146,14 +146,14 @@ async def stream(port: int, tokens: int) -> None:
 
 
 async def load(port: int, pid: int, seconds: float) -> float:
-    """Share of a core that ``pid`` uses for all streams through ``port``, if they come at ``TOKENS_S``."""
+    """Share of a core that ``pid`` uses for all streams through ``port``, scaled to ``TOKENS_S``."""
     before, tokens = used(pid)[0], int(seconds * TOKENS_S / STREAMS)
     await asyncio.gather(*(stream(port, tokens) for _ in range(STREAMS)))
     return (used(pid)[0] - before) / (tokens * STREAMS) * TOKENS_S
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-gateway", description="the gateway beside direct and FastAPI + httpx")
+    parser = argparse.ArgumentParser(prog="bench-gateway", description="the gateway against no gateway and FastAPI")
     parser.add_argument("--quick", action="store_true", help="fewer requests")
     quick = parser.parse_args().quick
     python = fastapi_python()

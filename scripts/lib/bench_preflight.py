@@ -1,4 +1,4 @@
-"""What bench-preflight measures; run by scripts/bench-preflight."""
+"""The measurements of scripts/bench-preflight, which runs this."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 from bench import ENVIRONMENT, PROGRAM, PYTHON, Turns, lab, show, ssh, timed
 
-# What the probe reads of a node, as commands: the same tools and files. That the nodes reach one another, which
-# preflight asks as well, is left out on the other side.
+# The probe's readings of a node as commands: the same tools and files. The other tools do not test that the nodes
+# reach each other, which preflight does.
 COMMANDS = {
     "gpu": "nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total,power.draw,clocks.sm,"
     "utilization.gpu --format=csv,noheader,nounits",
@@ -45,7 +45,7 @@ ANSIBLE, PYINFRA = "ansible-core==2.19.*", "pyinfra==3.*"
 
 
 def installed(requirement: str, name: str) -> Path:
-    """The directory of programs of a virtual environment with ``requirement``, made on the first run."""
+    """The ``bin`` directory of a virtual environment with ``requirement``; creates it if missing."""
     cache = Path(os.environ.get("SPARKCLUSTER_CACHE") or "~/.cache/sparkcluster").expanduser() / "bench"
     place = cache / name
     stamp = place / "requirement"
@@ -68,7 +68,7 @@ def readings(inventory: Path) -> dict[str, str]:
 
 
 def ansible(inventory: Path, directory: Path) -> Callable[[], float]:
-    """The readings as a playbook: setup and one task each; pipelining, a fork per node, connections that persist."""
+    """The readings as a playbook: facts, then one task per reading; pipelining, a fork per node, ControlPersist."""
     document = yaml.safe_load(inventory.read_text())
     options = document["ssh"]
     hosts = directory / "hosts.yaml"
@@ -97,7 +97,7 @@ def ansible(inventory: Path, directory: Path) -> Callable[[], float]:
 
 
 def pyinfra(inventory: Path, directory: Path) -> Callable[[], float]:
-    """The readings as facts, all nodes at once."""
+    """The readings as facts, on all nodes in parallel."""
     document = yaml.safe_load(inventory.read_text())
     options = document["ssh"]
     data = {
@@ -123,22 +123,22 @@ def pyinfra(inventory: Path, directory: Path) -> Callable[[], float]:
 
 
 def preflight(inventory: Path) -> Callable[[], float]:
-    """One preflight, as its user types it."""
+    """One preflight, as a user runs it."""
     return lambda: timed([PROGRAM, "preflight", str(inventory), "--json"])
 
 
 def whole(inventory: Path) -> None:
-    """End where the lab is not in order: what fails early is measured as fast."""
+    """Exit if the lab has errors: a preflight that fails early would seem fast."""
     done = subprocess.run(
         [PROGRAM, "preflight", str(inventory), "--json"], capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     document = json.loads(done.stdout)
     if not document.get("ok") or any("unread" in node for node in document["nodes"].values()):
-        sys.exit(f"the lab is not in order: {document.get('findings') or document}")
+        sys.exit(f"the lab has errors: {document.get('findings') or document}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-preflight", description="preflight against others, as ratios")
+    parser = argparse.ArgumentParser(prog="bench-preflight", description="preflight against other tools, as ratios")
     parser.add_argument("--quick", action="store_true", help="fewer runs, without ansible-core and pyinfra")
     quick = parser.parse_args().quick
     results = []

@@ -1,4 +1,4 @@
-"""What bench-staging measures; run by scripts/bench-staging."""
+"""The measurements of scripts/bench-staging, which runs this."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from sparkcluster.lab import Lab, LabError, images
 from sparkcluster.lab.sparks import Spark
 from sparkcluster.lab.spec import LabSpec, SparkSpec, plain
 
-RATE_MBIT = 200  # of each of the two rails
+RATE_MBIT = 200  # on each of the two rails
 RECORDS = "/root/.local/state/sparkcluster/models"
 SHAPED, ONE, PEERS = (30, 20 * MB), (1, 400 * MB), (5, 20 * MB)
 LARGE, SMALL, CACHED = (5, 600 * MB), (20_000, 2_000), (10, 30 * MB)
-"""Files of a payload, and bytes of each. Many where a rate is shared, as shards of a model are."""
+"""Number of files of a payload, and bytes of each: several, as shards of a model, if receivers share the rate."""
 LAYER_BYTES, IMAGE_BYTES = 60 * MB, 400 * MB
 
 
 class Missing(Exception):
-    """A row cannot be measured; the bench continues with the others, and exits with 1."""
+    """A row cannot be measured; the benchmark continues with the other rows, and exits with code 1."""
 
 
 class Staged:
-    """One ``stage``, measured.
+    """The durations of one ``stage``.
 
     Attributes:
-        whole_s: of the command.
-        span_s: from the first byte on a rail to the last node's end.
-        copy_s: of the copy as it says itself, with the start of its programs on the nodes; not less than ``span_s``.
+        whole_s: the complete command.
+        span_s: from the first byte on a rail until the last node is complete.
+        copy_s: the copy as ``stage`` reports it, with the start of its programs on the nodes; at least ``span_s``.
     """
 
     def __init__(self, bench: Bench, inventory: Path, *words: str) -> None:
@@ -61,7 +61,7 @@ class Staged:
 
 
 class Bench:
-    """A lab, its inventories, and payloads on its first Spark."""
+    """A lab with its inventories, and with payloads on its first Spark."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -72,7 +72,7 @@ class Bench:
         self.first.run(["sh", "-c", script], text_in=key)
 
     def inventory(self, receivers: int, name: str, playbook: dict[str, Any]) -> Path:
-        """An inventory of the first Spark and so many others, with a playbook that differs in some keys."""
+        """An inventory of the first Spark and ``receivers`` others; ``playbook`` replaces keys of the lab's."""
         document, base = (yaml.safe_load(path.read_text()) for path in (self.lab.inventory, self.lab.playbook))
         document["nodes"] = document["nodes"][: receivers + 1]
         document["permit"] = {"mounts": [HUB]}  # a hidden directory
@@ -83,20 +83,20 @@ class Bench:
         return path
 
     def payload(self, name: str, shape: tuple[int, int], directory: str = HUB) -> str:
-        """Write a repository of random tensors on the first Spark; its directory."""
+        """Write a repository of random tensors on the first Spark; return its directory."""
         return write_repository(self.first, f"bench/{name}", *shape, directory=directory)
 
     def hub(self, receivers: int, name: str) -> Path:
-        """The inventory of a payload in the hub's cache."""
+        """An inventory whose model is a payload in the hub's cache."""
         return self.inventory(receivers, name, {"model": {"id": f"bench/{name}"}})
 
     def empty(self, top: str) -> None:
-        """Remove a payload, and what sparkcluster recorded of it, from all Sparks but the first."""
+        """Remove a payload and its records from all Sparks except the first."""
         for spark in self.lab.sparks[1:]:
             spark.run(["rm", "-rf", top, RECORDS])
 
     def stage(self, inventory: Path, top: str, *words: str) -> Staged:
-        """``stage`` of weights onto empty receivers; every copy is compared with the first Spark's."""
+        """``stage`` weights onto empty receivers; compare every copy with the first Spark's."""
         self.empty(top)
         staged = Staged(self, inventory, "weights", *words)
         receivers = len(yaml.safe_load(inventory.read_text())["nodes"]) - 1
@@ -107,11 +107,11 @@ class Bench:
             for spark in self.lab.sparks[: receivers + 1]
         ]
         if not sums[0] or len(set(sums)) != 1:
-            raise Missing(f"not every copy of {top} is whole")
+            raise Missing(f"the copies of {top} differ")
         return staged
 
     def peer(self, spark: Spark, *argv: str) -> Callable[[], float]:
-        """A copy to a Spark by another program, ``{}`` being the address of its first rail; its seconds."""
+        """A copy to a Spark by another program; ``{}`` is the address on its first rail. Returns seconds."""
         address = (spark.address(spark.cabled[0]) or "").partition("/")[0]
         words = [word.replace("{}", address) for word in argv]
 
@@ -124,7 +124,7 @@ class Bench:
 
 
 def peers(bench: Bench, spark: Spark, top: str) -> dict[str, Callable[[], float]]:
-    """The programs that people use, from the first Spark to another one."""
+    """Copies by common programs from the first Spark to ``spark``."""
     tuned = "ssh -T -x -c aes128-gcm@openssh.com -o Compression=no"
     return {
         "rsync": bench.peer(spark, "rsync", "-a", "-e", "ssh", top, f"{{}}:{top.rpartition('/')[0]}/"),
@@ -134,7 +134,7 @@ def peers(bench: Bench, spark: Spark, top: str) -> dict[str, Callable[[], float]
 
 
 def shaped(bench: Bench) -> Iterator[bool]:
-    """One and seven receivers over links of one rate, and what others take there."""
+    """One and seven receivers over links of limited rate; rsync and scp over the same links."""
     top = bench.payload("shaped", SHAPED)
     for spark in bench.lab.sparks:
         bench.lab.fault(spark.name, "slow-link", f"{RATE_MBIT}mbit")
@@ -152,7 +152,7 @@ def shaped(bench: Bench) -> Iterator[bool]:
     sent = runs[-1].rails.bytes(bench.first, sent=True) / payload
     yield show("bytes that the source sends to 7 / payload", sent, "", at_most=1.05)
     whole = sum(run.whole_s - run.span_s for run in runs) / len(runs)
-    show("whole command, beyond the copy (s)", whole, f"{runs[-1].whole_s:.3g} s with 7 receivers")
+    show("complete command, without the copy (s)", whole, f"{runs[-1].whole_s:.3g} s with 7 receivers")
     bench.empty(top)
     bench.first.run(["rm", "-rf", top])
 
@@ -184,7 +184,7 @@ def shaped(bench: Bench) -> Iterator[bool]:
 
 
 def unshaped(bench: Bench) -> Iterator[bool]:
-    """As fast as this machine's cores can, onto tmpfs."""
+    """Without a rate limit, onto tmpfs: the CPU is the bottleneck."""
     top, second = bench.payload("large", LARGE), bench.lab.sparks[1]
     inventory, gigabytes = bench.hub(1, "large"), LARGE[0] * LARGE[1] / 1e9
 
@@ -230,7 +230,7 @@ def unshaped(bench: Bench) -> Iterator[bool]:
 
 
 def cache(bench: Bench) -> Iterator[bool]:
-    """What is left in the page cache of both nodes; on their disks."""
+    """The share of the files that stays in the page cache of both nodes, on their disks."""
     hub = f"{HUB}/../disk"
     top = bench.payload("cached", CACHED, hub)
     for spark in bench.lab.sparks[:2]:
@@ -251,17 +251,17 @@ def cache(bench: Bench) -> Iterator[bool]:
 
 
 def memory(bench: Bench) -> Iterator[bool]:
-    """Of all runs before."""
+    """Peak memory over all runs so far."""
     yield show("most memory of a program on a node (MiB)", bench.memory.most / 2**20, "", at_most=96)
 
 
 def update(bench: Bench, store: str) -> Iterator[bool]:
-    """An image of which the other node has all layers but the top one."""
+    """An image whose layers, except the top one, the other node has already."""
     first = bench.first
     with registry_of(bench.lab) as registry:
         old = registry.add("old", images.archive("stub"), level=0)
         new = registry.add("new", images.archive("stub"), level=0, more=secrets.token_hex(LAYER_BYTES // 2))
-        # Brought by stage, so that what a containerd store has of it is recorded.
+        # Copied by stage, so that the layers in a containerd store are recorded.
         Staged(bench, bench.inventory(1, "old", {"image": old}), "image")
         first.run(["docker", "pull", "--quiet", new], timeout_s=300)
     staged = Staged(bench, bench.inventory(1, "update", {"image": new}), "image")
@@ -272,7 +272,7 @@ def update(bench: Bench, store: str) -> Iterator[bool]:
 
 
 def whole(bench: Bench, store: str) -> Iterator[bool]:
-    """An image of which the other nodes have at most the layers below the top one, to one of them and to three."""
+    """An image whose top layer the other nodes lack, to one node and to three."""
     names = {}
     with registry_of(bench.lab) as registry:
         for many in (1, 3):
@@ -282,7 +282,7 @@ def whole(bench: Bench, store: str) -> Iterator[bool]:
     one, three = (
         Staged(bench, bench.inventory(many, "whole", {"image": name}), "image").whole_s for many, name in names.items()
     )
-    detail = f"{three:.3g} s / {one:.3g} s"  # three engines that unpack share this machine's cores
+    detail = f"{three:.3g} s / {one:.3g} s"  # the three Docker engines that unpack share this machine's cores
     yield show(f"image of {IMAGE_BYTES / MB:.3g} MB, command: to 3 / to 1, {store}", three / one, detail, at_most=2)
 
 
@@ -293,7 +293,7 @@ def failed(what: str, error: Exception) -> bool:
 
 
 def measured(name: str, bench: Bench, rows: Callable[[Bench], Iterator[bool]]) -> bool:
-    """Whether all rows are within their bounds; one that cannot be measured is not."""
+    """Whether all rows are within their bounds; false if a row cannot be measured."""
     try:
         return all([*rows(bench)])
     except (Missing, LabError) as error:
@@ -302,7 +302,7 @@ def measured(name: str, bench: Bench, rows: Callable[[Bench], Iterator[bool]]) -
 
 @contextlib.contextmanager
 def made(name: str, spec: LabSpec) -> Iterator[Bench]:
-    """A lab with tmpfs where models are."""
+    """A lab with tmpfs mounted on the hub's cache."""
     lab = Lab.up(engine="stub", spec=spec, name=name, report=lambda line: print(line, file=sys.stderr))
     with lab:
         for spark in lab.sparks:
@@ -311,7 +311,7 @@ def made(name: str, spec: LabSpec) -> Iterator[Bench]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-staging", description="stage against the link and others, as ratios")
+    parser = argparse.ArgumentParser(prog="bench-staging", description="stage against the link and other programs")
     parser.add_argument("rows", nargs="*", metavar="ROWS", help="shaped, unshaped, cache, images; default: all")
     chosen = parser.parse_args().rows or ["shaped", "unshaped", "cache", "images"]
     results = []

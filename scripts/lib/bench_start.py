@@ -1,4 +1,4 @@
-"""What bench-start measures; run by scripts/bench-start."""
+"""The measurements of scripts/bench-start, which runs this."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAB_S = 0.150
 
 
 def tab(line: str, directory: Path) -> Callable[[], float]:
-    """What a shell starts at Tab after ``line``."""
+    """The completion that a shell requests when Tab is pressed after ``line``."""
     answer = directory / "answer"
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
     asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
@@ -37,14 +37,14 @@ def tab(line: str, directory: Path) -> Callable[[], float]:
         answer.write_text("")
         seconds = timed([PROGRAM], env=ENVIRONMENT | asked, cwd=directory)
         if not answer.read_text():
-            sys.exit(f"nothing is offered for: {line}")
+            sys.exit(f"no completion for: {line}")
         return seconds
 
     return measure
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-start", description="the start of the program, as ratios")
+    parser = argparse.ArgumentParser(prog="bench-start", description="the start-up time of the program, as ratios")
     parser.add_argument("--quick", action="store_true", help="fewer runs, and --help of three commands")
     quick = parser.parse_args().quick
     commands = ["status", "up", "lint"] if quick else list(COMMANDS)

@@ -1,4 +1,4 @@
-"""What bench-telemetry measures; run by scripts/bench-telemetry."""
+"""The measurements of scripts/bench-telemetry, which runs this."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCRAPE_S, IDLE_S, PEER, PEER_PORT = 5, 60, "prometheus-node-exporter", 9100
 
 
 def used_s(spark: Spark) -> float:
-    """Seconds of a core that everything on a Spark has used since it booted."""
+    """CPU seconds of all processes of a Spark since it booted."""
     for options, point in cgroups.hierarchies().items():
         group = point / spark.unit
         if "cpuacct" in options.split(","):
             return int((group / "cpuacct.usage").read_text()) / 1e9
         if not options:
             return int((group / "cpu.stat").read_text().split()[1]) / 1e6
-    raise SystemExit("this machine has no control group that counts processor time")
+    raise SystemExit("this machine has no control group that counts CPU time")
 
 
 def shares(sparks: list[Spark], wait: Callable[[], object]) -> dict[str, float]:
@@ -54,7 +54,7 @@ def get(host: str, port: int, path: str) -> bytes:
 
 
 def scraped(host: str, port: int, seconds: float) -> list[float]:
-    """How long each scrape took, in seconds, of one each ``SCRAPE_S``."""
+    """Duration of each scrape in seconds; there is a scrape every ``SCRAPE_S``."""
     taken, until = [], time.monotonic() + seconds
     while time.monotonic() < until:
         began = time.monotonic()
@@ -66,7 +66,7 @@ def scraped(host: str, port: int, seconds: float) -> list[float]:
 
 @contextlib.contextmanager
 def peer(spark: Spark, inventory: Path) -> Iterator[None]:
-    """Debian's node exporter on a Spark, the last one; nothing is installed on this machine."""
+    """Run Debian's node exporter on the last Spark; nothing is installed on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         timed(["apt-get", "download", PEER], cwd=folder)
         (package,) = Path(folder).glob("*.deb")
@@ -74,7 +74,7 @@ def peer(spark: Spark, inventory: Path) -> Iterator[None]:
         program = Path(f"/proc/{spark.pid}/root/run/{PEER}")
         program.write_bytes((Path(folder) / "usr/bin" / PEER).read_bytes())
         program.chmod(0o755)
-    # by SSH, so that it belongs to the control group of the Spark, as what the exporter starts there does
+    # by SSH, so that it runs in the Spark's control group, as the exporter's processes there do
     login = ssh(inventory)[-1]
     started = f"setsid /run/{PEER} --web.listen-address=:{PEER_PORT} > /dev/null 2>&1 < /dev/null & echo $!"
     pid = subprocess.run([*login, started], capture_output=True, text=True, check=True).stdout.strip()
@@ -90,7 +90,7 @@ def peer(spark: Spark, inventory: Path) -> Iterator[None]:
 
 
 def ages(port: int, found: list[tuple[float, dict[str, float | None]]]) -> None:
-    """Keep, for each tick of the exporter, how old the newest sample of each node is, with the time."""
+    """For each tick of the exporter, append the time and the age of each node's newest sample to ``found``."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/events")
     event = ""
@@ -106,7 +106,7 @@ def ages(port: int, found: list[tuple[float, dict[str, float | None]]]) -> None:
 
 @contextlib.contextmanager
 def hung(spark: Spark) -> Iterator[None]:
-    """Everything on a Spark is paused; its kernel keeps connections open, as if memory ran out."""
+    """Pause all processes of a Spark; its kernel keeps connections open, as when memory runs out."""
     pids = cgroups.processes(spark.unit)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in pids:
@@ -117,7 +117,7 @@ def hung(spark: Spark) -> Iterator[None]:
 
 
 def measure(sparks: list[Spark], inventory: Path, seconds: float) -> bool:
-    """Measure, and print; whether all is within its bound."""
+    """Measure and print all rows; return whether all are within their bounds."""
     last, port = sparks[-1], free_port()
     wait_until_quiet()
     idle = shares(sparks, lambda: time.sleep(min(IDLE_S, seconds)))
@@ -128,7 +128,7 @@ def measure(sparks: list[Spark], inventory: Path, seconds: float) -> bool:
     with running(argv, port) as pid:
         found: list[tuple[float, dict[str, float | None]]] = []
         threading.Thread(target=ages, args=(port, found), daemon=True).start()
-        time.sleep(2 * SCRAPE_S)  # what it costs to begin is not what it costs to run
+        time.sleep(2 * SCRAPE_S)  # the start is not measured
         taken: list[float] = []
         cpu_s, _ = used(pid)
         began = time.monotonic()
@@ -168,7 +168,7 @@ def measure(sparks: list[Spark], inventory: Path, seconds: float) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-telemetry")
-    parser.add_argument("--minutes", type=float, default=10, help="how long it is measured (10)")
+    parser.add_argument("--minutes", type=float, default=10, help="duration of the measurement (10)")
     parser.add_argument("--sparks", type=int, default=8, help="virtual Sparks (8)")
     args = parser.parse_args()
     with lab(args.sparks, "stub") as made:

@@ -1,4 +1,4 @@
-"""What bench-up measures; run by scripts/bench-up."""
+"""The measurements of scripts/bench-up, which runs this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkcluster.lab import Lab
 
 
 def as_usual(inventory: Path) -> None:
-    """No pause between the two answers, as by hand, and a share of the memory, as every playbook for a Spark has."""
+    """Set no pause between the test requests, as in the script, and ``gpu-memory-utilization``, as on a real Spark."""
     path = inventory.with_name("playbook.yaml")
     document = yaml.safe_load(path.read_text())
     document["verify"] = {**document.get("verify", {}), "pause_s": 0}
@@ -26,9 +26,9 @@ def as_usual(inventory: Path) -> None:
 
 
 def by_hand(inventory: Path, plan: dict[str, object]) -> float:
-    """Start the very same containers with a shell script over ssh, and wait for the first answer.
+    """Start the same containers with a shell script over ssh, and wait for the first answer.
 
-    The launcher's files are on the nodes already, and nothing is inspected, checked or compared.
+    The launcher's files are already on the nodes. The script checks nothing.
     """
     nodes = plan["nodes"]
     lines = ["set -e"]
@@ -63,18 +63,18 @@ def by_hand(inventory: Path, plan: dict[str, object]) -> float:
 
 
 def sweep(inventory: Path, plan: dict[str, object]) -> None:
-    """Remove what the script started."""
+    """Remove the containers of ``plan``."""
     for command, node in zip(ssh(inventory), plan["nodes"].values(), strict=True):  # type: ignore[attr-defined]
         names = [container["name"] for container in node["containers"]]
         subprocess.run([*command, shlex.join(["docker", "rm", "-f", *names])], capture_output=True, check=False)
 
 
 def cold(engine: str, times: int) -> bool:
-    """``up`` from cold over the same containers by hand, in turns."""
+    """The ratio of a cold ``up`` to a start of the same containers by script, in turns."""
     with lab(2, engine) as made:
         as_usual(made.inventory)
         path = str(made.inventory)
-        timed([PROGRAM, "up", path, "--yes"])  # image asked, files of the launcher in place
+        timed([PROGRAM, "up", path, "--yes"])  # puts the launcher's files on the nodes
         timed([PROGRAM, "down", path])
         plans: list[dict[str, object]] = []
 
@@ -92,12 +92,12 @@ def cold(engine: str, times: int) -> bool:
         turns = Turns(times, ours, hand)
         # The bound is for the real engine: the stub starts in a second, most of which is probing and checking.
         limit = 1.10 if engine == "vllm" else None
-        what = f"up from cold / the same by hand, {engine}"
+        what = f"cold up / the same by script, {engine}"
         return show(what, turns.ratio(0, 1), turns.detail(0, 1), at_most=limit)
 
 
 def running_plan(made: Lab) -> dict[str, object]:
-    """The plan that the newest record on the head holds."""
+    """The plan in the newest release record on the head."""
     done = made.sparks[0].run(
         ["sh", "-c", f"cat $(ls /root/.local/state/sparkcluster/clusters/{made.name}/releases/*.json | tail -n 1)"]
     )
@@ -129,13 +129,13 @@ def growth() -> None:
             timed([PROGRAM, "up", path, "--yes"])
             timed([PROGRAM, "down", path])
             figures[sparks] = timed([PROGRAM, "up", path, "--yes"])
-            again = Turns(3, lambda: timed([PROGRAM, "up", path, "--yes"])).median(0)  # noqa: B023 - called at once
+            again = Turns(3, lambda: timed([PROGRAM, "up", path, "--yes"])).median(0)  # noqa: B023 - called immediately
             show(f"up of {sparks} stub Sparks / of 2", figures[sparks] / figures[2], f"{figures[sparks]:.1f} s")
-            print(f"{'':<58} again, nothing to change: {again:.2f} s", flush=True)
+            print(f"{'':<58} second up, nothing to change: {again:.2f} s", flush=True)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-up", description="up against doing it by hand, as ratios")
+    parser = argparse.ArgumentParser(prog="bench-up", description="up against a start by shell script, as ratios")
     parser.add_argument("--stub", action="store_true", help="without the real engine")
     args = parser.parse_args()
     results = [start(), noop(), cold("stub", 3)]

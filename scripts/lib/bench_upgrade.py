@@ -1,4 +1,4 @@
-"""What bench-upgrade measures; run by scripts/bench-upgrade."""
+"""The measurements of scripts/bench-upgrade, which runs this."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from bench_up import as_usual, running_plan
 
 from sparkcluster.lab import Lab
 
-# Time between two questions: what the downtime is known to.
+# Time between two requests: the resolution of the downtime.
 EVERY_S = 0.02
-# Until guards have met and watch.
+# Until the guards have connected to each other and watch the group.
 WATCHING_S = 10
 STATE = "/root/.local/state/sparkcluster/clusters"
 
 
 class Client:
-    """Asks the endpoint all the time; the ends of its answers, in seconds."""
+    """Sends requests to the endpoint continuously, and records when each answer ended."""
 
     def __init__(self, url: str, model: str) -> None:
         self.answered: list[float] = []
@@ -49,7 +49,7 @@ class Client:
                 continue
 
     def during(self, change: Callable[[], object]) -> tuple[float, float]:
-        """The longest time without an answer while ``change`` ran, and from its begin to that, in seconds."""
+        """The longest gap between answers while ``change`` ran, and the time from the start to that gap, in seconds."""
         self._thread.start()
         while not self.answered:
             time.sleep(EVERY_S)
@@ -66,7 +66,7 @@ class Client:
 
 
 def build(made: Lab, name: str) -> str:
-    """Another build of the playbook's image on the first node, with one changed layer; its reference."""
+    """Build the playbook's image with one changed layer on the first node; return its reference."""
     image = yaml.safe_load(made.playbook.read_text())["image"]
     reference = f"bench-upgrade:{name}"
     script = (
@@ -78,7 +78,7 @@ def build(made: Lab, name: str) -> str:
 
 
 def restart_by_hand(inventory: Path, plan: dict[str, object]) -> None:
-    """Stop the containers of ``plan``, the head first, and start the very same again, with a shell script over ssh."""
+    """Stop the containers of ``plan``, the head first, and start the same containers, with a shell script over ssh."""
     nodes = list(plan["nodes"].values())  # type: ignore[attr-defined]
     lines = ["set -e"]
     commands = ssh(inventory)
@@ -97,13 +97,13 @@ def restart_by_hand(inventory: Path, plan: dict[str, object]) -> None:
 
 
 def switch(engine: str, times: int) -> bool:
-    """The downtime of a switch over that of a restart by hand, in turns; and how long the old release answered."""
+    """The ratio of the downtime of a switch to that of a manual restart; and how long the old release answered."""
     with lab(2, engine) as made:
         as_usual(made.inventory)
         path = str(made.inventory)
         timed([PROGRAM, "up", path, "--yes"])
         images = [build(made, name) for name in ("even", "odd")]
-        for image in images:  # every node has both from here on
+        for image in images:  # from here on every node has both images
             timed([PROGRAM, "upgrade", path, "--image", image, "--yes", "--min-speed", "0"])
         ratios, ours, bare, shares = [], [], [], []
         wait_until_quiet()
@@ -120,24 +120,24 @@ def switch(engine: str, times: int) -> bool:
             ratios.append(down / again)
             shares.append(served / taken)
         detail = f"{statistics.median(ours):.3g} s / {statistics.median(bare):.3g} s"
-        # The bound is for the real engine: the stub starts in a second, about as long as it takes to look.
+        # The bound is for the real engine: the stub starts in a second, about as long as a check takes.
         limit = 1.10 if engine == "vllm" else None
         within = show(
-            f"downtime of a switch / restart by hand, {engine}", statistics.median(ratios), detail, at_most=limit
+            f"downtime of a switch / manual restart, {engine}", statistics.median(ratios), detail, at_most=limit
         )
-        show(f"share of the upgrade in which the old one answered, {engine}", statistics.median(shares), "")
+        show(f"share of the upgrade while the old release answered, {engine}", statistics.median(shares), "")
         return within
 
 
 def served_again(made: Lab) -> int:
-    """How often the guards brought the group back."""
+    """How often the guards restarted the group."""
     journal = f"{STATE}/{made.name}/enabled/journal.jsonl"
     found = made.sparks[0].run(["cat", journal], check=False).stdout
     return [json.loads(line)["act"] for line in found.splitlines()].count("serving")
 
 
 def guards(engine: str, times: int) -> None:
-    """From the death of a rank to the next answer, of an enabled cluster, over that of a restart by hand, in turns."""
+    """The ratio of the downtime after a rank dies, in an enabled cluster, to that of a manual restart, in turns."""
     with lab(2, engine) as made:
         as_usual(made.inventory)
         timed([PROGRAM, "up", str(made.inventory), "--yes"])
@@ -152,7 +152,7 @@ def guards(engine: str, times: int) -> None:
                 time.sleep(0.5)
 
         for _ in range(times):
-            # Beside guards a restart by hand would be two restarts.
+            # With guards enabled, the guards would restart the group too.
             bare.append(Client(url, model).during(partial(restart_by_hand, made.inventory, plan))[0])
             timed([PROGRAM, "enable", str(made.inventory)])
             time.sleep(WATCHING_S)
@@ -160,11 +160,11 @@ def guards(engine: str, times: int) -> None:
             timed([PROGRAM, "disable", str(made.inventory)])
         ratio = statistics.median(one / other for one, other in zip(ours, bare, strict=True))
         detail = f"{statistics.median(ours):.3g} s / {statistics.median(bare):.3g} s"
-        show(f"dead group found and serving again / restart by hand, {engine}", ratio, detail)
+        show(f"restart of a dead group by guards / manual restart, {engine}", ratio, detail)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench-upgrade", description="a switch against doing it by hand, as ratios")
+    parser = argparse.ArgumentParser(prog="bench-upgrade", description="a switch against a manual restart, as ratios")
     parser.add_argument("--stub", action="store_true", help="without the real engine")
     args = parser.parse_args()
     results = [switch("stub", 3)]

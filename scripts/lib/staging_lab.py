@@ -1,4 +1,4 @@
-"""What bench-staging and tests need of a lab: payloads, bytes on the rails, and memory of programs on the nodes."""
+"""Helpers for bench-staging and tests: payloads, bytes on the rails, and memory of programs on the nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkcluster.lab.sparks import Spark
 HUB = "/root/.cache/huggingface/hub"
 MB = 10**6
 FEW_BYTES = 250_000
-"""So many at the begin and at the end are no payload."""
+"""So many bytes at the beginning and at the end are not payload."""
 
 # A repository as the hub's client leaves it: content in blobs named by their SHA-256, links in a snapshot.
 WRITE = """
@@ -48,7 +48,7 @@ with open(top + "/refs/main", "w") as file:
     file.write("1" * 40)
 """
 
-# What the switches received from each Spark's cable and sent to it, every 20 ms; runs where the switches are.
+# Samples every 20 ms how many bytes the switches received from and sent to each Spark; runs in the switches' namespace.
 WATCH = """
 import json, sys, threading, time
 lock = threading.Lock()
@@ -72,7 +72,7 @@ print(json.dumps({"samples": samples, "moved": moved()}))
 
 
 def write_repository(spark: Spark, repository: str, files: int, size: int, *, directory: str = HUB) -> str:
-    """Write a repository of so many files of random tensors, each of ``size`` bytes; its directory on the Spark."""
+    """Write a repository of ``files`` files with ``size`` bytes of random tensors each; return its directory."""
     top = f"{directory}/models--{repository.replace('/', '--')}"
     texts = [tiny_model_files()[name].decode() for name in ("config.json", "tokenizer.json")]
     spark.run(["python3", "-c", WRITE, top, str(files), str(size), *texts], timeout_s=300)
@@ -80,7 +80,7 @@ def write_repository(spark: Spark, repository: str, files: int, size: int, *, di
 
 
 def span(samples: Sequence[tuple[float, int]], few: int = FEW_BYTES) -> tuple[float, float]:
-    """When the first and the last payload byte moved, of (time, bytes in all) in the order of time."""
+    """When the first and the last payload byte moved, from samples (time, total bytes) in order of time."""
     if not samples:
         return 0.0, 0.0
     first, last = samples[0][1] + few, samples[-1][1] - few
@@ -89,11 +89,11 @@ def span(samples: Sequence[tuple[float, int]], few: int = FEW_BYTES) -> tuple[fl
 
 
 class Rails:
-    """Bytes on the rails, or in the ``management`` network, from when it is entered, and when they moved.
+    """Counts bytes on the rails, or in the ``management`` network, within a ``with`` block, and when they moved.
 
     Attributes:
-        began: seconds since 1970 when the first payload byte was sent; known once it is left, as ``ended``.
-        ended: when the last one was.
+        began: when the first payload byte was sent, in seconds since 1970; set at the end of the block.
+        ended: when the last payload byte was sent; set at the end of the block.
     """
 
     def __init__(self, lab: Lab, *, management: bool = False) -> None:
@@ -124,17 +124,17 @@ class Rails:
         self._moved = json.loads(self._process.stdout.readline())
 
     def bytes(self, spark: Spark, *, sent: bool) -> int:
-        """Bytes that a Spark sent, or received, until now or until this was left."""
+        """Bytes that a Spark sent, or received, until now or the end of the block."""
         if self._process.poll() is None:
             self._ask()
         return sum(pair[0 if sent else 1] for name, pair in self._moved.items() if self._cables[name] == spark.index)
 
 
 class Memory:
-    """Peak memory of the programs of sparkcluster on Sparks, over all times that it is entered.
+    """Peak memory of sparkcluster's programs on Sparks, over all ``with`` blocks.
 
     Attributes:
-        most: of any of them, bytes.
+        most: peak of a single program, in bytes.
     """
 
     def __init__(self, sparks: Sequence[Spark]) -> None:

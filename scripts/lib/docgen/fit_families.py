@@ -1,4 +1,4 @@
-"""Families with caches of their own: logged KV caches beside what ``fit`` says; a table of docs/internals/fit.md."""
+"""Model families: logged KV caches compared with what ``fit`` predicts; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _glm() -> Layout:
 
 
 def logged() -> list[Logged]:
-    """Every figure that the table has."""
+    """Every figure in the table."""
     release = _flash((0, 26, 0), 121_344, drafts=True)
     preview = _flash((0, 26, 0), 912_128, drafts=True, twice=False)
     groups = _flash((0, 28, 1), 272_000, drafts=False)

@@ -1,6 +1,6 @@
-"""What people measured on Sparks, beside what ``fit`` says of the same: docs/internals/fit.md is written from here.
+"""Published measurements on Sparks, compared with what ``fit`` predicts: tables of docs/internals/fit.md.
 
-Figures that their source itself calls about (≈, +) are told, and not judged.
+Figures that the source calls approximate (≈, +) are shown and not judged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cell:
         what: the column.
         measured: the figure, in ``unit``.
         about: whether the source calls it approximate.
-        set_by: whether a constant of ``fit`` was chosen so that this cell comes out.
+        set_by: whether a constant of ``fit`` was fitted to this cell.
     """
 
     where: str
@@ -76,7 +76,7 @@ def nemotron(utilization: float, *, falls_back: bool = False) -> Fit:
 
 
 def qwen_cells() -> Iterator[Cell]:
-    """The start-up log and the table of the guide, for Qwen3.6-35B-A3B-NVFP4 with its own drafts."""
+    """The start-up log and the table of the guide, for Qwen3.6-35B-A3B-NVFP4 with its built-in drafts (MTP)."""
     log = qwen(0.85)
     yield Cell("log at 0.85", "KV cache", 76.49, "GiB", log.pool_bytes / GIB, set_by=True)
     yield Cell("log at 0.85", "tokens", 4_843_965, "tokens", log.tokens)
@@ -141,7 +141,7 @@ def starts() -> list[tuple[float, bool, str]]:
 
 
 def _used(found: Fit) -> float:
-    """What ``/proc/meminfo`` would say is in use, in GiB."""
+    """Memory in use as ``/proc/meminfo`` would report it, in GiB."""
     return (SYSTEM_BYTES + found.host_bytes + found.budget_bytes) / GIB
 
 

@@ -1,4 +1,4 @@
-"""Published KV caches beside the range that ``fit`` gives; a table of docs/internals/fit.md."""
+"""Published KV caches compared with the range that ``fit`` predicts; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class Pool:
 
     @property
     def inside(self) -> bool:
-        """Whether it is inside the range, and the verdict does not contradict what happened."""
+        """Whether it is inside the range, and the verdict does not contradict the logged start."""
         least, _, most = self.predicted
         contradicts = "does not fit" if self.started else "fits"
         return least <= self.measured <= most and self.verdict != contradicts
 
     @property
     def verdict(self) -> str:
-        """What ``fit`` says; of a card with memory of its own nothing, as the system does not run there."""
-        return "no Spark" if self.found.machine is RTX_5090 else self.found.verdict
+        """The verdict of ``fit``; none for a graphics card with separate memory, where no system memory is reserved."""
+        return "not a Spark" if self.found.machine is RTX_5090 else self.found.verdict
 
 
 def minimax(utilization: float, group: int = 32) -> Fit:
@@ -100,7 +100,7 @@ def flash() -> Fit:
 
 
 def pools() -> list[Pool]:
-    """Every KV cache that the table has."""
+    """Every KV cache in the table."""
     guide, recipes = fit_weights.NVFP4_GUIDE, fit_weights.RECIPES
     rows = [
         Pool("MiniMax-M2.7 AWQ, two Sparks, 0.80", 22.5, "GiB", False, MINIMAX_ISSUE, minimax(0.80)),
@@ -120,7 +120,7 @@ def pools() -> list[Pool]:
 def table() -> str:
     """The KV caches as Markdown."""
     lines = [
-        "| what | published | it | `fit` | range | verdict | inside? | source |",
+        "| what | published | vLLM | `fit` | range | verdict | inside? | source |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in pools():

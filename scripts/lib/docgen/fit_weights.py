@@ -50,7 +50,7 @@ class Published:
 
     @property
     def estimated(self) -> float:
-        """What ``fit`` says, in the same unit."""
+        """The estimate of ``fit``, in the same unit."""
         weights = of_config(parse(self.config, self.model), ranks=self.ranks, drafts=self.drafts)
         return weights.rank_bytes / (GIB if self.unit == "GiB" else 1e9)
 
@@ -61,7 +61,7 @@ class Published:
 
 
 def config(repository: str) -> dict[str, Any]:
-    """The config.json that is recorded of ``repository``, as far as ``fit`` reads it; its source is in the file."""
+    """The recorded keys of config.json of ``repository`` that ``fit`` reads; the file names its source."""
     found = recorded(repository)
     if found is None or found.config is None:
         raise LookupError(repository)
@@ -74,7 +74,7 @@ def _quantized(repository: str, quantization: dict[str, Any] | None) -> dict[str
 
 
 def _autoround() -> dict[str, Any]:
-    """Intel's INT4 of Qwen3.5-122B: groups of 128; what every token takes, and small projections, stay as they were."""
+    """Intel's INT4 of Qwen3.5-122B: groups of 128; shared layers and small projections are not quantized."""
     plain = (
         "mlp.shared_expert.*",
         "mlp.gate",
@@ -107,7 +107,7 @@ def _modelopt_27b() -> dict[str, Any]:
 
 
 def published() -> list[Published]:
-    """Every size that the table has."""
+    """Every size in the table."""
     dense, large = "unsloth/Qwen3.6-27B-NVFP4", "RedHatAI/Qwen3.5-122B-A10B-NVFP4"
     fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     super_, small = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvidia/Qwen3.6-35B-A3B-NVFP4"
@@ -147,7 +147,7 @@ def table() -> str:
 
 
 def recorded_table() -> str:
-    """What is recorded of which model, as Markdown."""
+    """The table of recorded models, as Markdown."""
     lines = ["| model | commit | weights | source |", "|---|---|---|---|"]
     for path in sorted(DIRECTORY.iterdir(), key=lambda path: path.name.lower()):
         name = json.loads(path.read_text(encoding="utf-8"))["repository"]
