@@ -1,6 +1,7 @@
-"""A stand-in for vLLM, Ray, SGLang and TensorRT-LLM, for labs and fault tests; see docs/internals/lab-stub.md.
+"""An imitation of vLLM, Ray, SGLang and TensorRT-LLM, for labs and fault tests; see docs/internals/lab-stub.md.
 
-``BIN`` goes on PATH and ``SITE`` on PYTHONPATH. Nothing here imports sparkcluster, nor the other way round.
+``BIN`` goes on PATH and ``SITE`` on PYTHONPATH. Modules below ``SITE`` do not import sparkcluster, and it does not
+import them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _TABLES = SITE / "stubengine"
 
 
 def sources() -> dict[str, str]:
-    """Source files of engines that are read and never run, from the stub's tables; by path below ``SITE``."""
+    """Engine source files that are read and never run, generated from the stub's tables; by path below ``SITE``."""
     found = {"vllm/engine/arg_utils.py": _builder("vllm-0.32"), "sglang/srt/server_args.py": _builder("sglang-0.5.23")}
     for kind, place in (("reasoning", "reasoning"), ("tool", "tool_parsers")):
         names = {name: () for parser, name in _rows("vllm-0.32-parsers") if parser == kind}

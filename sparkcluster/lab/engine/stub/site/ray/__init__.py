@@ -1,4 +1,4 @@
-"""`import ray` as the stub engine plays it: enough to join a cluster and to list its nodes."""
+"""The stub's `ray` package: enough to join a cluster and to list its nodes."""
 
 from stubengine import RAY_VERSION as __version__
 from stubengine import rayclient as _client
@@ -18,14 +18,14 @@ def init(address, **_options):
 
 
 def nodes():
-    """One dictionary per node that ever joined."""
+    """One dictionary per node that has ever joined."""
     if _channel is None:
         raise RuntimeError("Ray has not been started yet. You can start Ray with 'ray.init()'.")
     return _client.ask(_channel, "nodes")
 
 
 def shutdown():
-    """Disconnects; the cluster goes on."""
+    """Disconnects; the cluster continues."""
     global _channel
     if _channel is not None:
         _channel.close()

@@ -1,6 +1,6 @@
-"""`python3 -m sglang.launch_server`: parse, start this node's scheduler, serve, and end as SGLang ends.
+"""`python3 -m sglang.launch_server`: parse, start this node's scheduler, serve, and exit as SGLang does.
 
-Made from the source of SGLang 0.5.23; no file of it is here. What it logs is in sglang-0.5.23-log.tsv.
+Written after the source of SGLang 0.5.23, without copying its files. Its log lines are in sglang-0.5.23-log.tsv.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from stubengine import api, engine, flags, log, model, proc
 from stubengine.serve import bind
 
-POLL_S = 1.0  # SGLang looks every 5 s whether it was asked to end: a test would not wait
+POLL_S = 1.0  # SGLang checks every 5 s for a shutdown request, too long for a test
 HEALTH = {(path, "GET"): "health" for path in ("/health", "/health_generate")}
 
 
@@ -24,11 +24,11 @@ class Engine(engine.Engine):
     bounds_s = (0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 20, 40, 60, 80, 100, 200, 400)
 
     def request(self, tokens, prompt="", prompt_tokens=0):
-        """A request of the server itself."""
+        """Sends a request of the server itself."""
         return list(self.generate(prompt, prompt_tokens, max_tokens=tokens, min_tokens=0, extra=0, ignore_eos=True))
 
     def stop(self):
-        """Has the schedulers of all nodes end."""
+        """Makes the schedulers of all nodes exit."""
         self._channel.send(op="shutdown")
         self.process.wait()
 
@@ -40,7 +40,7 @@ class Handler(api.Handler):
     names = dict(flags.rows("sglang-0.5.23-metrics.tsv"))
 
     def health(self, _raw):
-        """503 until warmed up and while draining, else a token within a second or more; a follower's is always good."""
+        """Returns 503 until warmed up and while draining, otherwise generates a token; on a follower always 200."""
         good = self.server.engine is None
         if not good and self.server.options["warm"].is_set():
             asked = threading.Thread(target=self.server.engine.request, args=(1,), daemon=True)
@@ -54,7 +54,7 @@ class Handler(api.Handler):
 
 
 def parse(argv):
-    """Arguments; those of --config come before those of the command line."""
+    """The parsed arguments; arguments of --config come before the command line."""
     parser = flags.add_flags(argparse.ArgumentParser(prog="sglang serve"), flags.table("sglang-0.5.23-flags.tsv"))
     if "--config" in argv:
         at = argv.index("--config")
@@ -69,7 +69,7 @@ def parse(argv):
 
 
 def spec_of(args):
-    """What a scheduler has to know."""
+    """The specification for a scheduler."""
     config = model.config(model.find(args.model_path, args.revision))
     address, _, port = (args.dist_init_addr or "127.0.0.1:0").rpartition(":")
     tp, pp, number = args.tp_size or 1, args.pp_size or 1, args.node_rank or 0
@@ -81,7 +81,7 @@ def spec_of(args):
 
 
 def die(text, *values):
-    """Ends as SGLang does on errors: it kills all of its processes and itself (kill_process_tree)."""
+    """Exits as SGLang does on errors: kills all of its processes and itself (kill_process_tree)."""
     log.sglang("launch-failed" if text == "died" and values[0] > 0 else text, *values)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -95,7 +95,7 @@ def serve(args, server_engine, options):
 
 
 def follow(args, spec, title):
-    """A node other than the first: a scheduler, and a server that says that it is healthy."""
+    """Runs a node other than the first: a scheduler, and a server whose health is always good."""
     scheduler, channel = proc.spawn("rank", title)
     os.environ[log.SGLANG] = ""
     channel.send(**spec)
@@ -110,7 +110,7 @@ def follow(args, spec, title):
 
 
 def lead(args, spec, title):
-    """The first node: the scheduler with the requests, the server, the warm-up, and a drain in the end."""
+    """Runs the first node: the scheduler with the requests, the server, the warm-up, and a drain at the end."""
     core, warm, asked = Engine(spec, "core", title), threading.Event(), threading.Event()
     os.environ[log.SGLANG] = ""
     core.ready.wait()
@@ -145,7 +145,7 @@ def lead(args, spec, title):
 
 
 def main(argv):
-    """Entry of the module; returns the exit code."""
+    """Entry point of the module; returns the exit code."""
     os.environ[log.SGLANG] = ""
     args = parse(argv)
     log.sglang("arguments", {name: value for name, value in sorted(vars(args).items()) if value is not None})

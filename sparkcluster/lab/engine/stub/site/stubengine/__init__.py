@@ -1,4 +1,4 @@
-"""The stub engine: plays vLLM, Ray and SGLang on the standard library alone, Python 3.8 and later."""
+"""The stub engine: imitates vLLM, Ray and SGLang with only the standard library, on Python 3.8 and later."""
 
 VLLM_VERSION = "0.32.0+stub"
 RAY_VERSION = "2.52.0+stub"

@@ -1,4 +1,4 @@
-"""The HTTP side: OpenAI's endpoints as vLLM serves them, health and metrics."""
+"""The HTTP server: OpenAI's endpoints as vLLM serves them, health and metrics."""
 
 import hmac
 import itertools
@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from stubengine import faults, log, model
 from stubengine.engine import DEAD, EngineDead
 
-REASONING_TOKENS = 100  # tokens of reasoning before the answer: fewer max_tokens leave the content null
-GARBAGE = ("!", "\ufffd")  # tokens without a blank before them
+REASONING_TOKENS = 100  # tokens of reasoning before the answer: with fewer max_tokens the content is null
+GARBAGE = ("!", "\ufffd")  # tokens without a preceding blank
 
 
 class Refusal(Exception):
@@ -30,7 +30,7 @@ DEAD_ENGINE = Refusal(500, "InternalServerError", DEAD)
 
 
 class Server(ThreadingHTTPServer):
-    """Holds what the handlers share; its socket is bound long before it listens."""
+    """State shared by the handlers; its socket is bound long before it listens."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -41,9 +41,9 @@ class Server(ThreadingHTTPServer):
         self.socket = sock
         self.engine = engine
         self.options = options
-        self.failed = threading.Event()  # set when a request met a dead engine
+        self.failed = threading.Event()  # set when a request failed because of a dead engine
         self.stopping = threading.Event()  # set by SIGTERM: from then on requests are aborted
-        self.answering = 0  # completions whose answer is not sent to its end
+        self.answering = 0  # completions that are not completely sent
         self.lock = threading.Lock()
 
     def handle_error(self, request, client_address):
@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
 
 
 def prompt_of(body):
-    """The text that the answer depends on; Refusal when it is missing."""
+    """The text that the answer depends on; raises Refusal if it is missing."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal(400, "BadRequestError", "messages: field required", "messages")
@@ -65,7 +65,7 @@ def prompt_of(body):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles a connection."""
 
     owner = "vllm"
     protocol_version = "HTTP/1.1"
@@ -73,13 +73,13 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
     reasoning = "reasoning"  # field of an answer
     label = 'engine="0"'
-    names = {}  # of metrics, where they are not vLLM's; "-": there is none
+    names = {}  # of metrics, if they differ from vLLM's; "-": the metric does not exist
 
     def log_message(self, format, *args):
-        """Silences the base class; log_request writes uvicorn's line."""
+        """Does nothing: log_request writes uvicorn's line."""
 
     def log_request(self, code="-", size="-"):
-        """uvicorn's access line."""
+        """Writes uvicorn's access line."""
         log.uvicorn(
             '%s:%d - "%s %s HTTP/1.1" %d %s'
             % (*self.client_address[:2], self.command, self.path, int(code), HTTPStatus(int(code)).phrase)
@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         return scheme.lower() == "bearer" and any(hmac.compare_digest(key.encode(), k.encode()) for k in keys)
 
     def do_GET(self):
-        """Answers by ``ROUTES``; errors become the same JSON as vLLM's."""
+        """Answers according to ``ROUTES``; errors have the same JSON as vLLM's."""
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         answer = self.server.options.get("routes", ROUTES).get((self.path.split("?")[0], self.command))
         try:
@@ -123,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_GET
 
     def health(self, _raw):
-        """503 only after the engine has reported its death."""
+        """Returns 503 only after the engine has reported its death."""
         self._bytes(503 if self.server.engine.errored else 200, b"", "text/plain")
 
     def models(self, _raw):
@@ -192,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             )
         thinks = options["reasoning"] and (body.get("chat_template_kwargs") or {}).get("enable_thinking", True)
         facts = {
-            # The first name, as vLLM, whatever was asked for.
+            # Always the first name, as in vLLM.
             "head": {"id": "chatcmpl-" + os.urandom(8).hex(), "created": int(time.time()), "model": options["names"][0]},
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 0,
@@ -214,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
         return words, facts
 
     def _parsed(self, raw, pooling):
-        """The document of a request to a model that is, or is not, for pooling."""
+        """The JSON of a request; refuses a pooling request to a generating model, and the reverse."""
         try:
             body = json.loads(raw)
         except ValueError:
@@ -228,13 +228,13 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def embeddings(self, raw):
-        """Vectors of which the angle says how many words two texts share."""
+        """Embeddings whose angle depends on the number of words that two texts share."""
         found = [{"object": "embedding", "index": at, "embedding": each} for at, each in self._vectors(raw, "input")]
         head = {"object": "list", "model": self.server.options["names"][0]}
         self._json(200, dict(head, data=found, usage={"prompt_tokens": 1, "total_tokens": 1}))
 
     def rerank(self, raw):
-        """How many words each text shares with the query."""
+        """Scores: the number of words that each text shares with the query."""
         query, *texts = self._vectors(raw, "query", "documents")
         scores = [(at - 1, sum(a * b for a, b in zip(query[1], each))) for at, each in texts]
         results = [{"index": at, "relevance_score": score} for at, score in sorted(scores, key=lambda row: -row[1])]
@@ -252,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
             yield at, vector
 
     def completion(self, raw):
-        """An answer as one body or as a stream."""
+        """Sends an answer as one body or as a stream."""
         body = self._parsed(raw, False)
         with self.server.lock:
             self.server.answering += 1
@@ -320,7 +320,7 @@ ROUTES = {
 
 
 def in_pieces(words, facts):
-    """Yields (field of the answer, text, finish reason or None) for each word; counts them in ``facts``."""
+    """Yields (field of the answer, text, finish reason or None) for each word; counts the words in ``facts``."""
     for word, finish in words:
         position = facts["completion_tokens"]
         facts["completion_tokens"] += finish != "abort"

@@ -1,4 +1,4 @@
-"""The engine core: a process of its own that has the ranks, and decodes word by word for all requests at once."""
+"""The engine core: a separate process that owns the ranks, and decodes word by word for all requests concurrently."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ import time
 
 from stubengine import VLLM_VERSION, executors, faults, log, model, proc, rank
 
-STEPS_PER_S = 500.0  # so that a stream is a stream; the fault "slow" lowers it
+STEPS_PER_S = 500.0  # slow enough that a stream has several chunks; lowered by the fault "slow"
 GIB_KV = 1.0
 
 
 class Core:
-    """Requests by id; one thread decodes, the channel's thread receives messages."""
+    """Requests by ID; one thread decodes, the channel's thread receives messages."""
 
     def __init__(self, spec, channel):
         self._spec = spec
@@ -24,7 +24,7 @@ class Core:
         self._weights = ""
 
     def order(self, message):
-        """Takes one message of the API server."""
+        """Handles a message from the API server."""
         with self._changed:
             if message["op"] == "generate":
                 self._requests[message["id"]] = self._request(message)
@@ -43,7 +43,7 @@ class Core:
         return {"answer": answer, "sent": 0, "length": natural, "finish": "stop"}
 
     def lose(self, reason):
-        """A rank was lost while serving: log it and exit, as EngineCore does."""
+        """A rank was lost while serving: logs it and exits, as EngineCore does."""
         if not self._ready:
             return  # load() raises it itself
         trace = log.traceback(
@@ -57,7 +57,7 @@ class Core:
         os._exit(1)
 
     def load(self):
-        """Everything up to the first token; executors.ExecutorError, model.LoadError, rank.RankError."""
+        """Starts up to the first token. Raises executors.ExecutorError, model.LoadError, rank.RankError."""
         spec = self._spec
         log.info(
             "core.py:133",
@@ -99,7 +99,7 @@ class Core:
         return kv_tokens
 
     def decode(self):
-        """Decodes as long as there are requests."""
+        """Decodes while there are requests."""
         while True:
             with self._changed:
                 while not self._requests:
@@ -129,7 +129,7 @@ class Core:
 
 
 def main(channel):
-    """Entry of the engine core's process: its specification is the first message of the API server."""
+    """Entry point of the engine core's process; its specification is the first message from the API server."""
     spec = channel.receive()
     if spec is None:
         os._exit(1)

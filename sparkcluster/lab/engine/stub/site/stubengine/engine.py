@@ -1,4 +1,4 @@
-"""The API server's end of the engine core: requests out, words in, and its death."""
+"""The API server's client of the engine core: sends requests, receives words, and notices its death."""
 
 import bisect
 import itertools
@@ -15,14 +15,14 @@ DEAD = "EngineCore encountered an issue. See stack trace (above) for the root ca
 
 
 class EngineDead(Exception):
-    """The engine core is gone."""
+    """The engine core has stopped."""
 
 
 class Engine:
-    """One engine core.
+    """An engine core.
 
-    ``errored``: it reported its death, so health turns bad and the server exits. A core that was killed
-    reports nothing: ``gone`` is set, and health stays good while every completion fails.
+    ``errored``: the core reported its death, so /health fails and the server exits. A core that was killed
+    reports nothing: ``gone`` is set, and /health returns 200 while every completion fails.
     """
 
     bounds_s = TTFT_S
@@ -71,9 +71,9 @@ class Engine:
         self.ready.set()
 
     def generate(self, prompt, prompt_tokens, **options):
-        """Yields (word, finish reason or None); EngineDead when the core goes or is gone.
+        """Yields (word, finish reason or None); raises EngineDead if the core has stopped or stops.
 
-        A request without a prompt is one of the engine itself, which does not count.
+        A request without a prompt comes from the engine itself, and is not counted.
         """
         number = next(self._numbers)
         words = queue.Queue()
@@ -96,7 +96,7 @@ class Engine:
                     with self._lock:
                         self.ttft[bisect.bisect_left(self.bounds_s, took_s)] += 1
                         self.ttft_sum_s += took_s
-                # Counted before the last word is delivered: its receiver reads no further.
+                # Counted before the last word is yielded: the receiver does not continue this generator.
                 self.finished += words.counts and bool(message["finish"])
                 yield message["word"], message["finish"]
                 if message["finish"]:

@@ -1,4 +1,4 @@
-"""How the engine core gets its ranks: none of its own, started here, started by Ray, or met from other nodes."""
+"""Executors: the engine core is the rank, starts ranks as processes or by Ray, or accepts ranks of other nodes."""
 
 import contextlib
 import json
@@ -24,11 +24,11 @@ WORKER_SPECIFIC = frozenset(
 
 
 class ExecutorError(Exception):
-    """The ranks cannot be had, or one is lost."""
+    """The ranks cannot be started, or a rank is lost."""
 
 
 def carried_env():
-    """Every variable of the driver, but for those specific to a worker and those named in the carry-over file."""
+    """The driver's variables, except worker-specific ones and the ones listed in the non-carry-over file."""
     path = os.path.join(os.environ.get("VLLM_CONFIG_ROOT") or "", "ray_non_carry_over_env_vars.json")
     excluded = set(WORKER_SPECIFIC)
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as f:
@@ -37,7 +37,7 @@ def carried_env():
 
 
 class Uni:
-    """World size one: the core is the rank, so that none can be lost."""
+    """World size one: the engine core itself is the rank, so no rank can be lost."""
 
     dead = None
 
@@ -45,7 +45,7 @@ class Uni:
         self._spec = spec
 
     def start(self, failed):
-        """Has the faults of a rank apply to this process."""
+        """Applies the faults of a rank to this process."""
         faults.obey()
 
     def load(self):
@@ -58,9 +58,9 @@ class Uni:
 
 
 class Multi:
-    """Ranks as processes that call this one; subclasses start them by ``start_ranks``."""
+    """Ranks as processes that connect to this one; subclasses implement ``start_ranks``."""
 
-    sees_all = False  # whether it notices that a rank of another node is gone
+    sees_all = False  # whether it notices that a rank of another node has stopped
 
     def __init__(self, spec, address, port):
         self.spec = spec
@@ -71,7 +71,7 @@ class Multi:
         self._loaded = {}
         self._steps = {}
         self._count = 0
-        self.greeting = {"ok": True}  # what each rank gets once all are there
+        self.greeting = {"ok": True}  # sent to each rank when all have connected
         try:
             self.master = wire.listen(address, port, self._link)
         except OSError as error:
@@ -86,7 +86,7 @@ class Multi:
         self.start_ranks()
 
     def lose(self, reason):
-        """Records that a rank is gone."""
+        """Records that a rank is lost."""
         with self._changed:
             if self.dead is not None:
                 return
@@ -103,7 +103,7 @@ class Multi:
         with self._changed:
             self._links[number] = channel
             self._changed.notify_all()
-            # a full mesh: no rank proceeds before all are there
+            # a full mesh: no rank proceeds until all have connected
             while self.dead is None and len(self._links) < self.spec["world"]:
                 self._changed.wait()
         channel.send(**self.greeting)
@@ -128,7 +128,7 @@ class Multi:
                 raise ExecutorError(self.dead)
 
     def load(self):
-        """Waits for all ranks, then for their weights; one digest for all, or another when the copies differ."""
+        """Waits for all ranks, then for their weights; returns their digest, or a different one if the copies differ."""
         limit_s = rank.RENDEZVOUS_S + 2
         self._wait(
             lambda: len(self._links) == self.spec["world"],
@@ -143,13 +143,13 @@ class Multi:
         return digests.pop() if len(digests) == 1 else "differ:" + "+".join(sorted(digests))
 
     def stop(self):
-        """Has all ranks end."""
+        """Makes all ranks exit."""
         self.dead = "stopped"
         for link in self._links.values():
             link.send(op="shutdown")
 
     def step(self):
-        """One decode step through all ranks; blocks for as long as one does not answer."""
+        """One decode step through all ranks; blocks while a rank does not answer."""
         self._count += 1
         for link in self._links.values():
             link.send(op="step", step=self._count)
@@ -157,17 +157,17 @@ class Multi:
 
 
 class Local(Multi):
-    """Ranks on this node, and with --nnodes those of followers that call the master's port."""
+    """Ranks on this node, and with --nnodes the ranks of followers that connect to the master's port."""
 
     def start_ranks(self):
-        """This node's share of the ranks."""
+        """Starts the ranks of this node."""
         start_local_ranks(self.spec, self.master, self.lose)
 
 
 class Sglang(Multi):
-    """SGLang's ranks, one per node: this one's is a thread here, the others call.
+    """SGLang's ranks, one per node: the rank of this node is a thread, the others connect.
 
-    All of them then read a queue, at the address that this node takes for its own and on a port of its own.
+    Then all ranks read a queue on the address that this node detects for itself, on a separate port.
     """
 
     sees_all = True
@@ -187,17 +187,17 @@ class Sglang(Multi):
             raise ExecutorError("zmq.error.ZMQError: %s (addr='tcp://%s')" % (os.strerror(error.errno), address))
 
     def start_ranks(self):
-        """Runs this node's rank."""
+        """Runs the rank of this node."""
         faults.obey()
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self):
-        with contextlib.suppress(rank.RankError):  # its link told it
+        with contextlib.suppress(rank.RankError):  # reported over its link
             rank.run(dict(self.spec, rank=0, local_rank=0, master=self.master))
 
 
 def start_local_ranks(spec, master, lost):
-    """Starts this node's share of the ranks under this process; returns the processes."""
+    """Starts the ranks of this node as children of this process; returns the processes."""
     share = spec["world"] // spec["nnodes"]
     first = spec["node_rank"] * share
     return [
@@ -207,7 +207,7 @@ def start_local_ranks(spec, master, lost):
 
 
 def start_local_rank(spec, lost):
-    """Starts one rank under this process and calls ``lost(reason)`` when it ends."""
+    """Starts a rank as a child of this process; calls ``lost(reason)`` when it exits."""
     name = rank.name_of(spec["rank"], spec["tp"], spec["pp"])
     process, channel = proc.spawn("rank", "VLLM::" + name)
     channel.send(**spec)
@@ -223,10 +223,10 @@ def start_local_rank(spec, lost):
 
 
 class Ray(Multi):
-    """Ranks placed by Ray, one to a node's GPU, the driver's node first."""
+    """Ranks placed by Ray, one per GPU, the driver's node first."""
 
     def start_ranks(self):
-        """Waits for the placement group and has each raylet start its rank."""
+        """Waits for the placement group, and makes each raylet start its rank."""
         address = os.environ.get("RAY_ADDRESS") or "127.0.0.1:6379"
         try:
             cluster = rayclient.connect(address)
@@ -265,11 +265,11 @@ class Ray(Multi):
         )
 
     def _run_rank(self, spec, node):
-        """Has the node's raylet run a rank, repeats its log, and reports its end or that of the node."""
+        """Makes the node's raylet run a rank, repeats its log, and reports the end of the rank or the node."""
         number, address = spec["rank"], node["NodeManagerAddress"]
         title = "VLLM::%s ray::RayWorkerProc.run RayWorkerWrapper" % rank.name_of(number, spec["tp"], spec["pp"])
         pid, reason = None, "The actor is dead because its node has died. Node Id: %s" % node["NodeID"]
-        # Ray names the address of other nodes only, and colours the name whatever the stream is
+        # Ray shows the address only of other nodes, and colours the name even if the stream is not a terminal
         suffix = "" if address == self.master[0] else ", ip=%s" % address
         with contextlib.suppress(OSError, rayclient.Refused):
             raylet = rayclient.connect("%s:%d" % (address, node["NodeManagerPort"]), title=title, spec=spec)
@@ -295,7 +295,7 @@ class Ray(Multi):
 
 
 def make(spec):
-    """The executor that vLLM would choose for these arguments; ExecutorError with its message when there is none."""
+    """The executor that vLLM would choose for these arguments; ExecutorError with vLLM's message if there is none."""
     world = spec["world"]
     if spec["backend"] == "sglang":
         return Sglang(spec)

@@ -1,8 +1,8 @@
 """Faults of the stub: STUB_FAULT and the file named by STUB_CONTROL.
 
 A fault is ``kind`` or ``kind=value``, either with ``@host`` for a single host. STUB_FAULT is a comma-separated
-list. The control file is read at every query; its lines add up, ``clear`` drops all before it (those of
-STUB_FAULT too). Removing a line heals.
+list. The control file is read at every query. Its lines add up; ``clear`` drops all faults before it, including
+those of STUB_FAULT. Removing a line heals the fault.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import time
 
 from stubengine import log
 
-# Log lines of failing engines, verbatim as owners have reported them.
+# Log lines of failing engines, verbatim from reports of owners.
 GID = (
     "WARN Call to ibv_modify_qp failed with 61 No data available, on dev rocep1s0f1:1, curr state INIT, "
     "next state RTR, local GID index 3, local GID ::, remote GID ::"
@@ -25,7 +25,7 @@ OUT_OF_MEMORY = (
 )
 WORKER = "multiproc_executor.py:953"
 
-# What a process logs of a fault, by kind or kind=value: {} is the value.
+# Log lines of a fault, by kind or kind=value: {} is the value.
 LINES = {
     # NCCL finds no RDMA device (NVIDIA/nccl#952)
     "tcp-fallback": (
@@ -33,7 +33,7 @@ LINES = {
         (log.nccl, "INFO NET/Socket : Using [0]" + socket.gethostname()),
         (log.nccl, "INFO Using network Socket"),
     ),
-    # a checkpoint was calibrated in part (vllm-project/vllm#45320)
+    # a partially calibrated checkpoint (vllm-project/vllm#45320)
     "nan-scales": (
         (
             log.warning,
@@ -42,7 +42,7 @@ LINES = {
             "'model.layers.0.moe.experts': 'w13_input_scale' has zero or non-finite values for expert ids [40, 42].",
         ),
     ),
-    # the kernel that the experts run on (vllm-project/vllm#31085)
+    # the kernel for the experts (vllm-project/vllm#31085)
     "moe-backend": (
         (
             log.info,
@@ -69,14 +69,14 @@ KINDS = frozenset(
 )
 
 TAKE_BYTES = 16 << 20
-"""What ``take`` adds ten times a second: on a lab of scale 16 as much as a Spark lost in three seconds (gb10-services)."""
+"""``take`` adds this ten times per second; at lab scale 16 that is what a Spark lost in three seconds (gb10-services)."""
 
 _logged = set()
 _taken = []
 
 
 def active():
-    """{kind: value} of the faults that affect this host; ValueError names an unknown one."""
+    """{kind: value} of the faults that affect this host; ValueError on an unknown fault."""
     text = os.environ.get("STUB_FAULT", "")
     path = os.environ.get("STUB_CONTROL")
     if path:
@@ -98,13 +98,13 @@ def active():
 
 
 def wait_while(kind):
-    """Blocks while the fault is active; healing lets the engine continue."""
+    """Blocks while the fault is active; the engine continues when the fault is healed."""
     while kind in active():
         time.sleep(0.05)
 
 
 def hold():
-    """Has this process hold shared memory by the fault ``leak=MB``; what releases it, which takes 8 s, as a GPU's does."""
+    """Allocates shared memory (fault ``leak=MB``); returns a function that releases it in 8 s, as a GPU does."""
     size = active().get("leak")
     if size is None:
         return lambda: None
@@ -120,7 +120,7 @@ def hold():
 
 
 def take(size):
-    """Has this process take up to so many MB, for good and touched; without the fault, give them back."""
+    """Allocates and touches memory, up to ``size`` MB in all; frees it when ``size`` is empty."""
     if not size:
         _taken.clear()
     elif len(_taken) * TAKE_BYTES < float(size) * 2**20:
@@ -128,7 +128,7 @@ def take(size):
 
 
 def log_lines(fault, value=""):
-    """Logs the lines of a fault, if it has any."""
+    """Logs the lines of a fault, if any."""
     for logger, *where, text in LINES.get(fault, ()):
         logger(*where, text.replace("{}", value))
 
@@ -144,7 +144,7 @@ def log_active():
 
 
 def obey():
-    """Has this process log what its faults log, and end, with the cause in its log, by ``die-serve``."""
+    """Makes this process log the lines of its faults, and exit with a cause in its log on ``die-serve``."""
 
     def loop():
         while True:
@@ -152,7 +152,7 @@ def obey():
             take(found.get("take"))
             if "die-serve" in found:
                 log_lines("die-serve=" + found["die-serve"])
-                time.sleep(0.2)  # whoever forwards the log has to read it before the death
+                time.sleep(0.2)  # the log must be forwarded before the process exits
                 os._exit(1)
             time.sleep(0.1)
 

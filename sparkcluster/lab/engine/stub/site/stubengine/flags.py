@@ -1,4 +1,4 @@
-"""Command lines from the tables of engines' own flags; that of `vllm serve`."""
+"""Command-line parsers from the engines' flag tables; the parser of `vllm serve`."""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ import re
 HERE = os.path.dirname(os.path.realpath(__file__))
 TABLE = "vllm-0.32-flags.tsv"
 SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-SHORT_NAMES = {"--optimization-level": ["-O"]}  # of vLLM's parser, not of its table
+SHORT_NAMES = {"--optimization-level": ["-O"]}  # in vLLM's parser, not in the table
 
 
 def rows(name):
-    """The rows of a table, comments left out."""
+    """The rows of a table without comments."""
     with open(os.path.join(HERE, name), encoding="utf-8") as f:
         return [line.rstrip("\n").split("\t") for line in f if line.strip() and not line.startswith("#")]
 
@@ -36,7 +36,7 @@ def size(text):
 
 
 def structure(text):
-    """A value that has to be JSON."""
+    """A JSON value."""
     try:
         return json.loads(text)
     except ValueError:
@@ -47,7 +47,7 @@ TYPES = {"int": int, "float": float, "size": size, "json": structure, "str": str
 
 
 def build_parser(rows):
-    """argparse over the rows of vLLM's table."""
+    """An argparse parser with the rows of vLLM's table."""
     parser = argparse.ArgumentParser(
         prog="vllm serve", add_help=False, usage="vllm serve [model_tag] [options]", allow_abbrev=False
     )
@@ -75,7 +75,7 @@ def add_flags(parser, rows):
 
 
 def normalise(argv, json_flags):
-    """vLLM's liberties: underscores for dashes, and --flag.key value for a key of a JSON flag."""
+    """Normalizes vLLM's spellings: underscores for dashes, and --flag.key value for a key of a JSON flag."""
     out, arguments = [], iter(argv)
     for argument in arguments:
         if argument.startswith("--"):
@@ -100,7 +100,7 @@ def parse(argv):
     vllm = build_parser(rows)
     args, unknown = vllm.parse_known_args(normalise(argv, nested))
     if unknown:
-        vllm.prog = "vllm"  # the top-level parser is the one that complains
+        vllm.prog = "vllm"  # the top-level parser reports the error
         vllm.usage = "vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ..."
         vllm.error("unrecognized arguments: %s" % " ".join(unknown))
     args.model = args.model_tag or args.model or "Qwen/Qwen3-0.6B"
@@ -108,7 +108,7 @@ def parse(argv):
 
 
 def non_default(args):
-    """What was given, secrets left out, as the log shows it."""
+    """The non-default arguments without secrets, as the log shows them."""
     shown = {k: v for k, v in sorted(vars(args).items()) if v is not None}
     for secret in ("api_key", "hf_token"):
         if secret in shown:

@@ -1,4 +1,4 @@
-"""A tiny GCS: who is in the cluster, and who holds which GPU."""
+"""A small GCS: the nodes of the cluster, and the drivers that reserved their GPUs."""
 
 import threading
 
@@ -6,13 +6,13 @@ from stubengine import faults, rayclient, wire
 
 
 class Gcs:
-    """Serves one cluster on one address; a node is alive for as long as its raylet beats."""
+    """Serves one cluster on one address; a node is alive while its raylet sends beats."""
 
     def __init__(self, address, port):
         self._lock = threading.Lock()
-        self._nodes = {}  # by id, as `ray.nodes()` shows a node that is alive
+        self._nodes = {}  # by ID, as `ray.nodes()` shows a live node
         self._alive = set()
-        self._holders = {}  # id of a node -> channel of the driver that holds its GPU
+        self._holders = {}  # ID of a node -> channel of the driver that reserved its GPU
         self.port = wire.listen(address, port, self._serve)[1]
 
     def _serve(self, channel, peer):
@@ -38,7 +38,7 @@ class Gcs:
             self._holders.pop(node_id, None)
 
     def _answer(self, channel, peer):
-        channel.sock.settimeout(None)  # a client asks when it likes
+        channel.sock.settimeout(None)  # a client may be silent
         channel.send(ok=True)
         for message in channel.messages():
             with self._lock:
@@ -50,12 +50,12 @@ class Gcs:
             self._holders = {node: driver for node, driver in self._holders.items() if driver is not channel}
 
     def _row(self, node):
-        """The node as it is listed; the fault ray-dead has an address listed as dead that is not."""
+        """The node's entry in the list; the fault ray-dead lists a live address as dead."""
         alive = node["NodeID"] in self._alive and faults.active().get("ray-dead") != node["NodeManagerAddress"]
         return dict(node, Alive=alive, alive=alive, Resources=node["Resources"] if alive else {})
 
     def _place(self, driver, bundles, peer):
-        """One GPU on each of ``bundles`` nodes, the driver's own first; None when there are not enough."""
+        """One GPU on each of ``bundles`` nodes, the driver's node first; None if there are too few."""
         free = [self._nodes[each] for each in self._alive if each not in self._holders]
         free = [node for node in free if node["Resources"]["GPU"] >= 1.0]
         if len(free) < bundles:

@@ -1,6 +1,6 @@
 """Log lines in the formats of vLLM, SGLang, Ray, NCCL and uvicorn.
 
-The processes that engines share log what vLLM does; for SGLang a table has its lines in place of those.
+Shared processes log vLLM's lines. For SGLang a table replaces them with SGLang's lines.
 """
 
 import functools
@@ -12,13 +12,13 @@ import time
 
 from stubengine import flags
 
-SGLANG = "STUB_SGLANG"  # set: this process and those below log as SGLang does, with this after the time
+SGLANG = "STUB_SGLANG"  # if set, this process and its children log in SGLang's format, with this text after the time
 _lock = threading.Lock()
 _process = "APIServer"
 
 
 def configure(process):
-    """Names this process in its lines."""
+    """Sets the name of this process in log lines."""
     global _process
     _process = process
 
@@ -35,7 +35,7 @@ def emit(line, stream=None):
 
 
 def write(level, where, message, *args):
-    """A line of vLLM's, for each line of the message; ``where`` is file:line as vLLM prints it."""
+    """Logs each line of the message in vLLM's format; ``where`` is file:line as vLLM prints it."""
     prefix = "(%s pid=%d) %s %s [%s] " % (_process, os.getpid(), level, time.strftime("%m-%d %H:%M:%S"), where)
     if SGLANG in os.environ:
         if level == "INFO" or where in _sglang_lines():
@@ -46,7 +46,7 @@ def write(level, where, message, *args):
 
 
 def sglang(where, *args):
-    """SGLang's lines for a place of vLLM's, or for a name of the table, if it has any."""
+    """Logs SGLang's lines for a file:line of vLLM, or for a name in the table, if any."""
     for text in _sglang_lines().get(where, ()):
         emit(_stamp(os.environ[SGLANG]) + text.format(*args), sys.stderr)
 
@@ -69,7 +69,7 @@ error = functools.partial(write, "ERROR")
 
 
 def ray(where, message):
-    """A line of Ray's console."""
+    """Logs a line in the format of Ray's console."""
     now = time.time()
     emit(
         "%s,%03d\tINFO %s -- %s"
@@ -78,17 +78,17 @@ def ray(where, message):
 
 
 def nccl(line):
-    """A line as NCCL prints it."""
+    """Logs a line in NCCL's format."""
     emit("%s:%d:%d [0] NCCL %s" % (socket.gethostname(), os.getpid(), os.getpid(), line))
 
 
 def uvicorn(message):
-    """A line of uvicorn's own."""
+    """Logs a line in uvicorn's format."""
     emit((_stamp() if SGLANG in os.environ else "") + "INFO:     " + message, sys.stderr)
 
 
 def traceback(last, *frames):
-    """A traceback as Python prints one, of (path, line, function)."""
+    """A traceback in Python's format, from frames (path, line, function)."""
     if SGLANG in os.environ:
         frames = [("sglang/srt/managers/scheduler.py", 6358, "run_scheduler_process")]
     lines = ['  File "%s", line %d, in %s' % frame for frame in frames]
@@ -96,7 +96,7 @@ def traceback(last, *frames):
 
 
 def shards(done, total, elapsed_s):
-    """tqdm's line of the weights, one line each as vLLM sets it."""
+    """Logs tqdm's progress of the weights, on a new line each time, as vLLM does."""
     rate = done / elapsed_s if elapsed_s > 0 else 0.0
     remaining_s = (total - done) / rate if rate else 0
     emit(

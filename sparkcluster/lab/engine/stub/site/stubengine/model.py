@@ -1,11 +1,11 @@
-"""The model directory: the checks vLLM makes as it loads, and answers that depend on its weights alone."""
+"""The model directory: vLLM's checks during loading, and answers that depend only on the weights."""
 
 import hashlib
 import json
 import os
 import struct
 
-SAMPLE = 1 << 20  # bytes hashed at either end of a weight file: enough to tell two checkpoints apart
+SAMPLE = 1 << 20  # bytes hashed at each end of a weight file: enough to distinguish two checkpoints
 WORDS = (
     "the a cluster of two small machines answers with one voice and every node holds its share while light "
     "runs along copper between them so that words come out in order as they should when nothing is broken "
@@ -16,11 +16,11 @@ WORDS = (
 
 
 class LoadError(Exception):
-    """The model cannot be loaded; the message is vLLM's, with the path."""
+    """The model cannot be loaded; the message is vLLM's, and has the path."""
 
 
 def find(model, revision=None):
-    """The directory that ``model`` names: itself, or its snapshot in the local Hugging Face cache."""
+    """The directory of ``model``: a path, or a snapshot in the local Hugging Face cache."""
     if os.path.isdir(model):
         return model
     home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
@@ -31,7 +31,7 @@ def find(model, revision=None):
         with open(os.path.join(repo, "refs", snapshot)) as f:
             snapshot = f.read().strip()
     except OSError:
-        pass  # a revision given as a commit has no ref
+        pass  # a revision that is a commit has no ref
     directory = os.path.join(repo, "snapshots", snapshot)
     if os.path.isdir(directory):
         return directory
@@ -62,7 +62,7 @@ def config(directory):
 
 
 def weight_files(directory):
-    """Paths of all weight files in order, those that the index names included, present or not."""
+    """Paths of all weight files in order, including missing files that the index names."""
     names = {n for n in os.listdir(directory) if n.endswith(".safetensors")}
     index = os.path.join(directory, "model.safetensors.index.json")
     if os.path.exists(index):
@@ -77,7 +77,7 @@ def weight_files(directory):
 
 
 def header_problem(f, size):
-    """What is wrong with the header of a safetensors file of ``size`` bytes, as the library puts it, or None."""
+    """The safetensors library's error about the header of a file of ``size`` bytes, or None."""
     head = f.read(8)
     if len(head) < 8:
         return "header too small"
@@ -95,7 +95,7 @@ def header_problem(f, size):
 
 
 def read_weights(path):
-    """Checks one safetensors file to its last byte's place; returns (size in bytes, digest of a sample)."""
+    """Checks header and length of a safetensors file; returns (size in bytes, digest of a sample)."""
     try:
         with open(path, "rb") as f:
             size = os.fstat(f.fileno()).st_size
@@ -115,18 +115,18 @@ def read_weights(path):
 
 
 def tokens(text):
-    """The stub's tokens: words, each with the blank before it."""
+    """The stub's tokens: words, each with the preceding blank."""
     return text.split()
 
 
 class Answer:
-    """The answer to one prompt: the same for the same prompt and weights, whatever the parallelism."""
+    """The answer to a prompt. It depends only on prompt and weights, not on the parallelism."""
 
     def __init__(self, prompt, weights):
         self._seed = hashlib.sha256(("%s\0%s" % (weights, prompt)).encode()).digest()
         self.length = 12 + self._seed[0] % 24
 
     def word(self, position):
-        """The word at ``position``; words go on beyond ``length`` for requests that ignore the end."""
+        """The word at ``position``; there are words beyond ``length`` for requests with ``ignore_eos``."""
         digest = hashlib.sha256(self._seed + str(position).encode()).digest()
         return WORDS[int.from_bytes(digest[:4], "big") % len(WORDS)]

@@ -1,4 +1,4 @@
-"""Processes that carry a title and that never outlive the one that started them."""
+"""Processes with a title that never outlive their parent."""
 
 import ctypes
 import importlib
@@ -16,9 +16,9 @@ CHILD = "import sys; sys.path.insert(0, %r); from stubengine import proc; proc.r
 
 
 def set_title(title):
-    """Shows ``title`` in /proc/PID/cmdline and in the thread's name, as setproctitle does for vLLM.
+    """Shows ``title`` in /proc/PID/cmdline and as the thread's name, as setproctitle does for vLLM.
 
-    Where the kernel does not tell the place of the arguments, they stay: the title is one of them anyway.
+    If the kernel does not report the address of the arguments, they stay; the title is one of them anyway.
     """
     try:
         with open("/proc/self/stat") as f:
@@ -35,9 +35,9 @@ def set_title(title):
 
 
 def spawn(module, title, **options):
-    """Starts ``main(channel)`` of a module in a process; returns (Popen, Channel to it).
+    """Starts ``main(channel)`` of a module in a new process; returns (Popen, Channel to the process).
 
-    The process ends when this end of the channel closes.
+    The process exits when this end of the channel is closed.
     """
     parent_end, child_end = socket.socketpair()
     with child_end:
@@ -46,7 +46,7 @@ def spawn(module, title, **options):
 
 
 def run_child():
-    """Entry of every process that ``spawn`` starts; its channel is file descriptor 0."""
+    """Entry point of every process that ``spawn`` starts; its channel is file descriptor 0."""
     sock = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -57,7 +57,7 @@ def run_child():
 
 
 def serve_parent(channel, handle):
-    """Passes the parent's messages to ``handle`` in the background, and ends this process with the parent."""
+    """Passes the parent's messages to ``handle`` in the background; exits when the parent exits."""
 
     def loop():
         for message in channel.messages():

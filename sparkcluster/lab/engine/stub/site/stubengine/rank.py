@@ -1,4 +1,4 @@
-"""One rank: takes over the driver's environment as vLLM does, connects to its master, loads its copy, answers steps."""
+"""A rank: applies the driver's environment as vLLM does, connects to its master, loads its weights, answers steps."""
 
 import errno
 import os
@@ -9,12 +9,12 @@ import time
 from stubengine import faults, log, model, proc
 from stubengine.wire import Channel, bound_address
 
-RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes: a test would not wait
+RENDEZVOUS_S = 60.0  # the real limits are 10 and 30 minutes, too long for a test
 CLOSED = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer [%s]:29501"
 
 
 class RankError(Exception):
-    """The rank cannot continue; the message is that of a real log."""
+    """The rank cannot continue; the message is from a real log."""
 
 
 def name_of(rank, tp, pp):
@@ -23,9 +23,9 @@ def name_of(rank, tp, pp):
 
 
 def load_model(spec, number):
-    """Loads the weights as far as a stub does; returns their digest.
+    """Checks the weights in place of loading them; returns their digest.
 
-    Raises model.LoadError, also for the faults of loading.
+    Raises model.LoadError, also for faults during loading.
     """
     log.info("gpu_model_runner.py:5040", "Starting to load model %s...", spec["model"])
     directory = model.find(spec["model"], spec["revision"])
@@ -58,14 +58,14 @@ def load_model(spec, number):
 
 
 def check_fabric():
-    """Logs NCCL's network."""
+    """Logs the network that NCCL uses."""
     active = faults.log_active()
     if "tcp-fallback" not in active and os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"):
         log.nccl("INFO Using network IB")
 
 
 def meet(spec):
-    """The channel to the master, from the address that Gloo's variable names; RankError with Gloo's message."""
+    """The channel to the master, from the address of Gloo's interface; raises RankError with Gloo's message."""
     try:
         source = bound_address()
     except LookupError as error:
@@ -85,7 +85,7 @@ def meet(spec):
             if channel.greeting:
                 sock.settimeout(None)
                 return channel
-        time.sleep(0.1)  # the master may not listen yet
+        time.sleep(0.1)  # the master might not listen yet
     raise RankError(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
         "timed out connecting: SO_ERROR: Connection timed out, remote=[%s]:%d (from %s, waited %.0f s)"
@@ -94,7 +94,7 @@ def meet(spec):
 
 
 def subscribe(queue):
-    """Waits until all ranks read SGLang's queue; like ZeroMQ, it connects for ever and logs nothing."""
+    """Waits until all ranks read SGLang's queue; like ZeroMQ, it retries without limit and logs nothing."""
     while True:
         try:
             sock = socket.create_connection(queue, 5)
@@ -106,7 +106,7 @@ def subscribe(queue):
 
 
 def run(spec, loaded=lambda: None):
-    """Runs a rank from its rendezvous with the master until the master is gone."""
+    """Runs a rank from its rendezvous with the master until the master stops."""
     tp_rank, pp_rank = spec["rank"] % spec["tp"], spec["rank"] // spec["tp"]
     log.info(
         "parallel_state.py:1906",
@@ -150,12 +150,12 @@ def run(spec, loaded=lambda: None):
 
 
 def main(channel):
-    """Entry of the rank process: its specification is the first message from the one that started it."""
+    """Entry point of the rank process; its specification is the first message from its parent."""
     spec = channel.receive()
     if spec is None:
         os._exit(1)
     proc.serve_parent(channel, lambda message: None)
-    # vLLM's newer Ray executor: the driver's variables fill in what this node's environment lacks
+    # vLLM's newer Ray executor: variables that this node's environment lacks are taken from the driver
     for name, value in (spec["env"] or {}).items():
         os.environ.setdefault(name, value)
     log.configure("Worker")

@@ -12,7 +12,7 @@ from stubengine.wire import host_ip
 
 
 def read_flags(argv):
-    """The flags of `ray` that mean something here."""
+    """The flags of `ray` that the stub uses."""
     parser = argparse.ArgumentParser(prog="ray", allow_abbrev=False)
     parser.add_argument("--head", action="store_true")
     parser.add_argument("--block", action="store_true")
@@ -25,13 +25,13 @@ def read_flags(argv):
 
 
 def fail(message, code=1):
-    """Prints an error as Ray's console does, and gives back the exit code."""
+    """Prints an error in the format of Ray's console; returns the exit code."""
     print(message, file=sys.stderr, flush=True)
     return code
 
 
 def in_background(work, directory):
-    """Runs ``work(ready)`` in a session of its own: 0 once it calls ``ready``, 1 if it ends before."""
+    """Runs ``work(ready)`` in a new session; returns 0 when it calls ``ready``, 1 if it exits before."""
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
@@ -84,7 +84,7 @@ def start(flags):
 
 
 def main(argv):
-    """Entry of the `ray` command; returns the exit code."""
+    """Entry point of the `ray` command; returns the exit code."""
     if argv[:1] == ["--version"]:
         print("ray, version %s" % RAY_VERSION)
         return 0

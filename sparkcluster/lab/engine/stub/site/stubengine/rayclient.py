@@ -1,4 +1,4 @@
-"""What Ray's processes share: finding the GCS, the token, and the connection between any two of them."""
+"""Shared by Ray's processes: the address of the GCS, the token, and connections between them."""
 
 import hmac
 import os
@@ -9,15 +9,15 @@ from stubengine import RAY_VERSION
 from stubengine.wire import Channel
 
 BEAT_S = 1.0
-SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, 10 s each at the worst
+SILENCE_S = 30.0  # Ray declares a node dead after five missed checks, 3 s apart, each at most 10 s
 
 
 class Refused(RuntimeError):
-    """The other end refused the connection, or there is no token to offer; the message is the reason."""
+    """The peer refused the connection, or there is no token to send; the message is the reason."""
 
 
 def token():
-    """The cluster's token, or None where authentication is off; Refused when it is missing."""
+    """The cluster's token, or None if authentication is off; raises Refused if the token is missing."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return None
     found = os.environ.get("RAY_AUTH_TOKEN", "")
@@ -34,7 +34,7 @@ def token():
 
 
 def split(address):
-    """(host, port) of HOST:PORT; ValueError when it is not that."""
+    """(host, port) of HOST:PORT; ValueError if the text has another form."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError("Malformed address: %s" % address)
@@ -42,7 +42,7 @@ def split(address):
 
 
 def limit_silence(sock):
-    """Ends a connection whose other end sends nothing (a stopped process) or acknowledges nothing (a pulled cable)."""
+    """Closes a connection whose peer sends nothing (a stopped process) or acknowledges nothing (a pulled cable)."""
     sock.settimeout(SILENCE_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
@@ -51,13 +51,13 @@ def limit_silence(sock):
 
 
 def beat(channel):
-    """Sends a beat each second until the other end, which answers each, is gone."""
+    """Sends a beat every second, which the peer answers, until the peer closes the connection."""
     while channel.send(op="beat"):
         time.sleep(BEAT_S)
 
 
 def connect(address, source=None, **hello):
-    """A Channel to HOST:PORT that was welcomed. OSError: not reachable; Refused."""
+    """An accepted Channel to HOST:PORT. Raises OSError if it is not reachable, or Refused."""
     secret = token()
     sock = socket.create_connection(split(address), timeout=5, source_address=(source, 0) if source else None)
     channel = Channel(sock)
@@ -69,12 +69,12 @@ def connect(address, source=None, **hello):
         raise Refused(answer["error"])
     limit_silence(sock)
     if not hello:
-        sock.settimeout(None)  # between a client of the GCS and the GCS there are no beats
+        sock.settimeout(None)  # there are no beats between the GCS and its clients
     return channel
 
 
 def admit(channel):
-    """The first message of the caller, who waits for an answer; None if the caller was refused."""
+    """The caller's first message, which must be answered; None if the caller was refused."""
     limit_silence(channel.sock)
     hello = channel.receive() or {}
     secret = token()
@@ -93,7 +93,7 @@ def admit(channel):
 
 
 def ask(channel, op, **message):
-    """The answer to one question on a channel; ConnectionError when the GCS is gone."""
+    """The answer to a request on a channel; ConnectionError if the GCS has stopped."""
     channel.send(op=op, **message)
     answer = channel.receive()
     if answer is None:

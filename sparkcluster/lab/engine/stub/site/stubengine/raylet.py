@@ -1,4 +1,4 @@
-"""One node's part in the cluster: a kept connection to the GCS, and the ranks that drivers have it start."""
+"""The raylet of a node: keeps a connection to the GCS, and starts ranks for drivers."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ GCS_WAIT_S = 60.0  # how long a worker tries to reach its head
 
 
 class Raylet:
-    """A node at ``address``; ranks inherit the environment in which it was started."""
+    """A node at ``address``; ranks inherit its environment."""
 
     def __init__(self, address, gpus):
         self._gcs = None
@@ -26,7 +26,7 @@ class Raylet:
         }
 
     def join(self, gcs_address):
-        """Registers, once the head can be reached. OSError: it cannot within the limit; Refused."""
+        """Registers as soon as the head is reachable. Raises OSError after the limit, or Refused."""
         deadline = time.monotonic() + GCS_WAIT_S
         while self._gcs is None:
             try:
@@ -38,12 +38,12 @@ class Raylet:
         threading.Thread(target=rayclient.beat, args=(self._gcs,), daemon=True).start()
 
     def wait(self):
-        """Returns when the GCS is gone or silent; ranks end with this process."""
+        """Returns when the GCS stops or is silent; ranks exit with this process."""
         for _ in self._gcs.messages():
             continue
 
     def _run_rank(self, driver, _peer):
-        """Runs a rank for as long as its driver stays connected, and passes on its log and its end."""
+        """Runs a rank while its driver is connected, and forwards its log and its exit."""
         order = rayclient.admit(driver)
         if order is None:
             return

@@ -1,4 +1,4 @@
-"""`vllm serve`: parse, bind, start the engine core, serve, and end as vLLM ends."""
+"""`vllm serve`: parse, bind, start the engine core, serve, and exit as vLLM does."""
 
 import os
 import signal
@@ -10,16 +10,16 @@ import time
 from stubengine import VLLM_VERSION, faults, flags, log, model
 from stubengine.executors import start_local_ranks
 
-WATCHDOG_S = 5.0  # vLLM looks every 5 s whether its engine has errored (VLLM_WATCHDOG_TIME_S)
+WATCHDOG_S = 5.0  # vLLM checks every 5 s whether its engine has failed (VLLM_WATCHDOG_TIME_S)
 HELP = "usage: vllm [-h] [-v] {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
 
 
 class Stop(Exception):
-    """SIGTERM or SIGINT."""
+    """SIGTERM or SIGINT was received."""
 
 
 def spec_of(args, config):
-    """What the engine core has to know."""
+    """The specification for the engine core."""
     context = (
         config.get("max_position_embeddings")
         or (config.get("text_config") or {}).get("max_position_embeddings")
@@ -45,7 +45,7 @@ def spec_of(args, config):
 
 
 def bind(host, port):
-    """The server's socket, bound before the engine starts and not yet listening, as in vLLM."""
+    """The server's socket, bound before the engine starts, but not yet listening, as in vLLM."""
     sock = socket.socket(socket.AF_INET6 if host and ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((host or "", port))
@@ -59,7 +59,7 @@ def fail(last, *frames):
 
 
 def headless(spec):
-    """A follower of vLLM's own multi-node mode: ranks, and no API server. Returns the exit code."""
+    """Runs a follower of vLLM's native multi-node mode: ranks, no API server. Returns the exit code."""
     master = (spec["master_addr"], spec["master_port"])
     log.configure("MainThread")
     log.info(
@@ -75,7 +75,7 @@ def headless(spec):
     try:
         lost.wait()
         killed = any(p.poll() is not None and p.returncode < 0 for p in ranks)
-        # the real monitor returns without an error once the worker has served, and raises while it starts
+        # the real monitor raises during the start, and returns without an error after the worker has served
         code = 0 if killed and time.monotonic() - begin > 1 else 1
     except Stop:
         code = 0
@@ -84,7 +84,7 @@ def headless(spec):
 
 
 def watch_faults():
-    """Ends the server when the fault die-serve is set."""
+    """Kills the server when the fault die-serve is set."""
     while True:
         if "die-serve" in faults.active():
             log.emit("Fatal Python error: Segmentation fault", sys.stderr)
@@ -93,7 +93,7 @@ def watch_faults():
 
 
 def serve(args, spec, sock):
-    """Engine, then HTTP; returns the exit code."""
+    """Starts the engine, then serves HTTP; returns the exit code."""
     from stubengine.api import ROUTES, Server
     from stubengine.engine import Engine
 
@@ -146,21 +146,21 @@ def serve(args, spec, sock):
 
 
 def wait_for_end(engine, server):
-    """Returns when the engine has failed and a request was answered with that, or the watchdog noticed."""
+    """Returns when the engine has failed, and a request got that error or the watchdog noticed it."""
     healthy = time.monotonic()
     while True:
         time.sleep(0.05)
         if not engine.errored:
             healthy = time.monotonic()
         elif server.failed.is_set() or time.monotonic() - healthy > WATCHDOG_S:
-            time.sleep(0.2)  # the answer has to be sent first
+            time.sleep(0.2)  # the answer must be sent first
             return
 
 
 def drain(server, limit_s):
-    """vLLM's shutdown: abort at once, or let requests finish for as long as --shutdown-timeout says.
+    """vLLM's shutdown: abort requests immediately, or wait for them up to --shutdown-timeout.
 
-    It listens until then, and aborts new requests.
+    Until then it listens, and aborts new requests.
     """
     server.stopping.set()
     log.info(
@@ -175,7 +175,7 @@ def drain(server, limit_s):
 
 
 def run(argv):
-    """`vllm serve ARGV`; returns the exit code."""
+    """Runs `vllm serve ARGV`; returns the exit code."""
     args = flags.parse(argv)
 
     def stop(_signum, _frame):
@@ -213,7 +213,7 @@ def run(argv):
 
 
 def main(argv):
-    """Entry of the `vllm` command."""
+    """Entry point of the `vllm` command."""
     if argv[:1] in (["--version"], ["-v"]):
         print(VLLM_VERSION)
         return 0

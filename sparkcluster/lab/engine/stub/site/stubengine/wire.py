@@ -12,7 +12,7 @@ SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
 class Channel:
-    """One connection; sends are whole lines, from any thread."""
+    """A connection; any thread can send, always complete lines."""
 
     def __init__(self, sock):
         self.sock = sock
@@ -20,7 +20,7 @@ class Channel:
         self._reader = sock.makefile("r", encoding="utf-8", newline="\n")
 
     def send(self, **message):
-        """Sends one message; False when the other end is gone."""
+        """Sends a message; returns False if the peer has closed the connection."""
         data = (json.dumps(message) + "\n").encode()
         try:
             with self._lock:
@@ -30,23 +30,23 @@ class Channel:
         return True
 
     def messages(self):
-        """All messages until the other end is gone, or silent for longer than the socket's time-out."""
+        """Yields messages until the peer closes the connection, or is silent for longer than the socket's time-out."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._reader:
                 yield json.loads(line)
 
     def receive(self):
-        """The next message, or None where ``messages`` would end."""
+        """The next message, or None if ``messages`` would end."""
         return next(self.messages(), None)
 
     def close(self):
-        """Ends the connection, also under a reader in another thread."""
+        """Closes the connection, even while another thread reads from it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
 
 def listen(address, port, handle):
-    """Has ``handle(channel, peer)`` serve each connection in a thread; returns the (address, port) listened on."""
+    """Runs ``handle(channel, peer)`` in a thread per connection; returns the (address, port) of the socket."""
     listener = socket.create_server((address, port), backlog=64)
 
     def accept():
@@ -61,7 +61,7 @@ def listen(address, port, handle):
 def bound_address():
     """Address of the interface that GLOO_SOCKET_IFNAME names; None if the variable is unset.
 
-    Raises LookupError with Gloo's message where there is none.
+    Raises LookupError with Gloo's message if the interface does not exist.
     """
     name = os.environ.get("GLOO_SOCKET_IFNAME")
     if not name:
@@ -81,7 +81,7 @@ def bound_address():
 
 
 def host_ip(names=("VLLM_HOST_IP",), fallback="127.0.0.1"):
-    """Address that an engine gives itself: of its variables, else the one of the default route."""
+    """Address that an engine chooses for itself: from its variables, otherwise from the default route."""
     for name in names:
         if os.environ.get(name):
             return os.environ[name]

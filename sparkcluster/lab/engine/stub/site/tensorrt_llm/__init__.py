@@ -1,3 +1,3 @@
-"""The stub's TensorRT-LLM: no model runs here."""
+"""The stub's TensorRT-LLM, which runs no model."""
 
 __version__ = "1.3.0rc13+stub"

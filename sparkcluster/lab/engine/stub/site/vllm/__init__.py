@@ -1,3 +1,3 @@
-"""So that `import vllm; vllm.__version__` answers; no model runs here."""
+"""Makes `import vllm; vllm.__version__` work; runs no model."""
 
 from stubengine import VLLM_VERSION as __version__  # noqa: F401

@@ -1,4 +1,4 @@
-"""`python -m ray.scripts.scripts`: the `ray` command, whatever interpreter its script names."""
+"""`python -m ray.scripts.scripts`: the `ray` command, independent of the interpreter in its script."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`trtllm-serve`: parse, bind, load, serve, and end as TensorRT-LLM ends.
+"""`trtllm-serve`: parse, bind, load, serve, and exit as TensorRT-LLM does.
 
 Made from the source of TensorRT-LLM 1.3 (commands/serve.py, serve/openai_server.py, llmapi/llm_args.py) and a log of
 1.1.0rc3 on a Spark; no file of it is here. One process loads and answers.
@@ -35,12 +35,12 @@ class Failed(Exception):
 
 
 def say(text, level="I"):
-    """A line of TensorRT-LLM's."""
+    """Logs a line in TensorRT-LLM's format."""
     log.emit(time.strftime("[%m/%d/%Y-%H:%M:%S]") + " [TRT-LLM] [%s] %s" % (level, text))
 
 
 def parse(argv):
-    """Options by name, with the model; exits as click does on one that it does not know."""
+    """Options by name, and the model; on an unknown option exits with click's message."""
     found, rest = {"--host": "localhost", "--port": 8000}, argv[argv[:1] == ["serve"] :]
     while rest:
         name, equals, value = rest.pop(0).partition("=")
@@ -59,7 +59,7 @@ def parse(argv):
 
 
 def options_of(args):
-    """The options file over the command line: JSON, of all that YAML can be."""
+    """Options of the command line, overridden by the options file, which must be JSON (a subset of YAML)."""
     found = {name: args["--" + name] for name in KEYS if "--" + name in args}
     if "--extra_llm_api_options" in args:
         with open(args["--extra_llm_api_options"], encoding="utf-8") as f:
@@ -71,7 +71,7 @@ def options_of(args):
 
 
 class Engine:
-    """Weights that were read, and words made of them."""
+    """An engine in this process: reads the weights, and computes words from them."""
 
     errored, gone, running = False, False, 0
 
@@ -112,17 +112,17 @@ class Engine:
 
 
 class Handler(api.Handler):
-    """Its metrics are statistics of iterations, which reading takes away."""
+    """TensorRT-LLM's server; its metrics are iteration statistics, which a read removes."""
 
     owner = "tensorrt_llm"
 
     def metrics(self, _raw):
-        """None of them were made: that has to be asked for."""
+        """An empty list: the statistics are off by default."""
         self._json(200, [])
 
 
 def serve(args):
-    """Everything from the options to the last answer."""
+    """Loads the model and serves until shutdown."""
     log.emit("[TensorRT-LLM] TensorRT LLM version: " + __version__)
     options, name, asked = options_of(args), args["MODEL"].rstrip("/"), threading.Event()
     try:
@@ -148,7 +148,7 @@ def serve(args):
 
 
 def main(argv):
-    """Entry of the command; returns the exit code."""
+    """Entry point of the command; returns the exit code."""
     try:
         serve(parse(argv))
     except (Failed, model.LoadError, OSError, ValueError) as error:
