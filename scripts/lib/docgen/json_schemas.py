@@ -27,7 +27,7 @@ from sparkcluster.topology.model import Topology
 Schema = dict[str, Any]
 
 NAMED = {"sparkcluster__bench__record__": "Bench", "sparkcluster__facts__release_record__": ""}
-"""What the names of types begin with that two modules have: of each module, which pydantic puts before them."""
+"""Prefix that pydantic puts before a type name that two modules share, and its replacement."""
 
 TYPES = {
     one.__name__: one
@@ -81,7 +81,7 @@ def many(items: Schema, about: str = "") -> Schema:
 
 
 def by_name(values: Schema, about: str = "", *, null: bool = False) -> Schema:
-    """An object whose keys are names, as of nodes."""
+    """An object whose keys are names, such as nodes."""
     return plain("object", about, null=null, additionalProperties=values)
 
 
@@ -105,30 +105,30 @@ STRINGS = many(text())
 # Keywords of Python, so that they cannot be arguments.
 FROM: dict[str, Any] = {"from": {"anyOf": [STRINGS, text(enum=["download", "build"])]}}
 CLASS: dict[str, Any] = {"class": text(enum=["image", "weights", "arguments", "secrets", "addresses", "text"])}
-WHY = by_name(text(), "why a node is left out, by node")
+WHY = by_name(text(), "reason why a node was skipped, by node")
 STATES = list(state.STATES)
-NEXT = text("what to type next")
+NEXT = text("next command to type")
 VITALS = record(
-    "what the node does now; null where that is unknown, or nothing runs",
+    "current load of the node; null if unknown, or if no rank runs",
     _null=True,
     available_bytes=integer("MemAvailable"),
     total_bytes=integer(),
     cached_bytes=integer("page cache"),
     swap_used_bytes=integer(),
     swapped_pages_per_s=number("in and out", null=True),
-    pressure=by_name(number(null=True), "share of time for which a task waited for cpu, memory or io, 0 to 1"),
+    pressure=by_name(number(null=True), "share of time that tasks waited for cpu, memory or io, 0 to 1"),
     disk_read_per_s=number("bytes, of all disks", null=True),
     disk_written_per_s=number("bytes, of all disks", null=True),
     rdma=by_name(
         record(
             sent_per_s=number("bytes", null=True),
             received_per_s=number("bytes", null=True),
-            errors=integer("of the last minute"),
+            errors=integer("in the last minute"),
         ),
         "by HCA",
     ),
     gpu=record(
-        "null where nvidia-smi reports nothing",
+        "null if nvidia-smi reports nothing",
         _null=True,
         utilization=number("0 to 1", null=True),
         clock_mhz=number(null=True),
@@ -137,17 +137,17 @@ VITALS = record(
         throttle={**STRINGS, "type": ["array", "null"]},
         source=text(),
     ),
-    system_power_w=number("of the whole Spark, by the driver spbm", null=True),
+    system_power_w=number("of the complete Spark, from the driver spbm", null=True),
 )
 MEASURED = record(
-    "what the links carry (--deep)",
+    "measurements of the links (--deep)",
     _null=True,
     rates=many(ref("Rate")),
     unasked=WHY,
-    skipped=by_name(text(), "why a kind of measurement was not taken"),
+    skipped=by_name(text(), "reason why a kind of measurement was skipped"),
     without_perftest=many(text(), "nodes without ib_write_bw"),
 )
-NODE_FACTS = by_name({"anyOf": [ref("Facts"), ref("Unread")]}, "facts by node, or why there are none")
+NODE_FACTS = by_name({"anyOf": [ref("Facts"), ref("Unread")]}, "facts by node, or the reason why there are none")
 FINDINGS = many(ref("Finding"))
 DIFFERENCES = many(
     record(
@@ -155,19 +155,19 @@ DIFFERENCES = many(
         group=text(),
         lines=STRINGS,
         cost=text(
-            "nothing: no restart; restart: the group restarts; download: bytes move first, then it restarts",
+            "nothing: no restart; restart: the group restarts; download: it restarts after files are copied",
             enum=["nothing", "restart", "download"],
         ),
     ),
-    "what groups that run differ in from the plan, from playbook and inventory",
+    "differences between the running groups and the plan from playbook and inventory",
 )
 STAGING = many(
     record(
         what=text(enum=["weights", "image", "vocabulary", "ray", "files"]),
         name=text(),
         **FROM,
-        parts=many(text(), "nodes that have some of its files, where none has all"),
-        missing=by_name(text(), "what each node lacks"),
+        parts=many(text(), "nodes that have some of its files, if no node has all"),
+        missing=by_name(text(), "missing files, by node"),
         size_bytes=integer(null=True),
     )
 )
@@ -176,36 +176,36 @@ EXPECTED = by_name(
         record(
             node=text(),
             source=text("a node, the host of a hub or registry, this machine, or build"),
-            bytes=integer("null while it is unknown", null=True),
+            bytes=integer("null if unknown", null=True),
             over=text("network and interface"),
             encrypted=boolean(),
             seconds=number("expected duration; null if unknown", null=True),
             medium=text(enum=["rail", "wire", "wifi", "tunnel", "download", "ssh", "build"]),
         )
     ),
-    "what would move, by the name of the artifact (--dry-run)",
+    "copies that would be made, by artifact (--dry-run)",
 )
 SPEED = record(before=number("tokens/s", null=True), after=number("tokens/s", null=True))
-# What connect says of each model.
+# Output of connect for each model.
 REACHED: dict[str, Any] = {
     "cluster": text(),
-    "release": integer("that serves; null where the rest is what the inventory says", null=True),
-    "endpoint": text("as the user's machine reaches it, ends in /v1; null where only the nodes know it", null=True),
-    "others": many(text(), "endpoints of the other groups, unless --group chose one"),
-    "tunnel": text("command that has to run while it is used, or null", null=True),
-    "model": text("name that requests carry"),
-    "key": record("where the API key is, null without one", _null=True, env=text(null=True), file=text(null=True)),
-    "context": integer("tokens of prompt and answer, null where the playbook does not say", null=True),
-    "tools": plain("boolean", "whether requests may offer tools, null if unknown", null=True),
-    "reasoning": plain("boolean", "whether reasoning is apart from the answer, null if unknown or none", null=True),
-    "messages": plain("boolean", "whether it serves Anthropic's Messages API, null if unknown", null=True),
-    "request": plain("object", "fields that the playbook tells clients to send in requests"),
+    "release": integer("running release; null if the other keys come from the inventory", null=True),
+    "endpoint": text("URL as this machine reaches it, ends in /v1; null if the address is unknown", null=True),
+    "others": many(text(), "endpoints of the other groups; empty with --group"),
+    "tunnel": text("command that has to run while the endpoint is used, or null", null=True),
+    "model": text("model name for requests"),
+    "key": record("location of the API key; null without a key", _null=True, env=text(null=True), file=text(null=True)),
+    "context": integer("tokens of prompt and answer; null if the playbook does not set it", null=True),
+    "tools": plain("boolean", "whether requests may offer tools; null if unknown", null=True),
+    "reasoning": plain("boolean", "whether reasoning is separate from the answer; null if unknown or none", null=True),
+    "messages": plain("boolean", "whether it serves Anthropic's Messages API; null if unknown", null=True),
+    "request": plain("object", "fields that clients should send in requests, from the playbook"),
 }
-# What up, upgrade, rollback and restart say of what serves.
+# Output of up, upgrade, rollback and restart about the running release.
 SERVES: dict[str, Any] = {
     "cluster": text(),
     "state": text(
-        "on demand: it was stopped once it had answered, or is loaded when it is asked for",
+        "on demand: stopped after it had answered; loaded by the next request",
         enum=["serving", "on demand"],
     ),
     "changed": boolean("whether anything was started or changed"),
@@ -217,25 +217,25 @@ SERVES: dict[str, Any] = {
         record(
             command=STRINGS,
             seconds=number(),
-            problem=text("why it counts as failed, which changes no exit code; null where it did not", null=True),
+            problem=text("reason why it failed; does not change the exit code; null if it succeeded", null=True),
         ),
-        "commands of the inventory that ran on the controller, in order",
+        "commands of the inventory that ran on this machine, in order",
     ),
-    "drift": by_name(STRINGS, "addresses and GID indices that changed since the start, in lines by group"),
-    "from": integer("the release that served before; 0 without one"),
-    "restored": integer("the release that serves again, under a new number; 0 without one"),
-    "moved_bytes": integer("of image and weights, that an upgrade copied while the release before served"),
-    "downtime_s": number("of the group that was longest without an answer; 0 where nothing was stopped"),
-    "speed": by_name(SPEED, "by group, where it was measured"),
+    "drift": by_name(STRINGS, "changes of addresses and GID indices since the start, by group"),
+    "from": integer("previous release; 0 without one"),
+    "restored": integer("recorded release that runs again under a new number; 0 without one"),
+    "moved_bytes": integer("bytes of image and weights that an upgrade copied while the previous release served"),
+    "downtime_s": number("of the group with the longest downtime; 0 if nothing was stopped"),
+    "speed": by_name(SPEED, "by group, if measured"),
 }
-SAVED = boolean("whether what was chosen was written into the inventory, where it says otherwise")
+SAVED = boolean("whether options that differ from the inventory were written into it")
 REASON: dict[str, Any] = {
     "anyOf": [
         record(
-            "of LaunchError: the log line that says why",
-            node=text("whose log has it"),
+            "with LaunchError: the log line with the cause",
+            node=text("node of the log"),
             line=text(),
-            number=integer("of the line in file, from 1"),
+            number=integer("number of the line in file, from 1"),
             file=text("the saved log; empty if it could not be written"),
         ),
         {"type": "null"},
@@ -251,20 +251,20 @@ DOCUMENTS: dict[str, Schema] = {
             _optional=("problems", "log", "reason", "difference", "others"),
             kind=text("stable name, as LeaseHeld"),
             message=text(),
-            node=text("the node it is about", null=True),
-            step=text("what was being done", null=True),
+            node=text("node that the error is about", null=True),
+            step=text("step that failed", null=True),
             hint=text("what to type", null=True),
             problems=many(
                 record(
                     file=text(), line=integer(), column=integer(), path=text(), message=text(), hint=text(null=True)
                 ),
-                "of SpecError: every problem in an inventory or playbook",
+                "with SpecError: every problem in an inventory or playbook",
             ),
-            log=many(text(), "of LaunchError: last log lines of the rank that failed; of BuildFailed: of the build"),
+            log=many(
+                text(), "with LaunchError: last log lines of the rank that failed; with BuildFailed: of the build"
+            ),
             reason=REASON,
-            difference=many(
-                text(), "of OtherPlan: what differs from the plan that serves, each line with class and cost"
-            ),
+            difference=many(text(), "with OtherPlan: differences from the running plan, each line with class and cost"),
             others=many(
                 record(
                     kind=text(),
@@ -276,7 +276,7 @@ DOCUMENTS: dict[str, Schema] = {
                 "failures of other nodes in the same step",
             ),
         ),
-        findings=many(ref("Finding"), "of FoundErrors"),
+        findings=many(ref("Finding"), "with FoundErrors"),
     ),
     "event": record(
         "a line of --json-lines; the last line is the command's document or an error",
@@ -286,18 +286,18 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         at=number("seconds since 1970"),
         event=text(enum=["step", "progress", "transfer", "note"]),
-        name=text("of a step: connect, check, copy, stop, start, verify, rollback and others"),
-        node=text("of progress and of a transfer"),
-        text=text("of a step, progress and a note"),
-        what=text("of a transfer: what the node gets, such as weights or image"),
-        state=text("of a transfer", enum=["copying", "complete", "left out"]),
-        bytes=integer("of a transfer: that the node has"),
-        total=integer("of a transfer: that are staged; 0 if that is unknown"),
-        rate_bytes_s=integer("of a transfer: over the last 10 s", null=True),
-        remaining_s=number("of a transfer", null=True),
-        source=text("of a transfer: a node, download or controller", null=True),
-        medium=text("of a transfer between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),
-        encrypted=boolean("of a transfer: on the way"),
+        name=text("in step: connect, check, copy, stop, start, verify, rollback and others"),
+        node=text("in progress and transfer"),
+        text=text("in step, progress and note"),
+        what=text("in transfer: the artifact, such as weights or image"),
+        state=text("in transfer", enum=["copying", "complete", "left out"]),
+        bytes=integer("in transfer: bytes that the node has"),
+        total=integer("in transfer: bytes in total; 0 if unknown"),
+        rate_bytes_s=integer("in transfer: bytes per second over the last 10 s", null=True),
+        remaining_s=number("in transfer", null=True),
+        source=text("in transfer: a node, download or controller", null=True),
+        medium=text("in transfer, between nodes", null=True, enum=["rail", "wire", "wifi", "tunnel", None]),
+        encrypted=boolean("in transfer: whether the connection is encrypted"),
     ),
     "discover": record(
         sparks=many(
@@ -310,15 +310,15 @@ DOCUMENTS: dict[str, Schema] = {
                 found_by=text(enum=["inventory", "given", "this machine", "mDNS", "cable"]),
             )
         ),
-        skipped=many(record(name=text(), host=text(), why=text()), "machines that were reached and are left out"),
+        skipped=many(record(name=text(), host=text(), why=text()), "machines that were reached and skipped"),
         cabling=many(
             record(
                 kind=text(enum=["cable", "switch"]),
-                ports=many(record(node=text(), port=text(), interfaces=STRINGS), "that are connected by it"),
+                ports=many(record(node=text(), port=text(), interfaces=STRINGS), "connected ports"),
             )
         ),
         troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text())),
-        inventory=text("the inventory that was written or can be; null if there is nothing to write", null=True),
+        inventory=text("the inventory, written or to write; null if there is nothing to write", null=True),
         file=text("path of the written file", null=True),
     ),
     "setup": record(
@@ -343,34 +343,34 @@ DOCUMENTS: dict[str, Schema] = {
                         step=text(),
                         found=text(),
                         wanted=text(),
-                        blocked=text("why it cannot be changed now", null=True),
+                        blocked=text("reason why it cannot be changed now", null=True),
                         later=text("when it takes effect, if not immediately", null=True),
                         hint=text("what to type", null=True),
                     ),
                     "differences from the wanted state, and blocked changes",
                 ),
-                script=text("what root runs; empty for nothing"),
-                login_script=text("what the login runs; empty for nothing"),
-                done=many(text(), "steps that were done or undone"),
-                failed=by_name(text(), "by step, why it failed"),
-                left=many(text(), "what an undo left, and why"),
-                by_hand=text("why root's script has to be run by hand", null=True),
-                error=text("why a script did not run, or did not end", null=True),
+                script=text("script for root; empty if none"),
+                login_script=text("script for the login user; empty if none"),
+                done=many(text(), "steps that were applied or undone"),
+                failed=by_name(text(), "reason of the failure, by step"),
+                left=many(text(), "changes that were not undone, with the reason"),
+                by_hand=text("reason why you have to run root's script by hand", null=True),
+                error=text("reason why a script did not run or did not end", null=True),
                 journal=many(
                     record(
                         step=text(),
                         what=text("kind and target of the change"),
-                        text=text("what was changed, in words"),
+                        text=text("description of the change"),
                         at=number("seconds since 1970 by the node's clock"),
                         operator=text(),
                         state=text(enum=["as written", "as before", "changed since", "unknown"]),
                     ),
-                    "of --show",
+                    "with --show",
                 ),
             )
         ),
-        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text()), "of the cabling"),
-        errors=by_name(text(), "nodes that did not answer"),
+        troubles=many(record(name=text(), node=text(null=True), text=text(), hint=text()), "problems of the cabling"),
+        errors=by_name(text(), "errors of nodes that did not answer, by node"),
     ),
     "up": record(**SERVES),
     "upgrade": record(
@@ -386,50 +386,50 @@ DOCUMENTS: dict[str, Schema] = {
         differences=DIFFERENCES,
         staging=STAGING,
         expected=EXPECTED,
-        versions=many(text(), "versions that would change inside the image"),
+        versions=many(text(), "versions in the image that would change"),
         image_known=boolean("whether every node has the image, so that its versions are known"),
-        expected_downtime_s=number("how long the last start took", null=True),
+        expected_downtime_s=number("duration of the last start", null=True),
         findings=FINDINGS,
     ),
     "rollback": record(_optional=("saved",), **SERVES, saved=SAVED),
     "restart": record(**SERVES),
     "down": record(
         cluster=text(),
-        state=text("of the nodes that were contacted", enum=["down"]),
+        state=text("state on the nodes that were contacted", enum=["down"]),
         removed=by_name(STRINGS, "names of the removed ranks by node"),
         not_contacted=many(
             record(
                 "a machine that is not in the inventory and may still run ranks; --also HOST stops them",
                 name=text(),
                 host=text(),
-                named_by={**STRINGS, "description": "nodes whose record has it"},
+                named_by={**STRINGS, "description": "nodes that have it in a record"},
             )
         ),
     ),
     "enable": record(
         cluster=text(),
         enabled=boolean(),
-        release=integer("that comes back after a reboot"),
+        release=integer("release that is started after a reboot"),
         nodes=by_name(
             record(
                 unit=text("path of the systemd unit; null without systemd", null=True),
-                command=many(text(), "that the unit runs"),
+                command=many(text(), "command of the unit"),
             )
         ),
     ),
     **dict.fromkeys(
-        ("load", "unload"), record(cluster=text("of the model"), model=text(), text=text("what happens now"))
+        ("load", "unload"), record(cluster=text("of the model"), model=text(), text=text("status message"))
     ),
-    "disable": record(cluster=text(), enabled=boolean(), nodes=many(text(), "that were enabled")),
+    "disable": record(cluster=text(), enabled=boolean(), nodes=many(text(), "nodes that were enabled")),
     "status": record(
         cluster=text(),
         state=text(enum=STATES),
-        why=text("why it does not serve; null where it does, starts or is down", null=True),
+        why=text("reason why it does not serve; null if it serves, starts or is down", null=True),
         next=NEXT,
         endpoint=text("of the first group, ends in /v1; null unless every group serves", null=True),
         model=text(null=True),
         image=text("as the playbook names it", null=True),
-        digest=text("the image as any node can pull it, name@sha256:…", null=True),
+        digest=text("reference to pull the image, name@sha256:…", null=True),
         release=integer(null=True),
         lease=record(
             "the running operation that changes the cluster; null if none",
@@ -440,11 +440,11 @@ DOCUMENTS: dict[str, Schema] = {
             epoch=integer(),
         ),
         interrupted=record(
-            "the upgrade or rollback that was begun and not ended; upgrade --resume ends it if lease is null",
+            "the unfinished upgrade or rollback; upgrade --resume finishes it if lease is null",
             _null=True,
-            source=integer("release that served before"),
-            number=integer("of the new release"),
-            back=integer("kept release that is gone back to", null=True),
+            source=integer("previous release"),
+            number=integer("new release"),
+            back=integer("kept release, in a rollback", null=True),
             groups=STRINGS,
             operator=text("user@host (pid)"),
             began_at=number("seconds since 1970"),
@@ -458,36 +458,36 @@ DOCUMENTS: dict[str, Schema] = {
             epoch=integer(),
             attached=boolean("whether the operator is connected; the operation continues without them"),
         ),
-        enabled=boolean("whether it comes back after a reboot of any node"),
-        guards=by_name(text(), "why a guard would not bring its rank back now, by node"),
+        enabled=boolean("whether it is restarted after a reboot of any node"),
+        guards=by_name(text(), "reason why a guard would not restart its rank now, by node"),
         groups=many(
             record(
                 name=text(),
                 nodes=STRINGS,
-                endpoint=text("ends in /v1; null of ranks that no release recorded", null=True),
+                endpoint=text("ends in /v1; null for ranks without a recorded release", null=True),
                 state=text(enum=STATES),
                 release=integer(null=True),
                 ready=boolean("whether it answered a completion just now"),
-                why=text("why it is not ready", null=True),
+                why=text("reason why it is not ready", null=True),
                 uptime_s=number("since its last rank started", null=True),
                 load=record(
-                    "by the engine's own counters; null where they could not be read",
+                    "from the engine's counters; null if they could not be read",
                     _null=True,
                     running=number("requests", null=True),
                     waiting=number("requests", null=True),
                     kv_cache=number("share in use, 0 to 1", null=True),
-                    tokens_per_s=number("generated, of all requests together", null=True),
+                    tokens_per_s=number("generated, sum of all requests", null=True),
                     prompt_tokens_per_s=number("of prompts; the following keys cover the last minute", null=True),
                     ttft_p50_s=number("time to first token, an upper bound from a histogram's bucket", null=True),
                     ttft_p95_s=number("time to first token, an upper bound", null=True),
                     itl_p50_s=number("time between tokens, an upper bound", null=True),
                     itl_p95_s=number("time between tokens, an upper bound", null=True),
-                    hit_rate=number("share of the looked up tokens that the prefix cache had", null=True),
+                    hit_rate=number("share of the queried tokens that were in the prefix cache", null=True),
                     acceptance=number("share of the drafted tokens that were accepted", null=True),
-                    accepted_length=number("tokens a step, with the one that needs no draft", null=True),
+                    accepted_length=number("tokens per step, including the token that needs no draft", null=True),
                     preemptions=number("of requests", null=True),
                 ),
-                warning=text("of its endpoint, with what to type: open to the network without a key", null=True),
+                warning=text("its endpoint is open to the network without a key; with the command to type", null=True),
             )
         ),
         nodes=many(
@@ -495,7 +495,9 @@ DOCUMENTS: dict[str, Schema] = {
                 name=text(),
                 host=text(),
                 role=text("head or worker", null=True),
-                state=text("of its rank; empty without one; unknown or unreachable if its ranks could not be read"),
+                state=text(
+                    "empty without a rank; unknown or unreachable if its ranks could not be read"
+                ),
                 why=text(null=True),
                 container=text(null=True),
                 image=text("local image ID, or null", null=True),
@@ -508,20 +510,20 @@ DOCUMENTS: dict[str, Schema] = {
     "follow": record(
         "a line of status --follow --json",
         at=number("seconds since 1970"),
-        inventory=text("name of the cluster; of several models, that of the file without its end"),
-        state=text("the worst of the models", enum=STATES),
-        checked_s=number("for how long nodes were not asked for facts, and groups not for a token"),
+        inventory=text("name of the cluster; with several models, name of the file without its suffix"),
+        state=text("worst state of the models", enum=STATES),
+        checked_s=number("seconds since nodes were last queried for facts, and groups for a token"),
         models=many(
             plain("object"),
-            "the document status of each, with name (null without models in the inventory), findings (of doctor, "
-            "errors and warnings), released_at (seconds since 1970, or null) and drawing (null here)",
+            "the status document of each, with name (null without models in the inventory), findings (errors and "
+            "warnings of doctor), released_at (seconds since 1970, or null) and drawing (null here)",
         ),
-        gateway=anything("as of status; null without one", null=True),
+        gateway=anything("as in status; null without a gateway", null=True),
         nodes=by_name(
             record(
                 state=text(enum=["up", "lost"]),
-                why=text("it is lost", null=True),
-                age_s=number("of its last sample", null=True),
+                why=text("reason why it is lost", null=True),
+                age_s=number("age of its last sample", null=True),
                 vitals=VITALS,
             )
         ),
@@ -532,7 +534,7 @@ DOCUMENTS: dict[str, Schema] = {
         hash=text(),
         model=text(),
         image=text(null=True),
-        after_ready=many(STRINGS, "commands that would run on the controller, as lists of arguments"),
+        after_ready=many(STRINGS, "commands that would run on this machine, as lists of arguments"),
         endpoints=by_name(text(), "by group"),
         groups=many(STRINGS, "names of the nodes of each group, head first"),
         nodes=by_name(
@@ -547,7 +549,7 @@ DOCUMENTS: dict[str, Schema] = {
                         name=text(),
                         image=text("local image ID; null with runtime process", null=True),
                         argv=STRINGS,
-                        launcher=anything("what the launcher runs inside; not a stable format"),
+                        launcher=anything("input of the launcher in the container; not a stable format"),
                         env_file=text(null=True),
                     )
                 ),
@@ -563,16 +565,16 @@ DOCUMENTS: dict[str, Schema] = {
         findings=FINDINGS,
         nodes=NODE_FACTS,
         topology={"anyOf": [ref("Topology"), {"type": "null"}]},
-        netplan=by_name(text(), "a file for each node of a group whose twins share a subnet; none otherwise"),
-        reach=record("what nodes reach of one another", _null=True, paths=many(ref("Path")), unasked=WHY),
+        netplan=by_name(text(), "a file for each node of a group whose twins share a subnet; otherwise empty"),
+        reach=record("reachability between nodes", _null=True, paths=many(ref("Path")), unasked=WHY),
         measured=MEASURED,
         hashes=record(
             "SHA-256 of the weights (--hash)", _null=True, files=by_name(many(ref("HashedFile"))), unasked=WHY
         ),
-        unasked=many(ref("Unasked"), "what cannot be known yet"),
-        checks=integer("how many checks were run"),
+        unasked=many(ref("Unasked"), "checks that cannot be run yet"),
+        checks=integer("number of checks that were run"),
         seconds=number(),
-        asks=many(text(), "kinds of what playbook and inventory can do beyond serving, about which up asks first"),
+        asks=many(text(), "kinds of permissions of playbook and inventory that up asks about first"),
         next=NEXT,
     ),
     "checks": record(checks=many(ref("Page"))),
@@ -587,8 +589,8 @@ DOCUMENTS: dict[str, Schema] = {
             nodes=by_name({"anyOf": [ref("Observation"), ref("Unread")]}, "ranks, counters and GPUs by node"),
             replies=by_name(ref("Reply"), "by group"),
             release=integer("newest recorded", null=True),
-            operator=text("who holds the lease", null=True),
-            operation=text("what they run", null=True),
+            operator=text("holder of the lease", null=True),
+            operation=text("operation under the lease", null=True),
         ),
         seconds=number(),
     ),
@@ -600,13 +602,13 @@ DOCUMENTS: dict[str, Schema] = {
             record(
                 node=text(),
                 line=text(),
-                at=text("when it was logged, by this machine's clock (ISO 8601)", null=True),
+                at=text("time of the line, by this machine's clock (ISO 8601)", null=True),
             ),
             "by time",
         ),
         failed=record(
             "with --failed: the last launch that failed",
-            at=text("when (ISO 8601)"),
+            at=text("time of the failure (ISO 8601)"),
             message=text(),
             hint=text("what to type", null=True),
             node=text("the node that failed", null=True),
@@ -618,31 +620,31 @@ DOCUMENTS: dict[str, Schema] = {
         **REACHED,
         models=many(
             record(
-                name=text("as --model takes it"),
+                name=text("for --model"),
                 kind=text(enum=["chat", "embeddings", "rerank"]),
                 **REACHED,
             ),
-            "where the inventory has several, in its order; the other keys are those of the first",
+            "if the inventory has several models, in its order; the other keys are for the first model",
         ),
         client=record(
-            "what to paste (--client), else null",
+            "configuration of the client (--client), otherwise null",
             _null=True,
             name=text(),
             title=text(),
-            where=text("where the block goes"),
-            block=text("what to paste"),
-            warnings=many(text(), "what the playbook lacks for it; what begins with two blanks is to be typed"),
+            where=text("where to paste the block"),
+            block=text("text to paste"),
+            warnings=many(text(), "settings that the playbook lacks; lines that begin with two blanks are to be typed"),
             notes=STRINGS,
-            source=text("its documentation"),
+            source=text("documentation of the client"),
         ),
         clients=many(record(name=text(), title=text(), about=text())),
     ),
     "key": record(
-        file=text("that has the key"),
+        file=text("file with the key"),
         key=text(enum=["created", "rotated", "kept"]),
         changed=boolean("whether the inventory was changed, to name the file"),
-        difference=many(text(), "of the inventory, as a unified diff"),
-        curl=text("command that uses the key, which the shell reads from the file"),
+        difference=many(text(), "change of the inventory, as a unified diff"),
+        curl=text("example command; the shell reads the key from the file"),
     ),
     "ask": record(
         group=text(),
@@ -661,19 +663,19 @@ DOCUMENTS: dict[str, Schema] = {
         dry_run=boolean(),
         staging=STAGING,
         copied=many(ref("Copied")),
-        verified=by_name(many(text()), "nodes of which every byte was read, by model (--verify)"),
+        verified=by_name(many(text()), "nodes where every byte was verified, by model (--verify)"),
         corrupt=many(
             record(
                 model=text(),
                 node=text(),
                 file=text(),
-                sha256=text("of the copy as it was"),
-                expected=text("SHA-256, or the hash by which Git names the content"),
-                source=text("the node whose copy replaced it"),
+                sha256=text("of the corrupt copy"),
+                expected=text("SHA-256, or Git's hash of the content"),
+                source=text("node of the copy that replaced it"),
             ),
-            "copies that were wrong (--verify)",
+            "copies that were corrupt (--verify)",
         ),
-        warnings=many(text(), "of copies that left the interconnect"),
+        warnings=many(text(), "copies that did not use the interconnect"),
         expected=EXPECTED,
     ),
     "models": record(
@@ -681,20 +683,20 @@ DOCUMENTS: dict[str, Schema] = {
         models=many(
             record(
                 name=text("repository, or directory"),
-                playbook=text("a given playbook that names it", null=True),
+                playbook=text("a specified playbook with this model", null=True),
                 nodes=by_name(
                     record(
                         path=text(),
                         bytes=integer(),
                         commits=many(text()),
-                        staged_bytes=integer("of files that staging wrote, and nothing changed since"),
-                        clusters=many(text(), "that staged it"),
-                        used_by=many(text(), "clusters whose releases or ranks name it"),
+                        staged_bytes=integer("bytes of files that staging wrote and that did not change since"),
+                        clusters=many(text(), "clusters that staged it"),
+                        used_by=many(text(), "clusters whose releases or ranks use it"),
                     )
                 ),
             )
         ),
-        errors=by_name(text(), "why a node is left out"),
+        errors=by_name(text(), "reason why a node was skipped"),
         removed=by_name(by_name(integer("bytes"), "by node"), "by model (--prune)"),
     ),
     "releases": record(
@@ -708,41 +710,41 @@ DOCUMENTS: dict[str, Schema] = {
                 operator=text(),
                 model=text(),
                 image=text(null=True),
-                digest=text("the image as any node can pull it, name@sha256:…", null=True),
-                nodes=many(text(), "that have the record"),
+                digest=text("reference to pull the image, name@sha256:…", null=True),
+                nodes=many(text(), "nodes that have the record"),
                 running=boolean(),
                 kept=boolean("whether its nodes keep image and secrets, to roll back to it"),
                 lost=record(
-                    image=many(text(), "nodes that keep it, and whose image is gone"),
-                    secrets=many(text(), "nodes that keep it, and whose secrets are gone"),
+                    image=many(text(), "nodes that keep the release, but lack the image"),
+                    secrets=many(text(), "nodes that keep the release, but lack the secrets"),
                 ),
-                operation=text("that made it; empty in a record of an older version"),
-                restores=integer("the release that it let serve again; 0 for a new one"),
+                operation=text("operation that made it; empty in a record of an older version"),
+                restores=integer("the release that it rolled back to; 0 for a new release"),
                 changes=many(text(), "differences of its playbook from the previous release"),
             )
         ),
-        old=integer("number of a release that is compared"),
-        new=integer("of the other one"),
-        differences=many(text(), "between the two, in place of releases"),
-        errors=by_name(text(), "why a node, or a record of it, is left out, or what it keeps is not known"),
+        old=integer("number of the first of two compared releases"),
+        new=integer("number of the second"),
+        differences=many(text(), "differences between the two, instead of the key releases"),
+        errors=by_name(text(), "reason why a node or a record was skipped, or its kept images and secrets are unknown"),
     ),
     "playbooks": record(
         _optional=("playbooks", "playbook", "text", "left"),
-        playbook=anything("of new, in place of playbooks: as docs/playbook.schema.json"),
+        playbook=anything("with new, instead of the key playbooks: see docs/playbook.schema.json"),
         text=text("the same as YAML"),
-        left=many(text(), "what to look at before it is served"),
+        left=many(text(), "items to check before you serve it"),
         playbooks=many(
             record(
                 name=text(),
                 description=text(),
-                use=text("what it is good for, in a few words"),
-                purposes=many(text(), "words by which --for finds it"),
+                use=text("purpose, in a few words"),
+                purposes=many(text(), "values of --for that match it"),
                 model=text(),
                 image=text(null=True),
                 tensor_parallel={},
-                sparks=many(integer(), "numbers of Sparks of a group that can serve it"),
-                weights_bytes=integer("of the files of its model; null where they are not recorded", null=True),
-                weights_counted=boolean("as published or by tensor, else estimated from config.json"),
+                sparks=many(integer(), "possible numbers of Sparks in a group"),
+                weights_bytes=integer("size of the model's files; null if not recorded", null=True),
+                weights_counted=boolean("true: as published or by tensor; false: estimated from config.json"),
                 overlays=STRINGS,
                 source={"anyOf": [text(), STRINGS]},
                 figures=many(ref("Figure")),
@@ -752,9 +754,9 @@ DOCUMENTS: dict[str, Schema] = {
     ),
     "lint": record(ok=boolean(), findings=FINDINGS, nodes=record()),
     "import": record(
-        playbook=anything("as docs/playbook.schema.json"),
+        playbook=anything("see docs/playbook.schema.json"),
         text=text("the playbook as YAML"),
-        left=many(text(), "what was not carried over"),
+        left=many(text(), "settings that were not imported"),
     ),
     "fit": record(
         _optional=(
@@ -766,42 +768,40 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         sparks=many(
             record(
-                node=text("spark-1 and on, where playbooks are given"),
+                node=text("of the inventory; with playbooks: spark-1, spark-2 and so on"),
                 visible_bytes=integer("MemTotal"),
-                system_bytes=integer("what it takes without us"),
+                system_bytes=integer("memory of the system without ranks"),
                 kept_free_bytes=integer("memory that is kept free in addition"),
                 parts=many(
                     record(
-                        model=text("its name in the inventory, or the playbook's"),
+                        model=text("its name in the inventory, or the name of the playbook"),
                         on_demand=boolean("whether it is loaded in addition to always-on models"),
-                        bytes=integer("memory once it serves; null if unknown", null=True),
+                        bytes=integer("memory while it serves; null if unknown", null=True),
                         kind=text(enum=["computed", "measured", "at most", "unknown"]),
-                        weights_bytes=integer("null unless computed or measured, as the next ones", null=True),
+                        weights_bytes=integer("null unless computed or measured, as the next two", null=True),
                         kv_cache_bytes=integer(null=True),
                         step_bytes=integer(null=True),
                         host_bytes=integer("of the engine's processes", null=True),
-                        start_peak_bytes=integer("more than bytes, for a moment while it starts", null=True),
+                        start_peak_bytes=integer("short peak during the start, more than bytes", null=True),
                     ),
-                    "what each model takes of it",
+                    "memory of each model on this node",
                 ),
-                free_bytes=integer("beyond kept_free_bytes and models on demand; negative where they take more"),
-                together=many(STRINGS, "if not all can run at the same time: for each model its largest set that can"),
+                free_bytes=integer("free after kept_free_bytes and models on demand; negative if they take more"),
+                together=many(STRINGS, "if not all can run at the same time: for each model the largest set that can"),
             ),
-            "of an inventory, or several playbooks, which have these, fits, problems and doubts alone",
+            "for an inventory or several playbooks; the document then has only these, fits, problems and doubts",
         ),
         playbook=text(),
         model=text(),
-        recorded=many(
-            text(), "where what is recorded of the model was found; empty if the hub or a directory was read"
-        ),
+        recorded=many(text(), "sources of the recorded data about the model; empty if the hub or a directory was read"),
         measured=record(
-            "what the nodes of --inventory logged when this model was last verified there; null if it never was",
+            "logged by the nodes of --inventory when this model was last verified there; null if it never was",
             _null=True,
             _optional=("load_gib", "kv_gib", "kv_tokens", "graphs_gib"),
             release=integer(),
             group=text(),
             nodes=integer("of the group"),
-            args=anything("of the playbook then, those that count for the memory"),
+            args=anything("arguments of the playbook then that affect the memory"),
             load_gib=number("weights of a rank"),
             kv_gib=number("KV cache of a rank"),
             kv_tokens=number("KV cache"),
@@ -809,8 +809,8 @@ DOCUMENTS: dict[str, Schema] = {
         ),
         architecture=text(),
         quantization=text(null=True),
-        fits=boolean("null where it is too close to say, or not recorded", null=True),
-        verdict=text("fits, too close to say, does not fit; not recorded, of which no figures are known"),
+        fits=boolean("null if too close to say, or not recorded", null=True),
+        verdict=text("fits, too close to say, does not fit, or not recorded (no figures are known)"),
         problems=STRINGS,
         doubts=STRINGS,
         advice=STRINGS,
@@ -846,7 +846,7 @@ DOCUMENTS: dict[str, Schema] = {
             visible_bytes=integer(),
             budget_bytes=integer(),
             weights_bytes=integer(),
-            weights_counted=boolean("from the checkpoint's headers, else estimated"),
+            weights_counted=boolean("true: from the checkpoint's headers; false: estimated"),
             checkpoint_bytes=integer(),
             runtime_bytes=integer(),
             engine_host_bytes=integer(),
@@ -861,21 +861,21 @@ DOCUMENTS: dict[str, Schema] = {
             record(runs=many(ref("BenchRecord"))),
             record(
                 a=many(text(), "names of the runs of A"),
-                b=many(text(), "names of those of B"),
-                marks=many(text(), "of any cell of these runs"),
+                b=many(text(), "names of the runs of B"),
+                marks=many(text(), "marks of any cell of these runs"),
                 cells=many(
                     record(
                         prompt=integer("tokens"),
                         answer=integer("tokens"),
                         depth=integer("tokens of context before the prompt"),
                         concurrency=integer("concurrent requests"),
-                        phase=text("prompt, or context, which is sent first"),
+                        phase=text("prompt, or context (sent first)"),
                         metric=text("decode, prefill, decode_user (tokens/s), ttft_s or texts (texts/s)"),
                         a=many(number(), "a value for each pass of A"),
                         b=many(number()),
-                        change=number("of the median, as a share of A's"),
-                        band=number("by which passes of one side differ too"),
-                        verdict=text("of B", enum=["better", "worse", "noise"]),
+                        change=number("change of the median, relative to A"),
+                        band=number("difference between passes of the same side, relative"),
+                        verdict=text("on B", enum=["better", "worse", "noise"]),
                     ),
                 ),
             ),
@@ -895,11 +895,11 @@ DOCUMENTS: dict[str, Schema] = {
             "healed",
         ),
         lab=text(),
-        inventory=text("path of a ready inventory; null of a bare lab", null=True),
-        directory=text("files of the lab"),
+        inventory=text("path of the lab's inventory; null for a bare lab", null=True),
+        directory=text("directory with the files of the lab"),
         playbook=text("path of a playbook that fits the lab's engine"),
         identity=text("path of the operator's private key"),
-        password=text("of the user spark on every Spark of a bare lab; null of a ready one", null=True),
+        password=text("password of the user spark on every Spark of a bare lab; otherwise null", null=True),
         sparks=SPARKS,
         removed=boolean(),
         fault=text(),
@@ -911,8 +911,8 @@ DOCUMENTS: dict[str, Schema] = {
         _optional=("url", "metrics_url", "token_file", "metrics"),
         url=text("of the page"),
         metrics_url=text("for Prometheus"),
-        token_file=text("what has the token that others have to send; null on loopback", null=True),
-        metrics=text("in Prometheus' text format (--once)"),
+        token_file=text("file with the token that clients have to send; null on loopback", null=True),
+        metrics=text("metrics in Prometheus' text format (--once)"),
     ),
 }
 DOCUMENTS["web"] = record(
@@ -922,11 +922,11 @@ DOCUMENTS["web"] = record(
 
 
 _GATEWAY = record(
-    "where the inventory has a gateway: it, or the error of what was done with it",
+    "the gateway, or its error; present only if the inventory has a gateway",
     _optional=("why", "models", "error"),
-    node=text("that runs it"),
-    endpoint=text("of all models, ends in /v1; null where it is not known, or down", null=True),
-    why=text("why it does not answer", null=True),
+    node=text("node that runs it"),
+    endpoint=text("URL for all models, ends in /v1; null if unknown or down", null=True),
+    why=text("reason why it does not answer", null=True),
     models=many(
         record(
             _optional=("why", "waiting", "in_flight", "last_used_s", "progress"),
@@ -934,15 +934,15 @@ _GATEWAY = record(
             on_demand=boolean(),
             state=text("stopped, starting, ready, draining, stopping, failed, unreachable or unknown"),
             why=text(null=True),
-            waiting=integer("requests that wait for it; left out while its state is unknown, as what follows"),
-            in_flight=integer("requests that it answers"),
+            waiting=integer("waiting requests; this key and the next three are omitted while the state is unknown"),
+            in_flight=integer("requests being answered"),
             last_used_s=number("seconds since its last request", null=True),
-            progress=text("of a load, as 42 %; else empty"),
-            planned_bytes=integer("of each of its nodes", null=True),
-            measured_bytes=integer("of each of its nodes, once it had started", null=True),
+            progress=text("of a load, such as 42 %; otherwise empty"),
+            planned_bytes=integer("planned memory on each of its nodes", null=True),
+            measured_bytes=integer("memory on each of its nodes, measured after a start", null=True),
         )
     ),
-    error=anything("as of the document error"),
+    error=anything("see the document error"),
 )
 _GATEWAY["required"] = []
 for _name in ("up", "upgrade", "restart", "rollback", "down", "status", "preflight"):
@@ -968,8 +968,8 @@ for _name in (
 ):
     DOCUMENTS[_name]["properties"]["models"] = many(
         plain("object"),
-        "of an inventory with several models: the document or error of each, with its name; "
-        "the other keys are those of the first",
+        "only for an inventory with several models: the document or error of each model, with its name; "
+        "the other keys are for the first model",
     )
 
 
@@ -983,8 +983,8 @@ def schema() -> Schema:
     for module, name in NAMED.items():
         typed = typed.replace(module, name)
     definitions = untitled(json.loads(typed))
-    replace(definitions["RankSeen"], "log", log_lines=integer("how many log lines were read", null=True))
-    replace(definitions["Finding"], "remedies", remedy=many(text(), "what fixes it, in order"))
+    replace(definitions["RankSeen"], "log", log_lines=integer("number of log lines that were read", null=True))
+    replace(definitions["Finding"], "remedies", remedy=many(text(), "steps to fix it, in order"))
     replace(definitions["Page"], "remedies", remedy=text())
     del definitions["Remedy"]
     replace(definitions["Reply"], "done")
@@ -999,7 +999,7 @@ def schema() -> Schema:
 
 
 def untitled(schema: Any) -> Any:
-    """``schema`` without the titles that pydantic makes of names."""
+    """``schema`` without the titles that pydantic generates from names."""
     if isinstance(schema, list):
         return [untitled(one) for one in schema]
     if not isinstance(schema, dict):
@@ -1008,7 +1008,7 @@ def untitled(schema: Any) -> Any:
 
 
 def replace(definition: Schema, name: str, **by: Schema) -> None:
-    """Replace the key ``name``, which is not printed as the type has it."""
+    """Replace the key ``name``, which is printed in another form than the type's."""
     del definition["properties"][name]
     definition["properties"].update(by)
     definition["required"] = [one for one in definition["required"] if one != name] + list(by)
@@ -1053,7 +1053,7 @@ def files() -> dict[str, str]:
 
 
 def closed(schema: Any) -> Any:
-    """``schema`` where no object may have a key that is not documented."""
+    """``schema``, with additional keys forbidden in every object."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
@@ -1065,7 +1065,7 @@ def closed(schema: Any) -> Any:
 
 
 def validate(name: str, document: Any) -> None:
-    """Raise unless ``document`` is what the command ``name`` is documented to print, with nothing beside it."""
+    """Raise unless ``document`` matches the schema of the command ``name``, without additional keys."""
     import jsonschema
 
     jsonschema.Draft202012Validator({**_strict(), "$ref": f"#/$defs/{name}"}).validate(document)
